@@ -1,0 +1,60 @@
+# The commands of a contributor. Environments are made when first needed, in the user's cache: see tools/env.py.
+#
+#   make test ARGS="-k warmup"        arguments for pytest (for demo: for the script)
+#   make test PYTHON=python3.12       the Python that the environments are made with
+
+SHELL := /bin/bash
+# pipefail: the status of a test run must survive the tee behind it.
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-deep lint bench clean
+
+PYTHON ?= python3
+ARGS ?=
+HYPOTHESIS_PROFILE ?= ci
+export HYPOTHESIS_PROFILE
+# The checkout is what runs, also in the subprocesses of tests.
+export PYTHONPATH := $(CURDIR)
+
+# In a recipe: stops it when there is no environment, else $$python is the Python of it.
+use = python=$$($(PYTHON) tools/env.py $(1)) || exit 1
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+
+demo: ## train a small model with Composer on our schedules
+	@$(call use,composer); "$$python" examples/composer_run.py $(ARGS)
+
+# Two workers of one thread each: more threads of torch would only fight each other. The newest torch goes
+# first, as its environment is there sooner. One failing run does not keep the other from telling its part.
+test: ## run all tests and doctests, on the newest torch and with Composer
+	@logs=$$(mktemp -d) || exit 1; trap 'rm -rf "$$logs"' EXIT; failed=0; summary=; \
+	for env in newest composer; do \
+	  printf '\n== tests in the environment "%s"\n' "$$env"; \
+	  echo 'no environment' >"$$logs/$$env"; word=passed; \
+	  { python=$$($(PYTHON) tools/env.py "$$env") && \
+	    OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 --dist loadgroup --color=$(if $(MAKE_TERMOUT),yes,auto) $(ARGS) \
+	      2>&1 | tee "$$logs/$$env"; } || { word=FAILED; failed=1; }; \
+	  summary+=$$(printf '%-9s %s  %s' "$$env" "$$word" "$$(tail -n 1 "$$logs/$$env")")$$'\n'; \
+	done; \
+	printf '\n%s' "$$summary"; exit $$failed
+
+test-deep: ## the same, with 25 times as many examples per property
+	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
+
+lint: ## ruff and mypy
+	@$(call use,newest); \
+	"$$python" -m ruff check . && \
+	"$$python" -m ruff format --check . && \
+	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py)
+
+bench: ## run the benchmarks, one after the other
+	@$(call use,composer); \
+	for script in $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
+	  printf '\n== %s\n' "$$script"; "$$python" "$$script" $(ARGS) || exit 1; \
+	done
+
+clean: ## delete what builds, tests and linters leave in the checkout
+	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,45 @@
+"""Which tests run here, and how hard Hypothesis tries.
+
+No markers: a test that needs Composer lies in tests/integration or tests/parity, and Composer is either
+installed or not.
+"""
+
+import importlib.util
+import os
+from importlib.metadata import version
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+HAS_COMPOSER = importlib.util.find_spec("composer") is not None
+NEEDS_COMPOSER = ["integration", "parity"]
+
+collect_ignore = [] if HAS_COMPOSER else NEEDS_COMPOSER
+
+# deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.
+settings.register_profile(
+    "ci",
+    max_examples=200,
+    deadline=None,
+    print_blob=True,
+    derandomize=False,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Doctests import every module. Those that need Composer are skipped without it; where Composer is
+    # installed, an import that fails is a failure.
+    if not HAS_COMPOSER:
+        config.option.doctest_ignore_import_errors = True
+
+
+def pytest_report_header() -> str:
+    if HAS_COMPOSER:
+        suite = f"full suite, Composer {version('mosaicml')}"
+    else:
+        left_out = " and ".join(f"tests/{name}" for name in NEEDS_COMPOSER)
+        suite = f"suite without {left_out} (Composer is not installed)"
+    return f"timesched: {suite}, torch {version('torch')}"

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,composer}``.
+
+The tests run in two environments, because the newest torch and Composer exclude each other. The first call
+installs requirements/NAME.txt into the user's cache, shared by all checkouts; later calls only look. Standard
+output is the path alone, the rest goes to standard error. Needs a Unix, for its file locks.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+COST = {  # what the first call takes, said before it starts
+    "newest": "the newest torch and the linters: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
+    "composer": "Composer and its torch: about 6 GB and two to five minutes",
+}
+MARKER = ".complete"  # written last: an environment without it was interrupted
+KEEP_DAYS = 14
+OTHER_PYTHON = "With make, another Python is chosen like this: make test PYTHON=/usr/bin/python3.12"
+
+
+def say(text: str) -> None:
+    print("tools/env.py: " + text, file=sys.stderr, flush=True)
+
+
+def cache_directory() -> Path:
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get("TIMESCHED_CACHE") or shared + "/timesched").expanduser().absolute()
+
+
+def fingerprint(requirements: Path) -> str:
+    """A short hash of all that the installed files depend on, so not of comments."""
+    lines = [line.partition("#")[0].strip() for line in requirements.read_text(encoding="utf-8").splitlines()]
+    host = platform.uname()
+    facts = [platform.python_implementation(), platform.python_version(), host.system, host.machine]
+    return hashlib.sha256("\0".join(facts + [line for line in lines if line]).encode()).hexdigest()[:12]
+
+
+def take_lock(path: Path) -> IO[str]:
+    """One lock for all environments of a name; it falls when the last process that holds the file ends."""
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("another process is at work on this environment; waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def run(command: "list[str]", lock: IO[str], advice: str) -> None:
+    # The child inherits the lock. If this script is killed and pip lives on, nobody deletes files under it.
+    code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=[lock.fileno()])
+    if code:
+        sys.exit(f"tools/env.py: this command failed ({code}): {shlex.join(command)}\n{advice}")
+
+
+def delete(env: Path) -> None:
+    (env / MARKER).unlink(missing_ok=True)  # first, so that half a deletion never looks complete
+    shutil.rmtree(env, ignore_errors=True)
+
+
+def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
+    if not all(importlib.util.find_spec(module) for module in ("venv", "ensurepip")):
+        sys.exit(f"tools/env.py: {sys.executable} has no venv (Debian: python3-venv). {OTHER_PYTHON}")
+    say(f"installing {COST[name]}. This happens once, into {env}")
+    delete(env)  # what an interrupted call left
+    run([sys.executable, "-m", "venv", str(env)], lock, f"Check disk space. {OTHER_PYTHON}")
+    # -I: packages on the caller's PYTHONPATH must not pass for installed ones.
+    pip = [str(env / "bin" / "python"), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
+    advice = f"Check network and disk space, and whether these pins suit your Python. {OTHER_PYTHON}"
+    run([*pip, "-r", str(requirements)], lock, advice)
+    (env / MARKER).touch()
+
+
+def drop_unused(directory: Path, name: str, current: Path) -> None:
+    """Delete environments of other pins or Pythons that nobody asked for in a fortnight."""
+    for env in directory.glob(name + "-*"):
+        last_use = max(path.stat().st_mtime for path in (env, env / MARKER) if path.exists())
+        if env != current and time.time() - last_use > KEEP_DAYS * 86400:
+            delete(env)
+
+
+def main() -> None:
+    if sys.version_info < (3, 10):  # noqa: UP036 (this line is for those who have an older one)
+        sys.exit(f"tools/env.py: needs Python 3.10 or newer, not {platform.python_version()}. {OTHER_PYTHON}")
+    parser = argparse.ArgumentParser(description="Print the path of a Python with requirements/NAME.txt.")
+    parser.add_argument("name", choices=sorted(COST))
+    name = parser.parse_args().name
+    requirements = Path(__file__).resolve().parents[1] / "requirements" / (name + ".txt")
+    directory = cache_directory() / "envs"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(directory / (name + ".lock"))
+    except OSError as error:
+        sys.exit(f"tools/env.py: {error}. Set TIMESCHED_CACHE to a directory that can be written.")
+    env = directory / f"{name}-{fingerprint(requirements)}"
+    python = env / "bin" / "python"
+    if not ((env / MARKER).exists() and python.exists()):  # its python dangles once the base one is gone
+        build(env, name, requirements, lock)
+    os.utime(env / MARKER)  # the time of last use, for drop_unused
+    drop_unused(directory, name, env)
+    print(python)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("\ntools/env.py: interrupted; the next call starts afresh")
