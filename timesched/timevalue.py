@@ -1,0 +1,296 @@
+"""Time: an exact number with a unit, and the arithmetic that never rounds it."""
+
+from __future__ import annotations
+
+import datetime
+import numbers
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Generic, TypeVar, Union, cast
+
+from timesched.units import Exact, Ordered, TimeError, TimeUnit, exact, number_text, parse
+
+TValue = TypeVar("TValue", int, float, Fraction)
+TimeLike = Union["Time[Any]", str]
+
+_FRACTIONAL = (TimeUnit.DURATION, TimeUnit.EPOCH)
+
+
+class Time(Ordered, Generic[TValue]):
+    """A length of training, or a point in it: an exact number and a unit. Immutable and hashable.
+
+    `value` is an int, a float or a Fraction (a float stands for its shortest decimal: 0.29 is 29/100); `unit` is a
+    `TimeUnit` or its name. Only `ep` and `dur` can be fractional. Times of one unit add, subtract, compare and take
+    the remainder; a number or a `dur` scales; a time divided by one of its unit is a `dur`. On either side of an
+    operator may stand a number (of the same unit), a time text, or Composer's `Time`.
+
+    Raises `TimeError` for NaN, infinities, bools, fractional counts, and units that do not match.
+
+    >>> Time(2, "ep") * 0.5, Time(29, "ba") / Time(100, "ba"), Time.from_timestring("0.29dur") * Time(100, "ba")
+    (Time(1, TimeUnit.EPOCH), Time(0.29, TimeUnit.DURATION), Time(29, TimeUnit.BATCH))
+
+    Names and behaviour: `composer.core.time` of MosaicML Composer 0.32.
+    """
+
+    __slots__ = ("_exact", "_unit", "_value")
+    _exact: Exact
+    _unit: TimeUnit
+    _value: TValue
+
+    def __init__(self, value: TValue, unit: str | TimeUnit) -> None:
+        unit = unit if type(unit) is TimeUnit else TimeUnit(unit)
+        number = value if type(value) is int else exact(value)
+        if isinstance(number, Fraction) and unit not in _FRACTIONAL:
+            text = number_text(number)
+            raise TimeError(f"{text}{unit.value} is not a whole count: only 'ep' and 'dur' can be fractional.")
+        self._fill(number, unit)
+
+    def _fill(self, number: Exact, unit: TimeUnit) -> None:
+        value = number
+        if unit is TimeUnit.DURATION:
+            try:
+                value = float(number)  # type: ignore[assignment]
+            except OverflowError:
+                raise TimeError(f"{str(number)[:40]}dur is out of range: a time lies below 1e308.") from None
+        put = object.__setattr__
+        put(self, "_exact", number)
+        put(self, "_unit", unit)
+        put(self, "_value", value)
+
+    @classmethod
+    def _of(cls, number: Exact, unit: TimeUnit) -> Time[Any]:
+        """A time whose number is exact already; a scaled run length (half of 3ba) may be fractional in any unit."""
+        time = object.__new__(cls)
+        if isinstance(number, Fraction) and number.denominator == 1:
+            number = number.numerator
+        time._fill(number, unit)
+        return time
+
+    @classmethod
+    def from_iteration(cls, iteration: int) -> Time[int]:
+        """`Time(iteration, "iter")`."""
+        return Time(iteration, TimeUnit.ITERATION)
+
+    @classmethod
+    def from_epoch(cls, epoch: int) -> Time[int]:
+        """`Time(epoch, "ep")`."""
+        return Time(epoch, TimeUnit.EPOCH)
+
+    @classmethod
+    def from_batch(cls, batch: int) -> Time[int]:
+        """`Time(batch, "ba")`."""
+        return Time(batch, TimeUnit.BATCH)
+
+    @classmethod
+    def from_sample(cls, sample: int) -> Time[int]:
+        """`Time(sample, "sp")`."""
+        return Time(sample, TimeUnit.SAMPLE)
+
+    @classmethod
+    def from_token(cls, token: int) -> Time[int]:
+        """`Time(token, "tok")`."""
+        return Time(token, TimeUnit.TOKEN)
+
+    @classmethod
+    def from_duration(cls, duration: float) -> Time[float]:
+        """`Time(duration, "dur")`: 0 is the beginning of the run and 1 its end."""
+        return Time(duration, TimeUnit.DURATION)
+
+    @classmethod
+    def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time[int]:
+        """Seconds, from a text such as `'1h20m40s'` or a whole number of seconds in a `timedelta`.
+
+        Raises `TimeError` for any other text and for fractions of a second.
+
+        >>> Time.from_timedelta("24h")
+        Time(86400, TimeUnit.SECOND)
+        """
+        if isinstance(timestring, datetime.timedelta):
+            return Time(cast(int, Fraction(timestring // datetime.timedelta(microseconds=1), 10**6)), TimeUnit.SECOND)
+        number, unit = parse(timestring)
+        if unit is not TimeUnit.SECOND or timestring[-1:] not in "hmsHMS":
+            raise TimeError(f"{timestring!r} is not a wall-clock time: write hours, minutes, seconds as in '1h20m40s'.")
+        return Time(cast(int, number), unit)
+
+    @classmethod
+    def from_timestring(cls, timestring: str) -> Time[Any]:
+        """The time written in a text: a number and a unit, or hours, minutes and seconds.
+
+        Raises `TimeError` when the text is not a time, and for a fractional count.
+
+        >>> Time.from_timestring("1e9tok"), Time.from_timestring("1/3dur") * 3
+        (Time(1000000000, TimeUnit.TOKEN), Time(1.0, TimeUnit.DURATION))
+        """
+        return cls(*cast(Any, parse(timestring)))
+
+    @classmethod
+    def from_input(cls, i: object, default_int_unit: TimeUnit | str | None = None) -> Time[Any]:
+        """A time from a time (ours or Composer's), a text, or a number counted in `default_int_unit`.
+
+        Raises `TimeError` for a number without `default_int_unit`, and for anything else.
+
+        >>> Time.from_input("5ep") == Time.from_input(5, "ep")
+        True
+        """
+        if isinstance(i, Time):
+            return i
+        if isinstance(i, str):
+            return cls.from_timestring(i)
+        unit = getattr(i, "unit", None)
+        if unit is not None:  # Composer's Time, known by its two attributes
+            return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
+        number = exact(i)
+        if default_int_unit is None:
+            raise TimeError(f"{i!r} has no unit: pass a text such as '{i}ba', or default_int_unit.")
+        return cls(number, default_int_unit)  # type: ignore[arg-type]
+
+    @property
+    def value(self) -> TValue:
+        """The number: a float for `dur`, a Fraction for a fractional `ep`, otherwise an int."""
+        return self._value
+
+    @property
+    def exact(self) -> Exact:
+        """The number as an int or a Fraction, never rounded."""
+        return self._exact
+
+    @property
+    def unit(self) -> TimeUnit:
+        """The unit."""
+        return self._unit
+
+    def to_timestring(self) -> str:
+        """The text that reads back as this time.
+
+        >>> Time(0.5, "ep").to_timestring()
+        '0.5ep'
+        """
+        return str(self)
+
+    def __str__(self) -> str:
+        number = self._exact
+        if self._unit is TimeUnit.DURATION and isinstance(number, int) and Fraction(repr(self._value)) == number:
+            return f"{self._value!r}dur"
+        return f"{number_text(number)}{self._unit.value}"
+
+    def __repr__(self) -> str:
+        text = str(self).removesuffix(self._unit.value)
+        return f"Time.from_timestring({str(self)!r})" if "/" in text else f"Time({text}, {self._unit})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Time._of, (self._exact, self._unit)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Time never changes: make a new one instead of setting {name!r}.")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Time never changes: {name!r} stays.")
+
+    def __hash__(self) -> int:
+        return hash((self._value, self._unit))
+
+    def _compare(self, other: object) -> int | None:
+        if isinstance(other, Time):
+            time = other
+        elif _is_number(other):
+            number = exact(other)
+            return (self._exact > number) - (self._exact < number)
+        elif hasattr(other, "batch_in_epoch"):  # a timestamp: its counter of this unit
+            time = Time.from_input(cast(Any, other).get(self._unit.value))
+        elif _is_time(other):
+            time = Time.from_input(other)
+        else:
+            return None
+        self._check_unit(time, "compare")
+        return (self._exact > time._exact) - (self._exact < time._exact)
+
+    def _check_unit(self, other: Time[Any], verb: str) -> None:
+        if other._unit is not self._unit:
+            raise TimeError(f"Cannot {verb} {self} and {other}: their units differ, and only a horizon converts.")
+
+    def _term(self, other: object, verb: str) -> Time[Any] | None:
+        """The other operand of a sum, difference or remainder: a number counts in this time's unit."""
+        if not (_is_time(other) or _is_number(other)):
+            return None
+        time = Time.from_input(other, self._unit)
+        self._check_unit(time, verb)
+        return time
+
+    def __add__(self, other: object) -> Time[TValue]:
+        time = self._term(other, "add")
+        return NotImplemented if time is None else Time._of(self._exact + time._exact, self._unit)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: object) -> Time[TValue]:
+        time = self._term(other, "subtract")
+        return NotImplemented if time is None else Time._of(self._exact - time._exact, self._unit)
+
+    def __rsub__(self, other: object) -> Time[TValue]:
+        time = self._term(other, "subtract")
+        return NotImplemented if time is None else Time._of(time._exact - self._exact, self._unit)
+
+    def __mod__(self, other: object) -> Time[TValue]:
+        time = self._term(other, "take the remainder of")
+        if time is None:
+            return NotImplemented
+        if time._exact == 0:
+            raise ZeroDivisionError(f"{self} % {time}: a zero time leaves no remainder; divide by a longer one.")
+        return Time._of(self._exact % time._exact, self._unit)
+
+    def __neg__(self) -> Time[TValue]:
+        return Time._of(-self._exact, self._unit)
+
+    def __pos__(self) -> Time[TValue]:
+        return self
+
+    def __mul__(self, other: object) -> Time[Any]:
+        if _is_number(other):
+            return Time(cast(Any, self._exact * exact(other)), self._unit)
+        if not _is_time(other):
+            return NotImplemented
+        time = Time.from_input(other)
+        if TimeUnit.DURATION not in (self._unit, time._unit):
+            raise TimeError(f"Cannot multiply {self} by {time}: one factor must be a number or a 'dur'.")
+        unit = self._unit if time._unit is TimeUnit.DURATION else time._unit
+        return Time(cast(Any, self._exact * time._exact), unit)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: object) -> Time[Any]:
+        if not (_is_time(other) or _is_number(other)):
+            return NotImplemented
+        divisor = exact(other) if _is_number(other) else Time.from_input(other)
+        if divisor == 0:
+            raise ZeroDivisionError(f"{self} / {other}: a time cannot be divided by zero.")
+        if isinstance(divisor, Time):
+            self._check_unit(divisor, "divide")
+            return Time._of(Fraction(self._exact) / divisor._exact, TimeUnit.DURATION)
+        return Time(cast(Any, Fraction(self._exact) / divisor), self._unit)
+
+    def __int__(self) -> int:
+        if isinstance(self._exact, Fraction):
+            raise TimeError(f"{self} is not whole: int() would drop its fraction; take .value, or float().")
+        return self._exact
+
+    def __float__(self) -> float:
+        return float(self._exact)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (Time, str)) or (hasattr(value, "unit") and hasattr(value, "value"))
+
+
+def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:
+    """`maybe_time` as a `Time`; a plain number counts in `int_unit`.
+
+    Raises `TimeError` when it is neither a time, nor a time text, nor a number.
+
+    >>> ensure_time(3, "ep")
+    Time(3, TimeUnit.EPOCH)
+    """
+    return Time.from_input(maybe_time, int_unit)

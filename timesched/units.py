@@ -1,0 +1,186 @@
+"""What a time is made of: its unit, an exact number, and the text of both."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from typing import Any, Union
+
+Exact = Union[int, Fraction]
+
+
+class TimeError(TypeError, ValueError, RuntimeError):
+    """A time that breaks a rule: unreadable text, a fractional count, units that do not match.
+
+    It is a `TypeError`, a `ValueError` and a `RuntimeError` at once, because code written for Composer catches one
+    or another of the three for what is here a single kind of mistake.
+
+    >>> from timesched import Time
+    >>> Time.from_timestring("3")
+    Traceback (most recent call last):
+    timesched.units.TimeError: '3' has no unit: append one of iter, ep, ba, sp, tok, dur, sec, as in '3ba'.
+    """
+
+
+class TimeUnit(Enum):
+    """The clock a time is read on.
+
+    `TimeUnit(x)` takes a unit, its short name or its long name in any case, or Composer's unit. Comparing with a
+    string compares with its short or long name.
+
+    >>> TimeUnit("BA"), TimeUnit("token"), TimeUnit.EPOCH == "ep"
+    (<TimeUnit.BATCH: 'ba'>, <TimeUnit.TOKEN: 'tok'>, True)
+    """
+
+    ITERATION = "iter"
+    EPOCH = "ep"
+    BATCH = "ba"
+    SAMPLE = "sp"
+    TOKEN = "tok"
+    DURATION = "dur"
+    SECOND = "sec"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TimeUnit:
+        if isinstance(value, Enum) and type(value).__name__ == cls.__name__:
+            value = value.value
+        if isinstance(value, str):
+            wanted = value.lower()
+            for unit in cls:
+                if wanted in (unit._value_, unit._name_.lower()):
+                    return unit
+        raise TimeError(f"{value!r} is not a time unit: use one of {UNIT_NAMES}.")
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, str):
+            return other.lower() in (self._value_, self._name_.lower())
+        if isinstance(other, Enum) and type(other).__name__ == "TimeUnit":
+            return bool(self._value_ == other.value)
+        return NotImplemented
+
+    def __hash__(self) -> int:  # Composer's units hash by name too, so that equal units are one dictionary key
+        return hash(self._name_)
+
+
+class Ordered:
+    """The comparisons, from one method that says -1, 0 or 1, or None where the other value is of a strange type."""
+
+    __slots__ = ()
+
+    def _compare(self, other: object) -> int | None:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        order = self._compare(other)
+        return NotImplemented if order is None else order == 0
+
+    def __lt__(self, other: object) -> bool:
+        order = self._compare(other)
+        return NotImplemented if order is None else order < 0
+
+    def __le__(self, other: object) -> bool:
+        order = self._compare(other)
+        return NotImplemented if order is None else order <= 0
+
+    def __gt__(self, other: object) -> bool:
+        order = self._compare(other)
+        return NotImplemented if order is None else order > 0
+
+    def __ge__(self, other: object) -> bool:
+        order = self._compare(other)
+        return NotImplemented if order is None else order >= 0
+
+
+UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
+
+# Underscores stand between digits only, as in Python's own literals; [0-9] keeps other scripts' digits out.
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"
+_NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?"
+_TEXT = re.compile(rf"({_NUMBER})(?:/({_DIGITS}))?({'|'.join(unit.value for unit in TimeUnit)})", re.IGNORECASE)
+_PART = rf"{_DIGITS}(?:\.{_DIGITS})?"
+_WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART})s)?", re.IGNORECASE)
+_LARGEST_EXPONENT = 308  # that of a double: a text of ten characters must not ask for gigabytes of digits
+
+
+def exact(value: Any, what: str = "a time") -> Exact:
+    """The number that `value` stands for: an int where it is whole, otherwise a Fraction.
+
+    A float stands for its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not
+    a real number; `what` says in the message what the number is for.
+
+    >>> exact(0.29), exact(3.0)
+    (Fraction(29, 100), 3)
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, Decimal)):
+        raise TimeError(f"{value!r} is a {type(value).__name__}, and {what} is a number: pass an int or a float.")
+    if isinstance(value, numbers.Rational):
+        return _whole(Fraction(int(value.numerator), int(value.denominator)))
+    if not math.isfinite(value):
+        raise TimeError(f"{value!r} is not a finite number, as {what} has to be.")
+    return _whole(Fraction(str(value)))  # str, not repr: numpy's repr carries the type's name
+
+
+def parse(text: str) -> tuple[Exact, TimeUnit]:
+    """The exact number and the unit written in `text`, such as `'1e9tok'`, `'0.29dur'`, `'1/3dur'` or `'1h20m'`.
+
+    Raises `TimeError` when `text` is not a time.
+
+    >>> parse("1_000ba"), parse("1h20m40s")
+    ((1000, <TimeUnit.BATCH: 'ba'>), (4840, <TimeUnit.SECOND: 'sec'>))
+    """
+    if not isinstance(text, str):
+        raise TimeError(f"{text!r} is a {type(text).__name__}, not a time text such as '10ba' or '0.3dur'.")
+    clock = _WALL_CLOCK.fullmatch(text)
+    if clock is not None and any(clock.groups()[1:]):
+        hours, minutes, seconds = (_decimal(part or "0", text) for part in clock.groups()[1:])
+        total = Fraction(hours * 3600 + minutes * 60 + seconds)
+        return _whole(-total if clock[1] == "-" else total), TimeUnit.SECOND
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise TimeError(_why_unreadable(text))
+    number = _decimal(match[1], text)
+    if match[2] is not None:
+        below = int(match[2])
+        if below == 0:
+            raise TimeError(f"{text!r} divides by zero.")
+        number /= below
+    return _whole(number), TimeUnit(match[3])
+
+
+def number_text(value: Exact) -> str:
+    """The shortest text that reads back as exactly `value`: a float's where that is exact, otherwise a ratio.
+
+    >>> number_text(Fraction(29, 100)), number_text(Fraction(1, 3))
+    ('0.29', '1/3')
+    """
+    if isinstance(value, int):
+        return str(value)
+    short = repr(float(value))
+    return short if Fraction(short) == value else f"{value.numerator}/{value.denominator}"
+
+
+def _whole(value: Fraction) -> Exact:
+    return value.numerator if value.denominator == 1 else value
+
+
+def _decimal(digits: str, text: str) -> Fraction:
+    number = Decimal(digits)
+    if len(digits) > 4 * _LARGEST_EXPONENT or (number and abs(number.adjusted()) > _LARGEST_EXPONENT):
+        raise TimeError(f"{text[:40]!r} is out of range: a time lies between 1e-308 and 1e308.")
+    return Fraction(number)
+
+
+def _why_unreadable(text: str) -> str:
+    if text != "".join(text.split()):
+        return f"{text!r} contains spaces: write the number and the unit together, as in '10ba'."
+    if text and re.fullmatch(_NUMBER, text):
+        return f"{text!r} has no unit: append one of {UNIT_NAMES}, as in '{text}ba'."
+    return f"{text!r} is not a time: write a number and one of {UNIT_NAMES}, as in '10ba', or '1h20m40s'."
