@@ -1,0 +1,152 @@
+"""Clock: the progress of a hand-written training loop, and the horizon it runs towards."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from timesched.horizon import Horizon, Rate
+from timesched.timestamp import Timestamp
+from timesched.timevalue import Time
+from timesched.units import Exact, TimeError, TimeUnit
+
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_WCT = "_wct"
+
+
+class Clock:
+    """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
+
+    The arguments are those of `Horizon`: `max_duration` before scaling, the known rates, and `ssr`. A clock is what a
+    schedule calls a state. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step.
+
+    Raises `ValueError` as `Horizon` does, and when `max_duration` is None.
+
+    >>> clock = Clock("3ba", samples_per_batch=32)
+    >>> while not clock.done:
+    ...     clock.tick()
+    >>> clock.timestamp.batch, clock.timestamp.sample
+    (Time(3, TimeUnit.BATCH), Time(96, TimeUnit.SAMPLE))
+    """
+
+    def __init__(
+        self,
+        max_duration: Time[Any] | str | int,
+        batches_per_epoch: Rate | None = None,
+        samples_per_batch: Rate | None = None,
+        tokens_per_sample: Rate | None = None,
+        ssr: float = 1.0,
+    ) -> None:
+        if max_duration is None:
+            raise ValueError("max_duration is None: a clock has to know when its run is over; pass '10ep' or the like.")
+        self.horizon = Horizon(
+            max_duration,
+            batches_per_epoch=batches_per_epoch,
+            samples_per_batch=samples_per_batch,
+            tokens_per_sample=tokens_per_sample,
+            ssr=ssr,
+        )
+        if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
+            raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
+        assert self.horizon.max_duration is not None
+        self.max_duration: Time[Any] = self.horizon.max_duration
+        self.ssr = self.horizon.ssr
+        self.timestamp = Timestamp()
+        self._last = time.monotonic()
+        self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def dataloader_len(self) -> int | None:
+        """Batches in an epoch, or None."""
+        return self.horizon.batches_per_epoch  # type: ignore[return-value]
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its (scaled) length."""
+        return self.timestamp >= self.max_duration
+
+    @property
+    def fraction(self) -> float:
+        """The fraction of the run that is done, from 0.0; past 1.0 when the last batch went beyond the end."""
+        return float(self.timestamp.get(self.max_duration.unit).exact / self.max_duration.exact)
+
+    def tick(
+        self,
+        samples: int | Time[int] | None = None,
+        tokens: int | Time[int] | None = None,
+        duration: datetime.timedelta | None = None,
+    ) -> None:
+        """Count one batch: its samples and tokens over all ranks, and the time it took.
+
+        What is None follows from the clock's rates, or counts 0 if they are unknown; `duration` None is the time
+        since the last tick. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch.
+        Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
+        known, and `TimeError` for negative and fractional numbers; nothing is counted then.
+        """
+        more_samples = self._count("samples", samples, self.horizon.samples_per_batch, 1)
+        more_tokens = self._count("tokens", tokens, self.horizon.tokens_per_sample, more_samples)
+        now = time.monotonic()
+        took = datetime.timedelta(seconds=now - self._last) if duration is None else duration
+        after = self.timestamp.to_next_batch(more_samples or 0, more_tokens or 0, took)
+        if self.dataloader_len is not None and after.batch_in_epoch >= self.dataloader_len:
+            after = after.to_next_epoch()
+        self.timestamp, self._last = after, now
+
+    def next_epoch(self) -> None:
+        """Count an epoch: for loops whose `batches_per_epoch` is not known, or that leave an epoch early.
+
+        Raises `ValueError` when `tick` has just ended the epoch by itself.
+        """
+        if self.dataloader_len is not None and self.timestamp.batch_in_epoch == 0:
+            raise ValueError(
+                f"Epoch {self.timestamp.epoch.value} has no batch yet: tick() ends an epoch by itself after "
+                f"batches_per_epoch={self.dataloader_len} batches. Leave out next_epoch(), or batches_per_epoch."
+            )
+        self.timestamp = self.timestamp.to_next_epoch()
+
+    def next_iteration(self) -> None:
+        """Count an iteration, in Composer's sense: a stretch of the run that the user defines."""
+        self.timestamp = self.timestamp.to_next_iteration()
+
+    def state_dict(self) -> dict[str, int]:
+        """The counters as plain ints, the wall clocks in microseconds; loads with `torch.load(weights_only=True)`."""
+        state = self.timestamp.state_dict()
+        return {name: value // _MICROSECOND if name.endswith(_WCT) else value for name, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
+
+        Raises `KeyError` or `TimeError` when it is not the state of a clock; nothing is changed then.
+        """
+        read = {n: v * _MICROSECOND if n.endswith(_WCT) and type(v) is int else v for n, v in state.items()}
+        loaded = Timestamp()
+        loaded.load_state_dict(read)
+        self.timestamp, self._last = loaded, time.monotonic()
+        for listener in list(self._listeners):
+            listener.refresh()
+
+    def notify(self, listener: Any) -> None:
+        """Have `listener.refresh()` called after a load, for as long as the listener lives."""
+        self._listeners.add(listener)
+
+    def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
+        if given is not None:
+            return int(Time.from_input(given, TimeUnit[what[:-1].upper()]))
+        if rate is None or of is None:
+            if self.max_duration.unit.name.lower() + "s" == what:
+                known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]
+                raise ValueError(
+                    f"The run is {self.max_duration} long, and this batch's {what} are not known: pass "
+                    f"tick({what}=...), or give the clock {known}."
+                )
+            return None
+        count = rate * of
+        if not isinstance(count, int) and count.denominator != 1:
+            raise TimeError(f"A batch has {float(count)} {what} on average, no whole count: pass tick({what}=...).")
+        return int(count)
+
+    def __repr__(self) -> str:
+        return f"<Clock at {self.timestamp.batch} of {self.horizon!r}>"

@@ -1,0 +1,40 @@
+"""Schedules made of schedules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from timesched.phases import Frame, Resolved
+from timesched.schedule import Schedule
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProductScheduler(Schedule):
+    """The product of several schedules: a warmup of one kind times a decay of another.
+
+    `schedules`: one or more of this package's schedules; for plain functions, `bind([...])` multiplies as well.
+    Raises `TypeError` for anything else.
+
+    >>> from timesched import ConstantScheduler, Horizon, LinearScheduler
+    >>> ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)]).at("0.5dur", Horizon("4ba"))
+    0.25
+    """
+
+    schedules: Iterable[Schedule] = field(metadata={"read": lambda name, value: _read(name, value)})
+
+    def resolve(self, frame: Frame) -> Resolved:
+        factors = [schedule.resolve(frame) for schedule in self.schedules]
+        return lambda counts: math.prod(factor(counts) for factor in factors)
+
+
+def _read(name: str, value: Any) -> tuple[Schedule, ...]:
+    schedules = tuple(value) if isinstance(value, Iterable) else (value,)
+    for schedule in schedules:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"{name}: {schedule!r} is not a schedule of this package; bind([...]) takes functions too.")
+    if not schedules:
+        raise TypeError(f"{name} is empty: pass at least one schedule.")
+    return schedules

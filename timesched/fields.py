@@ -1,0 +1,71 @@
+"""Fields of a schedule: what each accepts, checked and made exact when the schedule is constructed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from timesched.timevalue import Time
+from timesched.units import TimeError, exact
+
+_REQUIRED: Any = dataclasses.MISSING
+
+
+def time(default: Any = _REQUIRED, *, above: int | None = None) -> Any:
+    """A time, not negative; with `above=0` not zero either."""
+
+    def read(name: str, value: object) -> Time[Any]:
+        try:
+            parsed = Time.from_input(value)
+        except TimeError as error:
+            raise TimeError(f"{name}: {error}") from None
+        if parsed.exact < 0 or parsed.exact == above:
+            rule = "it has to be longer than 0" if above == 0 else "a schedule takes no negative time"
+            raise TimeError(f"{name}={str(parsed)!r}: {rule}.")
+        return parsed
+
+    return _field(read, default)
+
+
+def times() -> Any:
+    """Several times, none of them negative; kept as a tuple."""
+    read_one = time().metadata["read"]
+
+    def read(name: str, value: object) -> tuple[Time[Any], ...]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TimeError(f"{name}={value!r}: pass a list of times, as in ['10ba', '0.5dur'].")
+        return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
+
+    return _field(read, _REQUIRED)
+
+
+def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | None = None) -> Any:
+    """A finite number, kept as a float; at least `least`, and more than `above`."""
+
+    def read(name: str, value: object) -> float:
+        given = exact(value, name)
+        if (least is not None and given < least) or (above is not None and given <= above):
+            rule = f"at least {least}" if least is not None else f"more than {above}"
+            raise TimeError(f"{name}={value!r}: it has to be {rule}.")
+        try:
+            return float(given)
+        except OverflowError:
+            raise TimeError(f"{name}={str(value)[:40]}: it is too large for a float.") from None
+
+    return _field(read, default)
+
+
+def flag(default: bool) -> Any:
+    """True or False."""
+
+    def read(name: str, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise TimeError(f"{name}={value!r}: it is either True or False.")
+        return value
+
+    return _field(read, default)
+
+
+def _field(read: Callable[[str, object], Any], default: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"read": read})

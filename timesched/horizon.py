@@ -1,0 +1,239 @@
+"""Horizon: everything known about a run as a whole. The one home of unit conversion and of the scale-schedule ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Protocol, Union, runtime_checkable
+
+from timesched.timevalue import Time
+from timesched.units import Exact, TimeUnit, exact, number_text
+
+Rate = Union[int, float, Fraction]
+
+# The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
+_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+_RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
+
+
+@runtime_checkable
+class State(Protocol):
+    """What a schedule asks of the run it is called with: a `Clock`, Composer's `State`, or anything with these three.
+
+    `max_duration` is a time, or None while it is not known; it counts as already scaled by the ratio.
+    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`.
+    """
+
+    @property
+    def timestamp(self) -> Any: ...
+
+    @property
+    def max_duration(self) -> Any: ...
+
+    @property
+    def dataloader_len(self) -> Any: ...
+
+
+class Horizon:
+    """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
+
+    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, a plain int
+    counts epochs, None if it is not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
+    1.5ba, and the run ends at the first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
+    `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed.
+
+    Raises `ValueError` when a length, rate or ratio is not positive and finite, or a length is in `dur`.
+
+    >>> run = Horizon("10ep", batches_per_epoch=50, samples_per_batch=32, ssr=0.5)
+    >>> run.max_duration, run.convert("2ep", "sp")
+    (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
+    """
+
+    __slots__ = ("_key", "_length", "_rates", "_ratio", "_unscaled", "max_duration", "ssr")
+    max_duration: Time[Any] | None
+    ssr: float
+
+    def __init__(
+        self,
+        max_duration: Time[Any] | str | int | None,
+        *,
+        batches_per_epoch: Rate | None = None,
+        samples_per_batch: Rate | None = None,
+        tokens_per_sample: Rate | None = None,
+        ssr: float = 1.0,
+    ) -> None:
+        given = (batches_per_epoch, samples_per_batch, tokens_per_sample)
+        rates = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
+        self._fill(_read_length(max_duration, positive), positive(ssr, "the scale-schedule ratio (ssr)"), rates, scaled=False)
+
+    def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> None:
+        put = object.__setattr__
+        full = length if length is None or scaled else Time._of(length.exact * ratio, length.unit)
+        put(self, "_unscaled", length)
+        put(self, "_rates", rates)
+        put(self, "_ratio", ratio)
+        put(self, "ssr", float(ratio))
+        put(self, "max_duration", full)
+        put(self, "_length", None if full is None else self._counted(full.exact, full.unit))
+        put(self, "_key", (None if full is None else (full.exact, full.unit), rates, ratio))
+
+    @classmethod
+    def of(cls, state: Any, ssr: float | None = None) -> Horizon:
+        """The horizon of a run from its state: a `Horizon` itself, a `Clock`, Composer's `State`, or their like.
+
+        `ssr` None takes the state's own ratio if it has one, else 1.0. Raises `ValueError` when the state has a
+        ratio and `ssr` is another one.
+        """
+        own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
+        ratio = getattr(state, "ssr", None)
+        if ssr is not None and ratio is not None and exact(ssr) != exact(ratio):
+            raise ValueError(f"ssr={ssr} contradicts the state's own ratio {ratio}: pass None, or the same ratio.")
+        if isinstance(own, Horizon):
+            return own
+        ratio = next((r for r in (ssr, ratio) if r is not None), 1.0)
+        batches = state.dataloader_len
+        horizon = object.__new__(cls)
+        horizon._fill(
+            _read_length(state.max_duration, _not_negative),  # a run that was stopped at once has length 0
+            positive(ratio, "the scale-schedule ratio (ssr)"),
+            (None if batches is None else positive(getattr(batches, "value", batches), "dataloader_len"), None, None),
+            scaled=True,
+        )
+        return horizon
+
+    @property
+    def batches_per_epoch(self) -> Exact | None:
+        """Batches in one epoch, or None."""
+        return self._rates[0]
+
+    @property
+    def samples_per_batch(self) -> Exact | None:
+        """Samples in one batch, over all ranks, or None."""
+        return self._rates[1]
+
+    @property
+    def tokens_per_sample(self) -> Exact | None:
+        """Tokens in one sample, or None."""
+        return self._rates[2]
+
+    def locate(self, time: Time[Any], scale: bool = True) -> tuple[Exact, TimeUnit]:
+        """Where a time of a schedule lies on this run: an exact count, and the unit whose counter reaches it.
+
+        `dur` follows the run's length, and is in its unit; an epoch is counted in batches if its length is known. The
+        ratio stretches every other time, unless `scale` is False. Raises `ValueError` for a `dur` when the run's
+        length is not known.
+        """
+        if time.unit is TimeUnit.DURATION:
+            if self._length is None:
+                raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
+            count, unit = self._length
+            return time.exact * count, unit
+        count, unit = self._counted(time.exact, time.unit)
+        return (count * self._ratio if scale else count), unit
+
+    def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
+        """An exact count of one unit as an exact count of another.
+
+        Raises `ValueError` naming the first rate that is missing, or saying that none can exist.
+        """
+        if old is new or count == 0:
+            return count
+        if old not in _CHAIN or new not in _CHAIN:
+            raise ValueError(
+                f"{number_text(count)}{old.value} cannot be converted to {new.value}: no rate links "
+                f"{(old if old not in _CHAIN else new).value!r} to another unit. Write both times in one unit."
+            )
+        i, j = _CHAIN.index(old), _CHAIN.index(new)
+        for k in range(min(i, j), max(i, j)):
+            rate = self._rates[k]
+            if rate is None:
+                hint = " (the state's dataloader_len)" if k == 0 else ""
+                raise ValueError(
+                    f"{number_text(count)}{old.value} cannot be converted to {new.value}: {_RATES[k]}{hint} is not "
+                    f"known. Give it, as in Clock(..., {_RATES[k]}=...) or Horizon(..., {_RATES[k]}=...), or write "
+                    f"both times in one unit."
+                )
+            count = count * rate if i < j else Fraction(count) / rate
+        return count
+
+    def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
+        """A time of this run in another unit, exactly; to `dur`, the fraction of the (scaled) run.
+
+        Raises `ValueError` naming the rate that is missing, and `TimeError` where the result is no whole count.
+        """
+        time, unit = Time.from_input(time), TimeUnit(unit)
+        count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)
+        if unit is TimeUnit.DURATION and own is not unit:
+            if self._length is None:
+                raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
+            whole, last = self._length
+            return Time(Fraction(self.change(count, own, last)) / whole, unit)
+        return Time(self.change(count, own, unit), unit)  # type: ignore[arg-type]
+
+    def falls_short(self, time: Time[Any] | str) -> bool:
+        """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
+        time = Time.from_input(time)
+        if self._length is None:
+            return False
+        reach = max(self.locate(time)[0], self.locate(time, scale=False)[0])
+        length, unit = self._length
+        try:
+            return self.change(reach, self.locate(time)[1], unit) < length
+        except ValueError:
+            return False
+
+    def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, TimeUnit]:
+        if unit is TimeUnit.EPOCH and self._rates[0] is not None:
+            return count * self._rates[0], TimeUnit.BATCH
+        return count, unit
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Horizon never changes: make a new one instead of setting {name!r}.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self._unscaled, self._ratio, self._rates, self.max_duration is self._unscaled)
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Horizon) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        parts = [repr(None if self._unscaled is None else str(self._unscaled))]
+        for name, rate in zip(_RATES, self._rates):
+            if rate is not None:
+                text = number_text(rate)
+                parts.append(f"{name}={repr(rate) if '/' in text else text}")
+        return f"Horizon({', '.join(parts + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
+
+
+def positive(value: Any, what: str) -> Exact:
+    """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
+    number = exact(value, what)
+    if number <= 0:
+        raise ValueError(f"{what} is {value!r}: it has to be more than 0.")
+    return number
+
+
+def _not_negative(value: Any, what: str) -> Exact:
+    number = exact(value, what)
+    if number < 0:
+        raise ValueError(f"{what} is negative: no length of a run is.")
+    return number
+
+
+def _read_length(value: Any, check: Callable[[Any, str], Exact]) -> Time[Any] | None:
+    if value is None:
+        return None
+    time = Time.from_input(value, TimeUnit.EPOCH)
+    if time.unit is TimeUnit.DURATION:
+        raise ValueError(f"max_duration {time} is a fraction of itself: give it in another unit, such as '10ep'.")
+    check(time.exact, f"max_duration ({time})")
+    return time
+
+
+def _restore(length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> Horizon:
+    horizon = object.__new__(Horizon)
+    horizon._fill(length, ratio, rates, scaled)
+    return horizon

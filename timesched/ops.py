@@ -1,0 +1,82 @@
+"""The few operations a curve needs, on a Python number or on a tensor: number in, number out; tensor in, tensor out.
+
+Tensors are computed in float64 whatever torch's default dtype is, and differentiate without NaN at the ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Value = Any  # a float, or a float64 tensor of any shape
+
+
+def real(x: Value) -> Value:
+    """`x` in double precision: a float, or a float64 tensor."""
+    return x.to(torch.float64) if isinstance(x, Tensor) else float(x)
+
+
+def cos(x: Value) -> Value:
+    """Cosine of `x` in radians."""
+    return torch.cos(x) if isinstance(x, Tensor) else math.cos(x)
+
+
+def clip(x: Value) -> Value:
+    """`x` limited to [0, 1]."""
+    if isinstance(x, Tensor):
+        return torch.clamp(x, 0.0, 1.0)
+    return (x if x < 1.0 else 1.0) if x > 0.0 else 0.0
+
+
+def between(x: Value, low: float, high: float) -> Value:
+    """`x` limited to [low, high]."""
+    if isinstance(x, Tensor):
+        return torch.clamp(x, low, high)
+    return min(max(x, low), high)
+
+
+def where(test: Any, yes: Value, no: Value) -> Value:
+    """`yes` where `test` holds, otherwise `no`."""
+    if not isinstance(test, Tensor):
+        return yes if test else no
+    if not isinstance(yes, Tensor):  # two Python numbers would make torch choose its default dtype
+        yes = torch.full((), yes, dtype=torch.float64, device=test.device)
+    return torch.where(test, yes, no)
+
+
+def floor(x: Value) -> Value:
+    """The largest whole number that is not above `x`, as a float or a float64 tensor."""
+    return torch.floor(x) if isinstance(x, Tensor) else float(math.floor(x))
+
+
+def root(x: Value, power: float) -> Value:
+    """`x ** power` for `x >= 0` and `power >= 0`; its gradient at 0 is 0, also where the slope has no limit."""
+    if not isinstance(x, Tensor):
+        return x**power
+    if power == 0.0 or power >= 1.0:
+        return torch.pow(x, power)
+    inside = x > 0.0
+    return torch.where(inside, torch.pow(torch.where(inside, x, 1.0), power), 0.0)
+
+
+def exponential(base: float, x: Value) -> Value:
+    """`base ** x`; infinity where a float cannot hold it."""
+    if isinstance(x, Tensor):
+        return torch.pow(base, x.to(torch.float64))
+    try:
+        return float(base**x)
+    except OverflowError:
+        return -math.inf if base < 0.0 and x % 2 else math.inf
+
+
+def log1p(x: Value) -> Value:
+    """`log(1 + x)`."""
+    return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
+
+
+def expm1(x: Value) -> Value:
+    """`exp(x) - 1`."""
+    return torch.expm1(x) if isinstance(x, Tensor) else math.expm1(x)

@@ -1,0 +1,233 @@
+"""The parts a resolved schedule is made of: points on a counter, stretches between them, periods, and the switch.
+
+Each takes the tuple of counts that the schedule reads and looks at one of them, its `slot`. A count is an int or a
+Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one formula.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched import ops
+from timesched.horizon import Horizon
+from timesched.ops import Value
+from timesched.timevalue import Time, TimeLike
+from timesched.units import Exact, TimeUnit
+
+Counts = tuple[Any, ...]
+Resolved = Callable[[Counts], Value]
+
+_INT64_MAX = 2**63 - 1
+
+
+class Mark:
+    """A point on a counter, and whether a count has reached it."""
+
+    __slots__ = ("count", "first", "near", "slot", "unit")
+
+    def __init__(self, slot: int, unit: TimeUnit, count: Exact) -> None:
+        self.slot, self.unit, self.count = slot, unit, count
+        self.first = math.ceil(count)  # the first whole count that reaches it
+        self.near = nearest(count)
+
+    def reached(self, counts: Counts) -> Any:
+        """True, False, or a bool tensor."""
+        count = counts[self.slot]
+        if type(count) is int:
+            return count >= self.first
+        if isinstance(count, Fraction):
+            return count >= self.count
+        if isinstance(count, Tensor) and not count.is_floating_point():
+            return count >= min(self.first, _INT64_MAX)
+        return count >= self.near
+
+
+class Span:
+    """A stretch of a counter: the fraction of it that is done, and the fraction that is left, both in [0, 1].
+
+    One of no length is done from the start, or with `empty=0.0` never begins.
+    """
+
+    __slots__ = ("_end", "_length", "_start", "_weights", "empty", "slot")
+
+    def __init__(self, slot: int, start: Exact, length: Exact, empty: float = 1.0) -> None:
+        self.slot = slot
+        self.empty = empty
+        # (count - start) / length as (a * count - b) / d in whole numbers: one rounding, the same for equal ratios
+        a = Fraction(1) / length if length > 0 else Fraction(0)
+        b = start * a
+        d = math.lcm(a.denominator, b.denominator)
+        self._weights = (int(a * d), int(b * d), d)
+        self._start = _split(start)
+        self._end = _split(start + length)
+        self._length = float(length) if length > 0 else 0.0
+
+    def done(self, counts: Counts, limit: bool = True) -> Value:
+        """The fraction done; past 1 as well without `limit`."""
+        count = counts[self.slot]
+        if type(count) is int or isinstance(count, Fraction):
+            if not self._length:
+                return self.empty
+            a, b, d = self._weights
+            x = (a * count - b) / d
+            if x.__class__ is not float:
+                x = float(x)
+        else:
+            if not self._length:
+                return ops.real(count * 0) + self.empty
+            whole, part = self._start
+            x = (ops.real(count - whole) - part if whole or part else ops.real(count)) / self._length
+        return ops.clip(x) if limit else x
+
+    def left(self, counts: Counts) -> Value:
+        """The fraction left, as exact near the end as `done` is near the start."""
+        count = counts[self.slot]
+        if not self._length:
+            return 1.0 - self.done(counts)
+        if type(count) is int or isinstance(count, Fraction):
+            a, b, d = self._weights
+            return ops.clip(float((d + b - a * count) / d))
+        whole, part = self._end
+        return ops.clip((ops.real(whole - count) + part) / self._length)
+
+
+class Period:
+    """Equal periods of a counter from 0 on: how many are complete, and how much of the current one is done."""
+
+    __slots__ = ("_p", "_q", "_ratio", "slot")
+
+    def __init__(self, slot: int, length: Exact) -> None:
+        self.slot = slot
+        p, q = self._p, self._q = length.numerator, length.denominator
+        self._ratio = (float(p), float(q)) if max(p, q) < 2**53 else (nearest(length), 1.0)
+
+    def complete(self, counts: Counts) -> Any:
+        """The number of complete periods: an int, or a float or tensor that holds a whole number."""
+        count, p, q = counts[self.slot], self._p, self._q
+        if type(count) is int or isinstance(count, Fraction):
+            return count * q // p
+        if self._in_int64(count):
+            return torch.div(count * q, p, rounding_mode="floor")
+        count, (p, q) = ops.real(count), self._ratio
+        n = ops.floor(count * q / p)  # may be one off: the quotients below are the periods' ends, rounded once
+        n = ops.where(count >= (n + 1.0) * p / q, n + 1.0, n)
+        return ops.where(count < n * p / q, n - 1.0, n)
+
+    def done(self, counts: Counts) -> Value:
+        """The fraction of the current period that is done, in [0, 1)."""
+        count, p, q = counts[self.slot], self._p, self._q
+        if type(count) is int or isinstance(count, Fraction):
+            return float(count * q % p / p)
+        if self._in_int64(count):
+            return ops.real(torch.remainder(count * q, p)) / p
+        n, (p, q) = self.complete(counts), self._ratio
+        return ops.clip((ops.real(count) * q - n * p) / p)
+
+    def _in_int64(self, count: Value) -> bool:
+        whole = isinstance(count, Tensor) and not count.is_floating_point()
+        return whole and self._q <= 1024 and self._p <= _INT64_MAX  # counts below 2**53 then cannot overflow
+
+
+class Milestones:
+    """Several points, on one counter or more: how many of them have been reached."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, marks: list[Mark]) -> None:
+        self._rows = []
+        for slot in sorted({mark.slot for mark in marks}):
+            row = sorted((mark for mark in marks if mark.slot == slot), key=lambda mark: mark.count)
+            first = [min(mark.first, _INT64_MAX) for mark in row]
+            near = [mark.near for mark in row]
+            tensors = torch.tensor(first), torch.tensor(near, dtype=torch.float64)
+            self._rows.append((slot, [mark.count for mark in row], first, near, *tensors))
+
+    def passed(self, counts: Counts) -> Any:
+        """How many points have been reached: an int, or an int64 tensor."""
+        total = 0
+        for slot, exact, first, near, first_tensor, near_tensor in self._rows:
+            count = counts[slot]
+            if type(count) is int:
+                total += bisect_right(first, count)
+            elif isinstance(count, Fraction):
+                total += bisect_right(exact, count)
+            elif isinstance(count, Tensor):
+                ends = near_tensor if count.is_floating_point() else first_tensor
+                total = total + torch.bucketize(count, ends.to(count.device), right=True)
+            else:
+                total += bisect_right(near, count)
+        return total
+
+
+class Switch:
+    """One function of the counts before a mark, another from the mark on."""
+
+    __slots__ = ("after", "before", "mark")
+
+    def __init__(self, mark: Mark, before: Resolved, after: Resolved) -> None:
+        self.mark, self.before, self.after = mark, before, after
+
+    def __call__(self, counts: Counts) -> Value:
+        reached = self.mark.reached(counts)
+        if isinstance(reached, Tensor):
+            return ops.where(reached, self.after(counts), self.before(counts))
+        return self.after(counts) if reached else self.before(counts)
+
+
+class Frame:
+    """Where the times of one schedule lie on one run, and which counters it reads to see them.
+
+    With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
+    own counter.
+    """
+
+    def __init__(self, horizon: Horizon, unit: TimeUnit | None = None) -> None:
+        self.horizon = horizon
+        self.unit = unit
+        self.units: list[TimeUnit] = [] if unit is None else [unit]
+
+    def mark(self, time: TimeLike, scale: bool = True) -> Mark:
+        """The point on its counter at which a time of the schedule is reached."""
+        count, unit = self.horizon.locate(Time.from_input(time), scale)
+        if self.unit is not None:
+            count, unit = self.horizon.change(count, unit, self.unit), self.unit
+        if unit not in self.units:
+            self.units.append(unit)
+        return Mark(self.units.index(unit), unit, count)
+
+    def span(self, time: TimeLike, scale: bool = True) -> Span:
+        """The stretch from 0 to a time of the schedule."""
+        end = self.mark(time, scale)
+        return Span(end.slot, 0, end.count)
+
+    def between(self, start: Mark, end: Mark) -> Span:
+        """The stretch from one mark to another, on the counter of the second; never begun where it has no length."""
+        first = self.horizon.change(start.count, start.unit, end.unit)
+        return Span(end.slot, first, end.count - first, empty=0.0)
+
+    def period(self, time: TimeLike) -> Period:
+        """The periods whose length is a time of the schedule."""
+        mark = self.mark(time)
+        return Period(mark.slot, mark.count)
+
+
+def nearest(count: Exact) -> float:
+    """The float64 that stands for a count: the nearest one, but never a whole number below it."""
+    try:
+        near = float(count)
+    except OverflowError:
+        return math.inf
+    return math.nextafter(near, math.inf) if near < count and near.is_integer() else near
+
+
+def _split(count: Exact) -> tuple[int | float, float]:
+    """A whole number and the rest, so that subtracting the first from an int64 count is exact."""
+    whole = math.floor(count)
+    return (whole if abs(whole) <= _INT64_MAX else float(whole)), float(count - whole)

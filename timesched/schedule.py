@@ -1,0 +1,224 @@
+"""What a schedule is: a frozen record of times and numbers that, resolved against a run, is a function of its counters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from copy import copy
+from fractions import Fraction
+from operator import attrgetter
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from timesched.horizon import Horizon
+from timesched.phases import Frame, Resolved
+from timesched.timevalue import Time
+from timesched.units import TimeError, TimeUnit, exact
+
+_COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
+    unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
+} | {TimeUnit.SECOND: lambda timestamp: timestamp.get("sec")}
+_KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
+
+
+@runtime_checkable
+class ComposerScheduler(Protocol):
+    """A schedule as Composer sees it: a function of the run's state, and of the ratio, that returns a multiplier.
+
+    Plain functions of `(state)` or `(state, ssr)` are schedules too.
+    """
+
+    def __call__(self, state: Any, ssr: float = 1.0) -> float:
+        """The multiplier at `state.timestamp`."""
+        ...
+
+
+class Schedule:
+    """The base of every schedule. A subclass is a frozen dataclass with a method `resolve`.
+
+    Fields annotated `Time` take a time or a text and are parsed when the schedule is made; `float` fields take finite
+    numbers. Two schedules with equal fields are equal and hash equal; `repr` evaluates back.
+
+    >>> from timesched import CosineAnnealingScheduler, Horizon
+    >>> CosineAnnealingScheduler(t_max="30ba").at("10ba", Horizon("90ba"))
+    0.75
+    """
+
+    _plan: ClassVar[_Plan | None] = None  # what the last call used; an instance attribute once called
+    _plans: ClassVar[dict[tuple[Horizon, TimeUnit | None], _Plan] | None] = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            read = field.metadata.get("read")
+            if read is not None:
+                object.__setattr__(self, field.name, read(f"{type(self).__name__}.{field.name}", getattr(self, field.name)))
+
+    def resolve(self, frame: Frame) -> Resolved:
+        """The schedule on one run, as a function of the counts that it asks `frame` for."""
+        raise NotImplementedError(f"{type(self).__name__} has to define resolve(frame).")
+
+    def __call__(self, state: Any, ssr: float | None = None) -> float:
+        """The multiplier at `state.timestamp`.
+
+        `state` has `timestamp`, `max_duration` and `dataloader_len`. `ssr` None stands for the state's own ratio,
+        else 1.0. Raises `ValueError` when `ssr` contradicts the state's own ratio, when a unit cannot be converted
+        or when a time in `dur` meets a run without a length.
+        """
+        plan = self._plan
+        own = getattr(state, "ssr", None)
+        if own is None:
+            if ssr is None:
+                ssr = 1.0
+            if (
+                plan is None
+                or plan.max_duration is not state.max_duration
+                or plan.dataloader_len is not state.dataloader_len
+                or plan.ssr != ssr
+            ):
+                plan = self._prepare(state, ssr)
+        else:
+            horizon = getattr(state, "horizon", None)
+            if plan is None or horizon is None or plan.horizon is not horizon or (ssr is not None and ssr != own):
+                plan = self._prepare(state, ssr)
+        hand = plan.hand
+        if hand is None:
+            return plan.read_all(state.timestamp)
+        now = hand(state.timestamp)
+        memo = plan.memo
+        if now is memo[0]:  # the same immutable count: another parameter group of the same step
+            return memo[1]
+        try:
+            count = now.value
+        except AttributeError:  # a state that counts in plain ints
+            count = now
+        value: float = plan.function((count,))
+        plan.memo = (now, value)
+        return value
+
+    def at(self, time: Any, horizon: Any) -> float:
+        """The multiplier at one time of a run: a time, a text, or a timestamp, on the run's own (stretched) clock.
+
+        `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time and where a
+        unit cannot be converted.
+        """
+        horizon = Horizon.of(horizon)
+        if hasattr(time, "batch_in_epoch"):
+            return self._planned(horizon, None).read_all(time)
+        time = Time.from_input(time)
+        count, unit = horizon.locate(_not_negative(time), scale=False)
+        return float(self._planned(horizon, unit).function((count,)))
+
+    def curve(self, horizon: Any, unit: TimeUnit | str) -> Callable[[Any], Any]:
+        """The multiplier as a function of a count in `unit`: of an int, a float, or a tensor of counts.
+
+        A number gives a float. A tensor gives a tensor of its shape, in float64, or in its own dtype if that is a
+        smaller floating one; it is differentiable, and compiles with `fullgraph=True`. Counts are not negative:
+        numbers are checked, tensors are not, since that would read them. Raises `ValueError` where a unit cannot be
+        converted.
+
+        >>> from timesched import LinearScheduler
+        >>> LinearScheduler().curve(Horizon("4ba"), "ba")(torch.arange(5))
+        tensor([1.0000, 0.7500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
+        """
+        horizon, unit = Horizon.of(horizon), TimeUnit(unit)
+        if unit is TimeUnit.DURATION:
+            raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
+        return _curve(self._planned(horizon, unit).function)
+
+    def _prepare(self, state: Any, ssr: float | None) -> _Plan:
+        plan = copy(self._planned(Horizon.of(state, ssr), None))
+        plan.max_duration, plan.dataloader_len = state.max_duration, state.dataloader_len
+        plan.horizon = getattr(state, "horizon", None)
+        object.__setattr__(self, "_plan", plan)
+        return plan
+
+    def _planned(self, horizon: Horizon, unit: TimeUnit | None) -> _Plan:
+        plans = self._plans
+        if plans is None:
+            plans = {}
+            object.__setattr__(self, "_plans", plans)
+        plan = plans.get((horizon, unit))
+        if plan is None:
+            frame = Frame(horizon, unit)
+            function = self.resolve(frame)
+            while len(plans) >= _KEPT:
+                del plans[next(iter(plans))]
+            plan = plans[horizon, unit] = _Plan(function, tuple(frame.units), horizon.ssr)
+        return plan
+
+    def _key(self) -> tuple[Any, ...]:
+        return (type(self), *(_plain(getattr(self, field.name)) for field in dataclasses.fields(self)))  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return self._key() == other._key() if isinstance(other, Schedule) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        shown = (f"{field.name}={_shown(getattr(self, field.name))}" for field in fields)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+
+class _Plan:
+    """One resolution: the function, the counters it reads, and the last value with the count it belongs to."""
+
+    __slots__ = ("dataloader_len", "function", "hand", "hands", "horizon", "max_duration", "memo", "ssr")
+
+    def __init__(self, function: Resolved, units: tuple[TimeUnit, ...], ssr: float) -> None:
+        self.function = function
+        self.hands = tuple(_COUNTER[unit] for unit in units)
+        self.hand = self.hands[0] if len(units) == 1 else None
+        self.memo: tuple[Any, float] = (object(), 0.0)
+        self.ssr = ssr
+        self.max_duration = self.dataloader_len = self.horizon = None
+
+    def read_all(self, timestamp: Any) -> float:
+        """The value at a timestamp, for schedules that read none or several of its counters."""
+        now = [hand(timestamp) for hand in self.hands]
+        return float(self.function(tuple(getattr(time, "value", time) for time in now)))
+
+
+def _curve(function: Resolved) -> Callable[[Any], Any]:
+    def value(count: Any) -> Any:
+        if not isinstance(count, Tensor):
+            return float(function((_count(count),)))
+        double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
+        out = function((double,))
+        if not isinstance(out, Tensor):
+            out = torch.full_like(count, out, dtype=torch.float64)
+        return out.to(count.dtype) if count.is_floating_point() else out
+
+    return value
+
+
+def _count(count: Any) -> Any:
+    number = exact(count, "a count")
+    if number < 0:
+        raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
+    return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
+
+
+def _not_negative(time: Time[Any]) -> Time[Any]:
+    if time.exact < 0:
+        raise TimeError(f"{time} is negative: a schedule begins at 0.")
+    return time
+
+
+def _plain(value: Any) -> Any:
+    """A field as a value that compares without raising, as times of different units do."""
+    if isinstance(value, Time):
+        return value.unit.value, value.exact
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return repr(str(value)) if isinstance(value, Time) else repr(value)

@@ -1,0 +1,67 @@
+"""check_schedule_laws: every law on one schedule, in one line of a user's test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from timesched.horizon import Horizon
+from timesched.testing.laws import LAWS
+from timesched.testing.rows import ROWS, Promise
+from timesched.testing.runs import COUNTED, Run, runs
+from timesched.timevalue import Time
+
+
+def check_schedule_laws(
+    schedule: Any,
+    promise: Promise | Callable[[Any, Horizon], Promise] | None = None,
+    laws: Iterable[str] = tuple(LAWS),
+    max_examples: int = 200,
+) -> None:
+    """Check a schedule against the laws of schedules, on runs drawn to suit it.
+
+    `schedule`: one of this package's, a subclass of `Schedule`, or a function of `(state)` or `(state, ssr)`, to which
+    those laws apply that its signature allows. `promise`: its start, end, range, ...; that of this package's classes
+    is known. `laws`: which of 'ratio', 'unit', 'ends', 'purity', 'one formula', 'rates', 'cost'. Raises `LawBroken`
+    with the smallest example found; returns None otherwise.
+
+    >>> from timesched import LinearScheduler
+    >>> check_schedule_laws(LinearScheduler(t_max="0.5dur"), max_examples=20)
+    """
+    known = next((row.promise for row in ROWS if row.schedule is type(schedule)), None)
+    promised = known if promise is None else promise if callable(promise) else lambda _schedule, _horizon: promise
+    unknown = [name for name in laws if name not in LAWS]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is not a law: choose from {', '.join(map(repr, LAWS))}.")
+    for name in laws:
+        _check(LAWS[name], schedule, promised, max_examples)
+
+
+def _check(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
+    @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.data())
+    def examples(data: Any) -> None:
+        law(schedule, data.draw(suitable_runs(schedule)), data.draw, promise)
+
+    examples()
+
+
+def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
+    """Runs that a schedule accepts: no longer than its `t_max`, where that is an absolute time."""
+    t_max = getattr(schedule, "t_max", None) if hasattr(schedule, "t_warmup") else None
+    if not isinstance(t_max, Time) or t_max.unit not in COUNTED:
+        return runs()
+    count = Fraction(t_max.exact)
+    return runs().filter(lambda run: run.per_batch(t_max.unit) <= count).map(
+        lambda run: Run(
+            max(1, min(run.batches, int(count / run.per_batch(t_max.unit)))),
+            run.batches_per_epoch,
+            run.samples_per_batch,
+            run.tokens_per_sample,
+            run.unit,
+        )
+    )

@@ -1,0 +1,294 @@
+"""The laws of schedules, each a function that raises `LawBroken` when a schedule breaks it on an example it draws.
+
+`draw` is Hypothesis's: it draws runs, ratios and times that suit the schedule. `value` is how all of them evaluate a
+schedule: as a trainer would, by calling it with the state of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import inspect
+import math
+import pickle
+import sys
+from fractions import Fraction
+from typing import Any
+
+import torch
+from hypothesis import assume, reject
+from hypothesis import strategies as st
+
+from timesched.horizon import Horizon
+from timesched.schedule import Schedule
+from timesched.testing.rows import Promise
+from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
+from timesched.timevalue import Time
+from timesched.units import TimeUnit
+
+
+class LawBroken(AssertionError):
+    """A schedule breaks a law; the message says which, where, and with what values."""
+
+
+def value(schedule: Any, state: Moment) -> float:
+    """The schedule's value at a state, however many arguments it takes; `reject` where it refuses the run."""
+    try:
+        if len(inspect.signature(schedule).parameters) == 1:
+            return float(schedule(state))
+        return float(schedule(state, state.ssr))
+    except ValueError as error:
+        if "must be greater than or equal to max_duration" in str(error):
+            reject()
+        raise
+
+
+def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 4: stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
+    if len(inspect.signature(schedule).parameters) == 1:
+        return  # a function of the state alone has no ratio
+    sigma = draw(RATIOS)
+    batch = draw(_batches(run, schedule)) // sigma.denominator * sigma.denominator
+    if _keeps_warmup(schedule):
+        _kept_warmup(schedule, run, sigma, batch)
+        schedule = dataclasses.replace(schedule, scale_warmup=True)
+    plain = value(schedule, run.state(batch))
+    stretched = value(schedule, run.state(int(batch * sigma), sigma))
+    if plain != stretched:
+        raise LawBroken(
+            f"law 4 (ratio): {schedule!r} on {run}: {plain!r} at batch {batch}, but with ratio {sigma} "
+            f"{stretched!r} at batch {int(batch * sigma)}."
+        )
+
+
+def _keeps_warmup(schedule: Any) -> bool:
+    warmup = getattr(schedule, "t_warmup", None)
+    return warmup is not None and not schedule.scale_warmup and warmup.unit is not TimeUnit.DURATION
+
+
+def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
+    """Without `scale_warmup`, the ramp is the unstretched one; what the end is, the promise says (law 6)."""
+    count, unit = run.horizon().locate(schedule.t_warmup)
+    if run.horizon().change(count, unit, TimeUnit.BATCH) > batch:
+        plain, stretched = value(schedule, run.state(batch)), value(schedule, run.state(batch, sigma))
+        if plain != stretched:
+            raise LawBroken(
+                f"law 4 (ratio): {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
+                f"without and {stretched!r} with ratio {sigma}."
+            )
+
+
+def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 5: written in another unit, the schedule has the same value at every step of a run with constant rates."""
+    if not isinstance(schedule, Schedule):
+        return  # the times of a plain function cannot be rewritten
+    to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
+    horizon = run.horizon()
+
+    def rewritten(field: Any) -> Any:
+        if isinstance(field, tuple):
+            return tuple(map(rewritten, field))
+        return horizon.convert(field, to) if isinstance(field, Time) else field
+
+    try:
+        fields = {field.name: rewritten(getattr(schedule, field.name)) for field in dataclasses.fields(schedule)}  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # the time is no whole count of that unit, or does not convert to it
+        reject()
+    other = dataclasses.replace(schedule, **fields)  # type: ignore[type-var]
+    batch = draw(_batches(run, schedule))
+    here, there = value(schedule, run.state(batch)), value(other, run.state(batch))
+    if here != there:
+        raise LawBroken(
+            f"law 5 (unit): at batch {batch} of {run}, {schedule!r} has {here!r}, and written in {to.value}, "
+            f"{other!r} has {there!r}."
+        )
+
+
+def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 6: the promised start, end and range, exactly; and no jump or turn where none is declared."""
+    sigma = draw(st.one_of(st.just(Fraction(1)), RATIOS))
+    horizon = run.horizon(sigma)
+    try:
+        promised: Promise | None = promise(schedule, horizon) if promise else None
+    except ValueError:
+        reject()
+    if promised is None:
+        return
+    batch = draw(_batches(run, schedule, sigma))
+    late = value(schedule, run.state(batch, sigma))
+    where = f"{schedule!r} on {run} with ratio {sigma}"
+    first = value(schedule, run.state(0, sigma))
+    if promised.start is not None and first != promised.start:
+        raise LawBroken(f"law 6 (ends): {where} starts at {first!r}, not at {promised.start!r}.")
+    if not promised.low <= late <= promised.high:
+        raise LawBroken(f"law 6 (ends): {where} is {late!r} at batch {batch}, not in [{promised.low}, {promised.high}].")
+    if promised.until is not None:
+        end = horizon.change(*promised.until, TimeUnit.BATCH)
+        if batch >= end and late != promised.end:
+            raise LawBroken(f"law 6 (ends): {where} ends at {promised.end!r}, but is {late!r} at batch {batch}.")
+    since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
+    earlier = draw(st.integers(0, batch))
+    if earlier >= since and (promised.falls or promised.rises):
+        early = value(schedule, run.state(earlier, sigma))
+        slack = 1e-15 * max(1.0, abs(early)) * promised.condition  # the library's cosine and power are not monotonic
+        if (promised.falls and late > early + slack) or (promised.rises and late < early - slack):
+            raise LawBroken(f"law 6 (ends): {where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
+    if promised.continuous and isinstance(schedule, Schedule):
+        _no_jump(schedule, horizon, draw(st.sampled_from(_places(schedule, horizon))), promised, where)
+
+
+def _no_jump(schedule: Schedule, horizon: Horizon, place: Fraction, promised: Promise, where: str) -> None:
+    """Just before a place, the value is near the one at it: the steepest phase lasts a batch or more of the run."""
+    if place <= 0:
+        return
+    at = schedule.at(Time._of(place, TimeUnit.BATCH), horizon)
+    before = schedule.at(Time._of(place * (1 - Fraction(1, 10**30)), TimeUnit.BATCH), horizon)
+    size = max(1.0, abs(promised.low), abs(promised.high)) if promised.high < float("inf") else max(1.0, abs(at))
+    if abs(at - before) > 1e-3 * size * promised.condition:
+        raise LawBroken(f"law 6 (ends): {where} jumps from {before!r} to {at!r} at batch {float(place)}.")
+
+
+def _places(schedule: Any, horizon: Horizon) -> list[Fraction]:
+    """Where the times of a schedule lie on a run, in batches: that is where its branches meet."""
+    if not isinstance(schedule, Schedule):
+        return [Fraction(0)]
+    places = [Fraction(0)]
+    for each in _times_of(schedule):
+        for scale in (False, True):
+            count, unit = horizon.locate(each, scale)
+            with contextlib.suppress(ValueError):  # a time in iterations or seconds has no place in batches
+                places.append(Fraction(horizon.change(count, unit, TimeUnit.BATCH)))
+    return places
+
+
+def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 7: the value depends on the timestamp and the horizon only, whatever was asked before, and for a copy too."""
+    batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
+    if len(inspect.signature(schedule).parameters) == 1:
+        sigma = Fraction(1)
+    state = run.state(batch, sigma)
+    first = value(schedule, state)
+    other = dataclasses.replace(run, batches=run.batches + 1)
+    for _ in range(draw(st.integers(1, 3))):
+        if draw(st.booleans()):
+            value(schedule, run.state(draw(_batches(run, schedule)), sigma))
+        else:
+            try:
+                value(schedule, other.state(draw(_batches(run, schedule))))
+            except ValueError:  # the longer run may not suit the schedule
+                assume(True)
+    again = {"again": value(schedule, run.state(batch, sigma))}
+    if isinstance(schedule, Schedule):
+        again |= {
+            "from a copy": value(copy.deepcopy(schedule), state),
+            "unpickled": value(pickle.loads(pickle.dumps(schedule)), state),
+            "made afresh": value(dataclasses.replace(schedule), state),  # type: ignore[type-var]
+            "by at()": schedule.at(state.timestamp, state),
+        }
+    for how, later in again.items():
+        if later != first:
+            raise LawBroken(f"law 7 (purity): {schedule!r} at {state!r} had {first!r}, and {how} {later!r}.")
+
+
+def one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 8: floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal singles."""
+    if not isinstance(schedule, Schedule):
+        return
+    horizon, counted_in = run.horizon(), draw(st.sampled_from(COUNTED))
+    try:
+        curve = schedule.curve(horizon, counted_in)
+        promised = promise(schedule, horizon) if promise else Promise()
+    except ValueError:
+        reject()
+    end = int(2 * run.batches * run.per_batch(counted_in)) + 1
+    assume(end < 2**62)
+    whole = st.integers(0, end)
+    counts: list[Any] = draw(st.lists(whole, min_size=1, max_size=5))
+    double = draw(st.booleans())
+    if double:
+        counts = [float(min(count, 2**53)) + draw(st.sampled_from([0.0, 0.5, 0.1])) for count in counts]
+    array = curve(torch.tensor(counts, dtype=torch.float64 if double else torch.int64))
+    if array.dtype is not torch.float64 or array.shape != (len(counts),):
+        raise LawBroken(f"law 8 (one formula): {schedule!r} gave {array.dtype} of shape {tuple(array.shape)}.")
+    for count, in_array in zip(counts, array.tolist()):
+        alone, single = curve(count), float(curve(torch.tensor(count, dtype=torch.float64 if double else torch.int64)))
+        tolerance = 1e-15 * max(1.0, abs(alone)) * promised.condition
+        if alone != in_array and not abs(alone - in_array) <= tolerance:
+            raise LawBroken(
+                f"law 8 (one formula): {schedule!r} on {run} at {count}{counted_in.value}: {alone!r} as a float, "
+                f"{in_array!r} in a tensor; the tolerance is {tolerance:.1e}."
+            )
+        if single != in_array and not abs(single - in_array) <= 1e-15 * max(1.0, abs(single)):
+            raise LawBroken(f"law 8 (one formula): {schedule!r} at {count}: {single!r} alone, {in_array!r} in an array.")
+
+
+def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 9: where a rate is missing, the error is a ValueError that names it; where none is needed, none is asked."""
+    if not isinstance(schedule, Schedule):
+        return
+    bare = run.bare()
+    used = {bare.locate(time)[1] for time in _times_of(schedule) if time.exact != 0}
+    reading = draw(st.sampled_from(COUNTED))
+    try:
+        curve = schedule.curve(bare, reading)
+    except ValueError as error:
+        if used <= {reading}:
+            raise LawBroken(f"law 9 (rates): {schedule!r} asks for a rate it has no use for: {error}") from error
+        if not any(rate in str(error) for rate in ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")):
+            raise LawBroken(f"law 9 (rates): {schedule!r}: the error does not name the missing rate: {error}") from error
+    else:
+        if not used <= {reading}:
+            raise LawBroken(f"law 9 (rates): {schedule!r} gave {curve(1)!r} in {reading.value} without a rate.")
+
+
+def _times_of(schedule: Any) -> list[Time[Any]]:
+    fields = [getattr(schedule, field.name) for field in dataclasses.fields(schedule)]
+    flat = [each for field in fields for each in (field if isinstance(field, tuple) else (field,))]
+    return [each for each in flat if isinstance(each, Time)]
+
+
+def constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 10: a value takes no more steps of the interpreter late in the run than early."""
+    states = [run.state(batch) for batch in (1, 2, run.batches, 100 * run.batches)]
+    for state in states:
+        value(schedule, state)  # resolve first: that is done once for a run
+    early, _, _, late = (_steps(schedule, state) for state in states)
+    if late > 3 * early + 60:
+        raise LawBroken(f"law 10 (cost): {schedule!r} takes {early} steps at batch 1 of {run}, and {late} later.")
+
+
+def _steps(schedule: Any, state: Moment) -> int:
+    """Lines of Python that one evaluation executes."""
+    steps = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return trace
+
+    old = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        value(schedule, state)
+    finally:
+        sys.settrace(old)
+    return steps
+
+
+def _batches(run: Run, schedule: Any, sigma: Any = 1) -> Any:
+    """Batches up to twice the length of a run: often the first few, and those where the branches of a schedule meet."""
+    near = [math.ceil(place) + i for place in _places(schedule, run.horizon(sigma)) for i in (-1, 0, 1)]
+    special = [0, run.batches - 1, run.batches, *(batch for batch in near if 0 <= batch <= 10 * run.batches)]
+    return st.one_of(st.sampled_from(special), st.integers(0, min(16, 2 * run.batches)), st.integers(0, 2 * run.batches))
+
+
+LAWS = {
+    "ratio": ratio,
+    "unit": unit,
+    "ends": ends,
+    "purity": purity,
+    "one formula": one_formula,
+    "rates": rates,
+    "cost": constant_cost,
+}

@@ -1,0 +1,90 @@
+"""Hypothesis strategies for times, timestamps, horizons and schedules."""
+
+from __future__ import annotations
+
+import datetime
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import strategies as st
+
+from timesched.horizon import Horizon
+from timesched.timestamp import Timestamp
+from timesched.timevalue import Time
+from timesched.units import TimeUnit
+
+_COUNTS = st.one_of(st.integers(-(10**6), 10**6), st.integers(-(10**30), 10**30))
+
+
+def units() -> st.SearchStrategy[TimeUnit]:
+    """Any unit."""
+    return st.sampled_from(TimeUnit)
+
+
+def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.SearchStrategy[Time[Any]]:
+    """Any time, of one unit or of all: whole counts beyond 2**53, and decimals and ratios for `ep` and `dur`.
+
+    >>> from hypothesis import find
+    >>> find(times("ba", negative=False), lambda time: time > 2)
+    Time(3, TimeUnit.BATCH)
+    """
+
+    def of(unit: TimeUnit) -> st.SearchStrategy[Time[Any]]:
+        numbers: st.SearchStrategy[Any] = _COUNTS
+        if unit in (TimeUnit.EPOCH, TimeUnit.DURATION):
+            decimals = st.builds(Fraction, st.integers(-(10**9), 10**9), st.sampled_from([10, 100, 10**6, 10**9]))
+            floats = st.floats(-1e12, 1e12)
+            numbers = st.one_of(_COUNTS, decimals, st.fractions(-1000, 1000), floats)
+        if not negative:
+            numbers = numbers.map(abs)
+        return st.builds(Time, numbers, st.just(unit))
+
+    return units().flatmap(of) if unit is None else of(TimeUnit(unit))
+
+
+@st.composite
+def timestamps(draw: Any) -> Timestamp:
+    """Timestamps whose counters fit together: what is in an epoch is not more than the total."""
+    counts = st.integers(0, 10**15)
+    total = {name: draw(counts) for name in ("iteration", "epoch", "batch", "sample", "token")}
+    part = {
+        "epoch_in_iteration": "epoch",
+        "token_in_iteration": "token",
+        "batch_in_epoch": "batch",
+        "sample_in_epoch": "sample",
+        "token_in_epoch": "token",
+    }
+    inner = {name: draw(st.integers(0, total[of])) for name, of in part.items()}
+    clocks = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
+    seconds = sorted(draw(st.lists(st.integers(0, 10**7), min_size=4, max_size=4)), reverse=True)
+    passed = {name: datetime.timedelta(seconds=value) for name, value in zip(clocks, seconds)}
+    return Timestamp(**total, **inner, **passed)
+
+
+def horizons() -> st.SearchStrategy[Horizon]:
+    """Horizons of every unit, with all rates, some, or none."""
+    positive = st.integers(1, 10**9)
+    return st.builds(
+        Horizon,
+        times(negative=False).filter(lambda time: time.exact > 0 and time.unit is not TimeUnit.DURATION),
+        batches_per_epoch=st.none() | positive,
+        samples_per_batch=st.none() | positive,
+        tokens_per_sample=st.none() | positive,
+        ssr=st.sampled_from([0.25, 0.5, 1.0, 2.0, 10.0]),
+    )
+
+
+def schedules() -> st.SearchStrategy[Any]:
+    """Any schedule of this package, with times in every unit."""
+    from timesched.testing.rows import ROWS
+    from timesched.testing.runs import runs
+
+    return st.sampled_from(ROWS).flatmap(lambda row: runs().flatmap(row.schedules))
+
+
+def register() -> None:
+    """Teach `st.from_type` the times, timestamps and horizons."""
+    st.register_type_strategy(TimeUnit, units())
+    st.register_type_strategy(Time, times())
+    st.register_type_strategy(Timestamp, timestamps())
+    st.register_type_strategy(Horizon, horizons())
