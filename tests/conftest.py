@@ -11,6 +11,8 @@ from importlib.metadata import version
 import pytest
 from hypothesis import HealthCheck, settings
 
+from timesched.testing import hook
+
 HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 NEEDS_COMPOSER = ["integration", "parity"]
 
@@ -26,14 +28,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000)
+hook.register()  # what Hypothesis does by itself where the package is installed: tests/packaging
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # Doctests import every module. Those that need Composer are skipped without it; where Composer is
-    # installed, an import that fails is a failure.
-    if not HAS_COMPOSER:
-        config.option.doctest_ignore_import_errors = True
 
 
 def pytest_report_header() -> str:

@@ -48,8 +48,9 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
-        return sorted({*_HOME_OF, *importlib.import_module("timesched.schedulers").__all__})
-    home = _HOME_OF.get(name, "schedulers" if name.endswith("Scheduler") else None)
+        schedulers = dir(importlib.import_module("timesched.schedulers"))
+        return sorted({*_HOME_OF, *(each for each in schedulers if each.endswith("Scheduler"))})
+    home = _HOME_OF.get(name, "schedulers" if name.endswith("Scheduler") or name == "_convert_time" else None)
     value = getattr(importlib.import_module(f"timesched.{home}"), name, None) if home else None
     if value is None:
         raise AttributeError(f"module 'timesched' has no attribute {name!r}")

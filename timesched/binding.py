@@ -79,8 +79,6 @@ class Bound:
         key: str | tuple[str, int] = "lr",
         tags: Any = None,
     ) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer.")
         self.optimizer = optimizer
         self.tags = tags
         self.last_epoch = 0
@@ -231,6 +229,8 @@ def bind(
     [0.30000000000000004]
     """
     slot = Slot(key)
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: pass the optimizer to schedule.")
     taken = set(select(optimizer.param_groups, tags))
     alive = [bound for ref in _bound.get(optimizer, []) if (bound := ref()) is not None]
     for other in alive:

@@ -134,7 +134,11 @@ class Clock:
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
         if given is not None:
-            return int(Time.from_input(given, TimeUnit[what[:-1].upper()]))
+            unit = TimeUnit[what[:-1].upper()]
+            time_given = Time.from_input(given, unit)
+            if time_given.unit is not unit:
+                raise TimeError(f"{what}={given} counts in {time_given.unit.value}: give a number, or a time in {unit.value}.")
+            return int(time_given)
         if rate is None or of is None:
             if self.max_duration.unit.name.lower() + "s" == what:
                 known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]

@@ -29,7 +29,7 @@ class Cycles:
     Shrinking cycles end at `limit`, the sum of them all.
     """
 
-    __slots__ = ("_growth", "_log", "_nears", "_starts", "_steps", "_tables", "limit", "slot")
+    __slots__ = ("_excess", "_log", "_nears", "_starts", "_steps", "_tables", "limit", "slot")
 
     def __init__(self, slot: int, length: Exact, growth: Fraction) -> None:
         if length < _SHORTEST:
@@ -44,8 +44,8 @@ class Cycles:
             self._steps.append(step)
             start += step
             step = step * growth.numerator // growth.denominator
-        self._growth = float(growth)
-        self._log = math.log1p(float(growth - 1)) if self._is_cut else 0.0
+        self._excess = float(growth - 1)
+        self._log = math.log1p(self._excess) if self._is_cut else 0.0
         self._nears = [nearest(Fraction(start, _ONE)) for start in self._starts]
         self._tables = (
             torch.tensor([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts]),
@@ -78,11 +78,11 @@ class Cycles:
 
     def _past_table(self, x: Value) -> Value:
         """`x` counts lengths of the table's last cycle from its start: below 1 it is the fraction done already."""
-        n = ops.floor(ops.log1p(x * (self._growth - 1.0)) / self._log)
+        n = ops.floor(ops.log1p(x * self._excess) / self._log)
         n = ops.where(self._sum(n + 1.0) <= x, n + 1.0, n)
         n = ops.where(self._sum(n) > x, n - 1.0, n)
-        later = (x - self._sum(n)) / ops.exponential(self._growth, n)
+        later = (x - self._sum(n)) / (ops.expm1(n * self._log) + 1.0)
         return ops.where(x < 1.0, x, later)
 
     def _sum(self, n: Value) -> Value:
-        return ops.expm1(n * self._log) / (self._growth - 1.0)
+        return ops.expm1(n * self._log) / self._excess

@@ -182,6 +182,3 @@ class PolynomialScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         span = frame.span(self.t_max)
         return lambda counts: polynomial(span.left(counts), self.power, 1.0, self.alpha_f)
-
-
-__all__ = [name for name, value in globals().items() if name.endswith("Scheduler") and value.__module__ == __name__]

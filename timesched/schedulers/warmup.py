@@ -179,6 +179,3 @@ class PolynomialWithWarmupScheduler(_WithWarmup):
 
     def _rest(self, span: Span) -> Resolved:
         return lambda counts: polynomial(span.left(counts), self.power, 1.0, self.alpha_f)
-
-
-__all__ = [name for name, value in globals().items() if name.endswith("Scheduler") and value.__module__ == __name__]

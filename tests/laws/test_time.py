@@ -1,0 +1,255 @@
+"""Laws 1 to 3: times are exact, and what is no time is refused."""
+
+import copy
+import datetime
+import pickle
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesched import Horizon, MultiStepScheduler, Schedule, Time, TimeError, Timestamp, TimeUnit, ensure_time
+from timesched.testing import times, timestamps
+
+COUNTS = [unit for unit in TimeUnit if unit not in (TimeUnit.EPOCH, TimeUnit.DURATION)]
+
+
+@given(st.from_type(Time))
+def test_text_reads_back(time):
+    assert Time.from_timestring(str(time)) == time
+    assert Time.from_timestring(str(time).upper()) == time
+    assert eval(repr(time)) == time
+    assert str(Time.from_timestring(str(time))) == str(time)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("1e12tok", 10**12, "tok"),
+        ("9007199254740993tok", 2**53 + 1, "tok"),
+        ("1_000ba", 1000, "ba"),
+        ("3_0e10SP", 30 * 10**10, "sp"),
+        ("+7iter", 7, "iter"),
+        ("-7ba", -7, "ba"),
+        ("030.0sp", 30, "sp"),
+        ("2.50e1ep", 25, "ep"),
+        (".5ep", Fraction(1, 2), "ep"),
+        ("0.29dur", 0.29, "dur"),
+        ("1/4dur", 0.25, "dur"),
+        ("1h20m40s", 4840, "sec"),
+        ("90s", 90, "sec"),
+        ("60m", 3600, "sec"),
+        ("24h", 86400, "sec"),
+        ("100H", 360000, "sec"),
+        ("1.5h", 5400, "sec"),
+        ("5sec", 5, "sec"),
+    ],
+)
+def test_text(text, value, unit):
+    time = Time.from_timestring(text)
+    assert (time.value, time.unit) == (value, TimeUnit(unit))
+    assert type(time.value) is type(value)
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_decimals_are_exact(share, batches):
+    """A milestone of k millionths of n batches is reached at the first batch at or past it, never one early or late."""
+    milestone = Time.from_timestring(f"{share / 10**6!r}dur")
+    assert milestone.exact == Fraction(share, 10**6)
+    first = -(-share * batches // 10**6)
+    schedule, run = MultiStepScheduler([milestone], gamma=0.5), Horizon(Time(batches, "ba"))
+    assert schedule.at(Time(first, "ba"), run) == 0.5
+    assert schedule.at(Time(first - 1, "ba"), run) == 1.0 if first else True
+
+
+def test_the_named_truncations():
+    assert Time.from_timestring("0.29dur") * Time(100, "ba") == Time(29, "ba")
+    assert Time.from_timestring("0.1dur") * Time(30, "ba") == Time(3, "ba")
+    assert Time(2**53 + 1, "tok") - Time(2**53, "tok") == Time(1, "tok")
+    assert Time(0.1, "dur") + Time(0.2, "dur") == Time(0.3, "dur")
+
+
+@given(st.from_type(Time), st.data())
+def test_arithmetic_is_that_of_the_numbers(a, data):
+    b = data.draw(times(a.unit))
+    assert (a + b).exact == a.exact + b.exact and (a - b).exact == a.exact - b.exact and (-a).exact == -a.exact
+    assert (a < b, a <= b, a == b, a != b) == tuple(
+        (a.exact < b.exact, a.exact <= b.exact, a.exact == b.exact, a.exact != b.exact)
+    )
+    assert a - b == -(b - a) and +a is a
+    if b.exact:
+        assert (a / b).exact == Fraction(a.exact) / b.exact and (a % b).exact == a.exact % b.exact
+
+
+@given(st.from_type(Time))
+def test_equal_times_hash_equal(time):
+    same = [Time.from_timestring(str(time)), pickle.loads(pickle.dumps(time)), copy.deepcopy(time), copy.copy(time)]
+    for other in same:
+        assert other == time and hash(other) == hash(time) and str(other) == str(time)
+    whole = Time(Decimal(3), "ep"), Time(3.0, "ep"), Time(Fraction(3), "ep"), Time(np.int64(3), "ep")
+    assert len({*whole, Time(3, "ep")}) == 1 and all(type(each.value) is int for each in whole)
+
+
+def test_numbers_stand_for_times_of_the_same_unit():
+    assert Time(3, "ba") + 4 == 7 and 10 - Time(3, "ba") == "7ba" and Time(3, "ba") < 3.5 and 2 <= Time(2, "ba")
+    assert 0.5 * Time(4, "ba") == Time(2, "ba") == Time(4, "ba") / 2 and "1ba" + Time(2, "ba") == 3
+    assert Time(0.5, "dur") * "4ep" == "2ep" and "4ep" * Time(0.5, "dur") == "2ep"
+    assert Time(1, "ep") / 2 == Time(0.5, "ep") and Time(1, "ep") / "3ep" == Time.from_timestring("1/3dur")
+    assert (Time(3, "ba") == None, Time(3, "ba") == [3], Time(1, "ba") == True) == (False, False, False)  # noqa: E711, E712
+
+
+@pytest.mark.parametrize(
+    ("value", "unit"),
+    [
+        *[(value, "ba") for value in (float("nan"), float("inf"), True, None, "3", [3], 1j, np.bool_(True), 0.5)],
+        *[(Fraction(1, 3), unit) for unit in COUNTS],
+        (10**400, "dur"),
+        (3, "batches"),
+        (3, None),
+    ],
+)
+def test_bad_values(value, unit):
+    with pytest.raises(TimeError) as error:
+        Time(value, unit)
+    assert len(str(error.value)) > 20
+
+
+BAD_TEXTS = ["", "3", "ba", "nanba", "infdur", "3 ba", " 3ba", "3ba ", "3ba\n", "٣ba", "3ＢＡ", "1__0ba", "_1ba", "1_ba"]  # noqa: RUF001
+BAD_TEXTS += ["3x", "1e400tok", "1e-400dur", "1e999999999tok", "1/0dur", "h", "m5s", "20m1h", "0x10ba", "3.5.1ba", "--3ba"]
+
+
+@pytest.mark.parametrize("text", [*BAD_TEXTS, "1.1iter", "2.1ba", "3.2sp", "3.4tok", "0.1sec", "0.5s", "1/3ba"])
+def test_bad_texts(text):
+    with pytest.raises(TimeError) as error:
+        Time.from_timestring(text)
+    assert repr(text[:10])[1:-1] in str(error.value) or "count" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError])
+def test_one_error_for_every_habit_of_catching(kind):
+    for bad in (lambda: Time(1, "ep") < Time(1, "ba"), lambda: Time.from_input(None), lambda: Time.from_input(1)):
+        with pytest.raises(kind):
+            bad()
+
+
+@pytest.mark.parametrize("operation", ["==", "!=", "<", "<=", ">", ">=", "+", "-", "%", "/", "*"])
+def test_units_never_mix_silently(operation):
+    with pytest.raises(TimeError, match="epochs|units differ|'dur'"):
+        eval(f"Time(1, 'ep') {operation} Time(1, 'ba')")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: Time(3, "ba") * 0.5,
+        lambda: Time(3, "ba") / 2,
+        lambda: Time(3, "ba") + 0.5,
+        lambda: Time(3, "ba") * float("nan"),
+        lambda: Time(3, "ba") < float("nan"),
+        lambda: int(Time(0.5, "ep")),
+        lambda: Time(3, "ba") + True,
+        lambda: Time(3, "ba") * [1],
+        lambda: Time.from_timedelta("3ba"),
+        lambda: Time.from_timedelta(datetime.timedelta(milliseconds=1)),
+        lambda: Time.from_timestring(3),
+    ],
+)
+def test_bad_arithmetic(bad):
+    with pytest.raises(TypeError):
+        bad()
+
+
+def test_division_by_nothing():
+    for bad in (lambda: Time(1, "ba") / 0, lambda: Time(1, "ba") / Time(0, "ba"), lambda: Time(1, "ba") % Time(0, "ba")):
+        with pytest.raises(ZeroDivisionError, match="1ba"):
+            bad()
+
+
+def test_a_time_never_changes():
+    time = Time(1, "ba")
+    for change in (lambda: setattr(time, "value", 2), lambda: setattr(time, "_exact", 2), lambda: delattr(time, "_unit")):
+        with pytest.raises(AttributeError):
+            change()
+    assert time == 1
+
+
+def test_constructors_and_conversions():
+    made = [getattr(Time, f"from_{unit.name.lower()}")(2) for unit in TimeUnit if unit is not TimeUnit.SECOND]
+    assert [(time.value, time.unit) for time in made] == [(2, u) for u in TimeUnit if u is not TimeUnit.SECOND]
+    assert Time.from_timedelta(datetime.timedelta(minutes=2)) == "2m" == ensure_time("120sec", "ba")
+    assert ensure_time(5, "ba") == Time(5, "ba") and float(Time(0.5, "dur")) == 0.5 and int(Time(7, "ba")) == 7
+    assert Time[int] and repr(Time(3, "tok")) == "Time(3, TimeUnit.TOKEN)"
+
+
+@pytest.mark.parametrize("name", ["ep", "EP", "epoch", "Epoch", TimeUnit.EPOCH])
+def test_units(name):
+    unit = TimeUnit(name)
+    assert unit is TimeUnit.EPOCH and unit == name and hash(unit) == hash(TimeUnit.EPOCH)
+    assert unit != "ba" and unit != 3
+
+
+@given(st.from_type(Timestamp))
+def test_a_timestamp_survives(stamp):
+    other = Timestamp()
+    other.load_state_dict(stamp.state_dict())
+    for same in (other, eval(repr(stamp)), pickle.loads(pickle.dumps(stamp)), stamp.copy()):
+        assert same == stamp and repr(same) == repr(stamp)
+    for unit in TimeUnit:
+        if unit is not TimeUnit.DURATION:
+            assert stamp == stamp.get(unit) == stamp.get(unit.value) and stamp.get(unit) <= stamp
+
+
+@given(timestamps(), st.integers(0, 10**6), st.integers(0, 10**6), st.timedeltas(datetime.timedelta(0)))
+def test_a_timestamp_counts(stamp, samples, tokens, took):
+    took = min(took, datetime.timedelta(days=1))
+    after = stamp.to_next_batch(samples, Time(tokens, "tok"), took)
+    assert after.batch - stamp.batch == 1 == after.batch_in_epoch - stamp.batch_in_epoch
+    assert after.sample - stamp.sample == samples == after.sample_in_epoch - stamp.sample_in_epoch
+    assert after.token - stamp.token == tokens == after.token_in_iteration - stamp.token_in_iteration
+    assert (after.epoch, after.iteration, after.batch_wct) == (stamp.epoch, stamp.iteration, took)
+    later = after.to_next_epoch(took).to_next_iteration(took)
+    assert later.total_wct == stamp.total_wct + 3 * took and later.batch == after.batch
+    assert later.epoch == stamp.epoch + 1 and later.iteration == stamp.iteration + 1
+    inner = [getattr(later, name) for name in Timestamp.__slots__ if "_in_" in name]
+    assert all(time == 0 for time in inner)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: Timestamp(epoch="3ba"),
+        lambda: Timestamp(batch=-1),
+        lambda: Timestamp(epoch=0.5),
+        lambda: Timestamp(total_wct=3),
+        lambda: Timestamp().get("dur"),
+        lambda: Timestamp().get("weeks"),
+        lambda: Timestamp().to_next_batch(samples=-1),
+        lambda: Timestamp().copy(batches=1),
+        lambda: Timestamp() < 3,
+        lambda: Timestamp() < "3",
+    ],
+)
+def test_bad_timestamps(bad):
+    with pytest.raises(TypeError):
+        bad()
+
+
+def test_a_timestamp_is_loaded_whole_or_not_at_all():
+    stamp = Timestamp(batch=3, epoch=1)
+    for state in ({**stamp.state_dict(), "token": -1}, {**stamp.state_dict(), "batch_wct": 3}, {"batch": 5}):
+        with pytest.raises((TypeError, KeyError)):
+            stamp.load_state_dict(state)
+        assert stamp == Timestamp(batch=3, epoch=1)
+    with pytest.raises(AttributeError, match=r"copy\(batch"):
+        stamp.batch = 4
+    stamp.epoch_in_iteration = 2
+    assert stamp.epoch_in_iteration == Time(2, "ep")
+
+
+@given(st.from_type(Horizon), st.from_type(Schedule))
+def test_hypothesis_knows_our_types(horizon, schedule):
+    assert isinstance(horizon, Horizon) and isinstance(schedule, Schedule)
+    assert pickle.loads(pickle.dumps(horizon)) == horizon and hash(pickle.loads(pickle.dumps(horizon))) == hash(horizon)

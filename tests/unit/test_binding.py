@@ -1,0 +1,258 @@
+"""bind: what is written where, in loops as users write them."""
+
+import copy
+import gc
+import io
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from timesched import (
+    Clock,
+    ConstantScheduler,
+    CosineAnnealingWithWarmupScheduler,
+    LinearScheduler,
+    MultiStepScheduler,
+    bind,
+    compile_composer_scheduler,
+)
+
+
+def parameters(n=1):
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
+
+
+def groups(*keys):
+    return [{"params": parameters(), **key} for key in keys]
+
+
+def test_batch_k_uses_the_value_at_k():
+    optimizer, clock = torch.optim.SGD(parameters(), lr=0.5), Clock("8ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    used = []
+    while not clock.done:
+        used.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        clock.tick()
+        scheduler.step()
+    assert used == [0.5 * (1 - k / 8) for k in range(8)] and scheduler.get_last_lr() == [0.0]
+    assert isinstance(scheduler, LambdaLR) and scheduler.last_epoch == 8 and scheduler.base_lrs == [0.5]
+    assert scheduler.get_lr() == [0.0] == [f(3) for f in scheduler.lr_lambdas]
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_groups_tags_and_tensors(tensor):
+    lrs = [torch.tensor(lr) if tensor else lr for lr in (1.0, 0.5, 0.25)]
+    tags = [{"tags": {"a"}}, {"tags": ["a", "b"]}, {}]
+    optimizer = torch.optim.AdamW(groups(*({"lr": lr, **tag} for lr, tag in zip(lrs, tags))), lr=lrs[0])
+    clock = Clock("4ba")
+    bind_a = bind(LinearScheduler(), optimizer, clock, tags="a")
+    rest = bind(ConstantScheduler(0.5), optimizer, clock, tags=[None])
+    decay = bind(LinearScheduler(), optimizer, clock, key="weight_decay", tags=["b", "c"])
+    clock.tick()
+    for scheduler in (bind_a, rest, decay):
+        scheduler.step()
+    now = [group["lr"] for group in optimizer.param_groups]
+    assert [float(lr) for lr in now] == [0.75, 0.375, 0.125]
+    assert not tensor or all(lr is old for lr, old in zip(now, lrs))
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0075, 0.01]
+    assert [float(lr) for lr in bind_a.get_last_lr()] == [0.75, 0.375] and decay.get_last_value() == [0.0075]
+    assert not isinstance(decay, LambdaLR) and not any(lr is old for lr, old in zip(bind_a.get_last_lr(), lrs) if tensor)
+
+
+def test_elements_of_betas_and_momentum():
+    optimizer, clock = torch.optim.AdamW(parameters(), lr=1.0, betas=(0.8, 0.9)), Clock("2ba")
+    first = bind(LinearScheduler(), optimizer, clock, key="betas[0]")
+    second = bind(ConstantScheduler(0.5), optimizer, clock, key=("betas", 1))
+    clock.tick()
+    first.step(), second.step()
+    assert optimizer.param_groups[0]["betas"] == (0.4, 0.45) and first.key == "betas[0]"
+    sgd = torch.optim.SGD(parameters(), lr=1, momentum=0.9)
+    bind([lambda state: 0.5, lambda state, ssr: ssr], sgd, Clock("2ba", ssr=1.0), key="momentum")
+    assert sgd.param_groups[0]["momentum"] == 0.45
+    bind(ConstantScheduler(0.5), sgd, Clock("2ba"))
+    assert sgd.param_groups[0]["lr"] == 0.5
+
+
+def test_a_list_multiplies_and_a_second_binding_is_refused():
+    optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {}), lr=1.0), Clock("4ba")
+    scheduler = bind([LinearScheduler(), ConstantScheduler(0.5)], optimizer, clock)
+    clock.tick()
+    scheduler.step()
+    assert scheduler.get_last_lr() == [0.375, 0.375]
+    with pytest.raises(ValueError, match=r"'lr' of parameter group 0 is bound already: bind the list"):
+        bind(LinearScheduler(), optimizer, clock, tags="x")
+    assert scheduler.get_last_lr() == [0.375, 0.375]
+    scheduler.unbind()
+    again = bind(LinearScheduler(), optimizer, clock, tags="x")
+    assert again.get_last_lr() == [0.75]
+    del again
+    gc.collect()
+    assert bind(LinearScheduler(), optimizer, clock).get_last_lr() == [0.75, 0.75]
+
+
+def test_a_group_added_later_is_scheduled_too():
+    optimizer, clock = torch.optim.SGD(groups({"tags": "x"}), lr=1.0), Clock("4ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock, tags="x")
+    optimizer.add_param_group({"params": parameters(), "lr": 0.5, "tags": "x"})
+    optimizer.add_param_group({"params": parameters(), "lr": 0.5})
+    clock.tick()
+    scheduler.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.75, 0.375, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"key": "momentun"}, r"no 'momentun' to schedule: its keys are .*momentum"),
+        ({"key": "betas[0]"}, "no 'betas'"),
+        ({"key": "lr[0]"}, "no element 0"),
+        ({"key": "nesterov"}, "only a finite number"),
+        ({"key": "l r"}, "name a key"),
+        ({"key": 3}, "name a key"),
+        ({"tags": "y"}, "No parameter group carries the tag 'y': the tags are 'x'"),
+        ({"scheduler": []}, "empty"),
+        ({"scheduler": lambda state: 0.5, "clock": Clock("1ba", ssr=0.5)}, "takes the state alone"),
+        ({"clock": SimpleNamespace(timestamp=None, max_duration=None, dataloader_len=None)}, "length of the run"),
+    ],
+)
+def test_refused_before_anything_changes(arguments, words):
+    optimizer = torch.optim.SGD(groups({"tags": "x"}), lr=0.7)
+    before = copy.deepcopy(optimizer.state_dict())
+    given = {"scheduler": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments}
+    with pytest.raises(ValueError, match=words):
+        bind(**given)
+    assert optimizer.state_dict() == before
+    for wrong in ({"scheduler": "cosine"}, {"optimizer": optimizer.param_groups}):
+        with pytest.raises(TypeError):
+            bind(**(given | {"key": "lr", "tags": None, "clock": Clock("4ba"), "scheduler": LinearScheduler()} | wrong))
+    assert optimizer.state_dict() == before
+
+
+def loop(optimizer, clock, scheduler, until):
+    while clock.timestamp.batch < until:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = torch.sin(p.detach() + clock.timestamp.batch.value)
+        optimizer.step()
+        clock.tick(samples=4, tokens=clock.timestamp.batch.value % 3 + 1)
+        scheduler.step()
+
+
+def build(tensor):
+    optimizer = torch.optim.AdamW(parameters(2), lr=torch.tensor(0.1) if tensor else 0.1)
+    clock = Clock("40tok")
+    return optimizer, clock, bind(CosineAnnealingWithWarmupScheduler("0.2dur"), optimizer, clock)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+@pytest.mark.parametrize("order", ["ocs", "osc", "cos", "cso", "soc", "sco"])
+def test_resuming_in_any_order_of_loads_is_exact(tensor, order, tmp_path):
+    whole = build(tensor)
+    loop(*whole, until=20)
+    half = build(tensor)
+    loop(*half, until=7)
+    torch.save({"o": half[0].state_dict(), "c": half[1].state_dict(), "s": half[2].state_dict()}, tmp_path / "run.pt")
+    saved = torch.load(tmp_path / "run.pt", weights_only=True)
+    resumed = build(tensor)
+    for p, q in zip(half[0].param_groups[0]["params"], resumed[0].param_groups[0]["params"]):
+        q.data.copy_(p.data)
+    parts = dict(zip("ocs", resumed))
+    for each in order:
+        parts[each].load_state_dict(saved[each])
+    assert resumed[0].param_groups[0]["lr"] == half[0].param_groups[0]["lr"]
+    loop(*resumed, until=20)
+    for p, q in zip(whole[0].param_groups[0]["params"], resumed[0].param_groups[0]["params"]):
+        assert torch.equal(p, q)
+    assert whole[2].get_last_lr() == resumed[2].get_last_lr() and resumed[2].last_epoch == 20
+
+
+def test_binding_after_the_optimizer_was_loaded_keeps_the_initial_rate():
+    optimizer, clock, scheduler = build(False)
+    loop(optimizer, clock, scheduler, until=7)
+    fresh = torch.optim.AdamW(parameters(2), lr=0.1)
+    fresh.load_state_dict(optimizer.state_dict())
+    later = Clock("40tok")
+    later.load_state_dict(clock.state_dict())
+    assert bind(CosineAnnealingWithWarmupScheduler("0.2dur"), fresh, later).get_last_lr() == scheduler.get_last_lr()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"key": "weight_decay"}, "is of 'weight_decay'"),
+        ({"base": [1.0, 2.0]}, "2 parameter groups, and 1"),
+        ({"base": [float("nan")]}, "not a finite number"),
+        ({"last_epoch": None}, "a number"),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(change, words):
+    scheduler = build(False)[2]
+    before = scheduler.state_dict()
+    with pytest.raises(ValueError, match=words):
+        scheduler.load_state_dict(before | change)
+    with pytest.raises(ValueError, match="lacks"):
+        scheduler.load_state_dict({"last_epoch": 3})
+    assert scheduler.state_dict() == before and set(before) == {"key", "base", "last_epoch"}
+    with pytest.raises(ValueError, match="follows its clock"):
+        scheduler.step(3)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_patched_onto_step(when):
+    """The optimizer's step is untouched, so compiling it before or after binding works, and warns of nothing."""
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+    clock = Clock("6ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock) if when == "after" else None
+    own = optimizer.step.__func__
+    step = torch.compile(optimizer.step, backend="eager")
+    scheduler = scheduler or bind(LinearScheduler(), optimizer, clock)
+    assert optimizer.step.__func__ is own
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        lrs = []
+        while not clock.done:
+            model(torch.ones(1, 4)).sum().backward()
+            step()
+            optimizer.zero_grad()
+            clock.tick()
+            scheduler.step()
+            lrs.append(round(float(optimizer.param_groups[0]["lr"]), 6))
+    assert lrs == [round(0.1 * (1 - k / 6), 6) for k in range(1, 7)]
+
+
+def test_two_optimizers_on_one_clock():
+    clock = Clock("4ba")
+    generator, critic = (torch.optim.SGD(parameters(), lr=lr) for lr in (1.0, 0.1))
+    schedule = MultiStepScheduler(["0.5dur"], gamma=0.5)
+    both = bind(schedule, generator, clock), bind(schedule, critic, clock)
+    for _ in range(2):
+        clock.tick()
+        for scheduler in both:
+            scheduler.step()
+    assert [s.get_last_lr() for s in both] == [[0.5], [0.05]]
+
+
+def test_compile_composer_scheduler_wants_one_optimizer():
+    clock = Clock("4ba")
+    clock.optimizers = [torch.optim.SGD(parameters(), lr=1.0)] * 2
+    with pytest.raises(NotImplementedError, match="2 optimizers"):
+        compile_composer_scheduler(LinearScheduler(), clock)
+    clock.optimizers = clock.optimizers[:1]
+    scheduler = compile_composer_scheduler(LinearScheduler(), clock)
+    clock.tick()
+    scheduler.step()
+    assert type(scheduler).__mro__[2] is LambdaLR and scheduler.get_last_lr() == [0.75]
+
+
+def test_state_of_a_saved_scheduler_is_plain():
+    scheduler = build(True)[2]
+    file = io.BytesIO()
+    torch.save(scheduler.state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == {"key": "lr", "base": [pytest.approx(0.1)], "last_epoch": 0}

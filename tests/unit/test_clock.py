@@ -1,0 +1,112 @@
+"""Clock: counting a hand-written loop."""
+
+import datetime
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesched import Clock, Horizon, State, Time
+
+SECOND = datetime.timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("length", "batches"),
+    [("10ba", 10), ("2ep", 10), ("1.5ep", 8), ("33sp", 9), ("100tok", 13), ("7sec", 7), (1, 5), ("0.1ep", 1)],
+)
+@pytest.mark.parametrize("ratio", [1.0, 2.0])
+def test_a_run_ends_at_the_first_batch_at_or_after_its_length(length, batches, ratio):
+    clock = Clock(length, batches_per_epoch=5, samples_per_batch=4, tokens_per_sample=2, ssr=ratio)
+    expected = {2.0: {"1.5ep": 15, "33sp": 17, "100tok": 25, "0.1ep": 1}}.get(ratio, {}).get(length, batches * ratio)
+    count = 0
+    while not clock.done:
+        assert clock.fraction < 1.0
+        clock.tick(duration=SECOND)
+        count += 1
+    # an epoch counts as one once it is complete, as in Composer
+    expected = {("1.5ep", 1.0): 10, ("0.1ep", 1.0): 5, ("0.1ep", 2.0): 5}.get((length, ratio), expected)
+    assert count == clock.timestamp.batch == expected and clock.fraction >= 1.0
+
+
+def test_half_a_batch_more():
+    clock = Clock("3ba", ssr=0.5)
+    clock.tick()
+    assert not clock.done and clock.max_duration.exact * 2 == 3
+    clock.tick()
+    assert clock.done
+
+
+def test_counts():
+    clock = Clock("2ep", batches_per_epoch=2, samples_per_batch=3)
+    clock.tick(duration=SECOND)
+    clock.tick(samples=5, tokens=7, duration=SECOND)
+    stamp = clock.timestamp
+    assert (stamp.epoch, stamp.batch, stamp.sample, stamp.token, stamp.batch_in_epoch) == (1, 2, 8, 7, 0)
+    assert stamp.total_wct == 2 * SECOND and stamp.get("sec") == "2sec"
+    clock.tick()
+    clock.next_epoch()
+    clock.next_iteration()
+    assert clock.done and clock.timestamp.iteration == 1 and clock.timestamp.epoch_in_iteration == 0
+    assert isinstance(clock, State) and clock.dataloader_len == 2 and clock.horizon == Horizon("2ep", batches_per_epoch=2, samples_per_batch=3)
+
+
+def test_wall_clock_runs_by_itself():
+    clock = Clock("1sec")
+    clock.tick()
+    assert datetime.timedelta(0) <= clock.timestamp.total_wct == clock.timestamp.batch_wct
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: Clock("100tok").tick(), "tokens are not known"),
+        (lambda: Clock("100sp").tick(), "give the clock samples_per_batch"),
+        (lambda: Clock("100tok", tokens_per_sample=8).tick(), "tokens are not known"),
+        (lambda: Clock("1ba", samples_per_batch=1.5).tick(), "no whole count"),
+        (lambda: Clock("1ba").tick(samples=-1), "whole number, 0 or more"),
+        (lambda: Clock("1ba").tick(samples=1.5), "not a whole count"),
+        (lambda: Clock("1ba").tick(tokens="3ba"), "counts in ba"),
+        (lambda: Clock(None), "has to know when its run is over"),
+        (lambda: Clock("1ep", batches_per_epoch=1.5), "whole number of batches"),
+        (lambda: Clock("1ep", batches_per_epoch=2).next_epoch(), "ends an epoch by itself"),
+    ],
+)
+def test_refused(act, words):
+    with pytest.raises(ValueError, match=words):
+        act()
+
+
+def test_nothing_is_counted_when_a_tick_is_refused():
+    clock = Clock("100tok")
+    before = clock.timestamp
+    with pytest.raises(ValueError):
+        clock.tick(samples=3)
+    assert clock.timestamp is before
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**12)), max_size=5), st.integers(1, 3))
+def test_saves_and_loads(batches, epoch):
+    clock = Clock("1e15tok", batches_per_epoch=epoch)
+    for samples, tokens in batches:
+        clock.tick(samples, tokens)
+    file = io.BytesIO()
+    torch.save(clock.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    other = Clock("1e15tok", batches_per_epoch=epoch)
+    other.load_state_dict(state)
+    assert other.timestamp == clock.timestamp and all(type(value) is int for value in state.values())
+    with pytest.raises((KeyError, ValueError)):
+        other.load_state_dict({**state, "token": -1})
+    with pytest.raises(KeyError):
+        other.load_state_dict({"token": 3})
+    assert other.timestamp == clock.timestamp
+
+
+def test_a_time_can_be_given_for_a_count():
+    clock = Clock("1ba")
+    clock.tick(samples=Time(3, "sp"), tokens="12tok")
+    assert clock.timestamp.token == 12

@@ -1,0 +1,124 @@
+"""The tensor path: dtypes, gradients, large counts, and whole graphs."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from timesched import (
+    CosineAnnealingWarmRestartsScheduler,
+    CosineAnnealingWithWarmupScheduler,
+    ExponentialScheduler,
+    Horizon,
+    LinearScheduler,
+    MultiStepScheduler,
+    PolynomialScheduler,
+    StepScheduler,
+    Time,
+)
+from timesched.testing.rows import ROWS
+
+RUN = Horizon("100ba", batches_per_epoch=10, samples_per_batch=4, tokens_per_sample=8)
+SAMPLES = [
+    StepScheduler("10ba", 0.5),
+    MultiStepScheduler(["10ba", "0.5dur", "80sp"]),
+    ExponentialScheduler(0.9),
+    PolynomialScheduler(0.5, t_max="50ba", alpha_f=0.1),
+    CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.3),
+    CosineAnnealingWarmRestartsScheduler("10ba"),
+    CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5),
+    CosineAnnealingWarmRestartsScheduler("40ba", t_mult=0.5),
+    CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0001),
+]
+
+
+@pytest.mark.parametrize("schedule", SAMPLES, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_compiles_as_one_graph(schedule, dtype):
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    curve = schedule.curve(RUN, "ba")
+    compiled = torch.compile(curve, fullgraph=True, backend=counter)
+    counts = torch.arange(201).to(dtype)
+    assert torch.equal(compiled(counts), curve(counts))
+    assert torch.equal(compiled(counts + 1), curve(counts + 1)) and counter.frame_count == 1
+
+
+def test_compiles_to_machine_code():
+    schedule = CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.1)
+    curve = schedule.curve(RUN, "tok")
+    counts = torch.arange(0, 4000, 7)
+    out = torch.compile(curve, fullgraph=True)(counts)
+    assert (out - curve(counts)).abs().max() <= 2e-15 and out.dtype is torch.float64
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.schedule.__name__)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+def test_shapes_and_dtypes(row, shape):
+    times = {"t_warmup": "10ba", "milestones": ["20ba"], "step_size": "5ba", "t_0": "7ba", "gamma": 0.5, "power": 2.0}
+    names = row.schedule.__dataclass_fields__
+    schedule = row.schedule(**{name: value for name, value in times.items() if name in names})
+    curve = schedule.curve(RUN, "ba")
+    for given, result in [
+        (torch.int64, torch.float64),
+        (torch.int32, torch.float64),
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+    ]:
+        out = curve(torch.full(shape, 30, dtype=given))
+        assert out.shape == shape and out.dtype is result
+        assert torch.allclose(out.double(), torch.full(shape, curve(30), dtype=torch.float64), rtol=4e-3 * (result != torch.float64))
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float16)
+    try:
+        assert curve(torch.tensor(30)).dtype is torch.float64 and curve(torch.tensor(30)).item() == curve(30)
+    finally:
+        torch.set_default_dtype(previous)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "slopes"),
+    [
+        (LinearScheduler(), {5.0: -0.01, 150.0: 0.0}),
+        (PolynomialScheduler(2.0), {50.0: -0.01, 150.0: 0.0}),
+        (PolynomialScheduler(0.5), {75.0: -0.01, 150.0: 0.0, 100.0: 0.0}),
+        (CosineAnnealingWithWarmupScheduler("10ba"), {5.0: 0.1, 55.0: -torch.pi / 180, 150.0: 0.0}),
+        (StepScheduler("10ba"), {5.0: 0.0}),
+        (CosineAnnealingWarmRestartsScheduler("10ba", 2.0), {5.0: -torch.pi / 20, 20.0: -torch.pi / 40}),
+    ],
+    ids=repr,
+)
+def test_gradients(schedule, slopes):
+    at = torch.tensor(list(slopes), dtype=torch.float64, requires_grad=True)
+    out = schedule.curve(RUN, "ba")(at)
+    if out.requires_grad:
+        out.sum().backward()
+        assert torch.allclose(at.grad, torch.tensor(list(slopes.values()), dtype=torch.float64), atol=1e-15)
+    else:
+        assert not any(slopes.values())
+
+
+@pytest.mark.parametrize("last", [2**24 + 1, 2**53 + 1, 2**62 + 1])
+def test_large_counts(last):
+    """A milestone is met to the token, in numbers and in tensors, where float32 and float64 have no such number."""
+    schedule, run = MultiStepScheduler([Time(last, "tok")], 0.5), Horizon(Time(2 * last, "tok"))
+    curve = schedule.curve(run, "tok")
+    assert curve(torch.tensor([last - 1, last, last + 1])).tolist() == [1.0, 0.5, 0.5]
+    assert [curve(last - 1), curve(last), schedule.at(Time(last - 1, "tok"), run)] == [1.0, 0.5, 1.0]
+    steps = StepScheduler(Time(last, "tok"), 0.5).curve(run, "tok")
+    assert steps(torch.tensor([last - 1, last])).tolist() == [1.0, 0.5] == [steps(last - 1), steps(last)]
+    beyond = MultiStepScheduler(["1e20tok"]).curve(run, "tok")
+    assert beyond(torch.tensor([last])).tolist() == [1.0] and beyond(10**20) == 0.1
+
+
+def test_growth_beyond_floats_is_infinite():
+    curve = StepScheduler("1ba", 10.0).curve(RUN, "ba")
+    assert curve(400) == float("inf") == curve(torch.tensor(400)).item()
+    assert StepScheduler("1ba", -10.0).curve(RUN, "ba")(401) == -float("inf")
+
+
+def test_a_curve_needs_a_counter():
+    with pytest.raises(ValueError, match="max_duration"):
+        LinearScheduler().curve(RUN, "dur")
+    with pytest.raises(ValueError, match="no rate links 'iter'"):
+        LinearScheduler().curve(RUN, "iter")

@@ -1,0 +1,88 @@
+"""Horizon: conversion, the ratio, and what it refuses."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesched import Horizon, Time, TimeUnit
+from timesched.testing.runs import COUNTED, RATIOS, runs
+
+
+@given(runs(), st.integers(0, 10**9), st.data())
+def test_conversion_is_exact_and_turns_back(run, batches, data):
+    there, back = data.draw(st.sampled_from(COUNTED)), data.draw(st.sampled_from(COUNTED))
+    horizon = run.horizon()
+    count = batches * run.per_batch(there)
+    assert horizon.change(count, there, back) == batches * run.per_batch(back)
+    assert horizon.change(horizon.change(count, there, back), back, there) == count
+
+
+@given(runs(), RATIOS)
+def test_the_ratio_is_exact(run, sigma):
+    horizon = run.horizon(sigma)
+    assert horizon.max_duration.exact == run.horizon().max_duration.exact * sigma
+    assert eval(repr(horizon), {"Horizon": Horizon, "Fraction": Fraction}) == horizon
+
+
+def test_a_scaled_length_may_be_half_a_batch():
+    run = Horizon("3ba", ssr=0.5)
+    assert (run.max_duration.exact, str(run.max_duration)) == (Fraction(3, 2), "1.5ba")
+    assert Time(1, "ba") < run.max_duration <= Time(2, "ba")
+    assert Horizon("3ba", ssr=0.1).max_duration.exact == Fraction(3, 10)
+
+
+def test_convert():
+    run = Horizon("10ep", batches_per_epoch=50, samples_per_batch=32, tokens_per_sample=0.5)
+    assert [run.convert("2ep", unit) for unit in COUNTED] == ["2ep", "100ba", "3200sp", "1600tok"]
+    assert run.convert("1600tok", "ep") == "2ep" and run.convert("0.2dur", "sp") == "3200sp"
+    assert run.convert("16tok", "ep") == Time(Fraction(1, 50), "ep") and run.convert("250ba", "dur") == "0.5dur"
+    assert run.convert("3iter", "iter") == "3iter" and run.convert("0ba", "tok") == "0tok"
+    with pytest.raises(ValueError, match="whole count"):
+        run.convert("1tok", "ba")
+    with pytest.raises(ValueError, match="no rate links 'sec'"):
+        run.convert("1ba", "sec")
+
+
+@pytest.mark.parametrize(
+    ("time", "unit", "missing"),
+    [("1ep", "ba", "batches_per_epoch"), ("1ep", "tok", "batches_per_epoch"), ("1tok", "ba", "samples_per_batch")],
+)
+def test_the_missing_rate_is_named(time, unit, missing):
+    with pytest.raises(ValueError, match=rf"{missing}.* is not known. Give it, as in Clock\(..., {missing}=...\)"):
+        Horizon("1iter").convert(time, unit)
+
+
+def test_an_epoch_is_counted_in_batches_only_if_its_length_is_known():
+    assert Horizon("2ep").locate(Time(0.5, "ep")) == (Fraction(1, 2), TimeUnit.EPOCH)
+    assert Horizon("2ep", batches_per_epoch=10).locate(Time(0.5, "dur")) == (10, TimeUnit.BATCH)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: Horizon("0ba"),
+        lambda: Horizon("-1ba"),
+        lambda: Horizon("1dur"),
+        lambda: Horizon("ten"),
+        lambda: Horizon("1ba", ssr=0),
+        lambda: Horizon("1ba", ssr=float("inf")),
+        lambda: Horizon("1ba", ssr="0.5"),
+        lambda: Horizon("1ba", batches_per_epoch=0),
+        lambda: Horizon("1ba", samples_per_batch=-1),
+        lambda: Horizon("1ba", tokens_per_sample=float("nan")),
+        lambda: Horizon("1ba", tokens_per_sample=True),
+        lambda: Horizon(None).locate(Time(0.5, "dur")),
+        lambda: Horizon(None).convert("1ba", "dur"),
+        lambda: setattr(Horizon("1ba"), "ssr", 2.0),
+    ],
+)
+def test_bad_horizons(bad):
+    with pytest.raises((ValueError, AttributeError)) as error:
+        bad()
+    assert len(str(error.value)) > 20
+
+
+def test_a_plain_number_counts_epochs_as_in_composers_trainer():
+    assert Horizon(3).max_duration == "3ep"
