@@ -10,14 +10,15 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
+from timesched.schedule import Schedule
 from timesched.units import exact
 
 _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
@@ -82,7 +83,6 @@ class Bound:
         self.optimizer = optimizer
         self.tags = tags
         self.last_epoch = 0
-        self._step_count = 1
         self._slot = Slot(key)
         self._multiplier = multiplier
         self._clock: Clock | None = None  # a clock that reports its own loads
@@ -140,8 +140,7 @@ class Bound:
         if epoch is not None:
             raise ValueError(f"step({epoch}): a schedule follows its clock; set the clock's timestamp instead.")
         self.last_epoch += 1
-        self._step_count += 1
-        self.refresh()
+        self._put(self._multiplier())
 
     def get_last_value(self) -> list[float | Tensor]:
         """The value in each selected group; a tensor is a copy."""
@@ -174,7 +173,6 @@ class Bound:
             raise ValueError(f"The state has {len(base)} parameter groups, and {len(self._bases)} are bound here.")
         bases = [float(exact(value, f"the initial {key}")) for value in base]
         self.last_epoch = int(exact(count, "last_epoch"))
-        self._step_count = self.last_epoch + 1
         self._bases = bases
         if self._clock is not None:
             self.refresh()
@@ -193,7 +191,7 @@ class BoundLR(Bound, LambdaLR):
         """The multiplier of this moment as functions of an epoch, which they ignore."""
         return [lambda epoch: self._multiplier()] * len(self._bases)
 
-    def get_last_lr(self) -> list[float | Tensor]:  # type: ignore[override]
+    def get_last_lr(self) -> list[float | Tensor]:
         """The learning rate in each selected group; a tensor is a copy."""
         return self.get_last_value()
 
@@ -221,6 +219,7 @@ def bind(
     `load_state_dict` for any other key. Raises `ValueError` when no group matches, a group has no such number, or a
     schedule is bound to it already; nothing is changed then.
 
+    >>> import torch
     >>> from timesched import Clock, LinearScheduler
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
     >>> clock = Clock("4ba")
@@ -271,9 +270,7 @@ def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
 
 
 def _tags(tags: Any) -> set[Any]:
-    if tags is None:
-        return set()
-    return {tags} if isinstance(tags, str) else set(tags)
+    return {tags} if isinstance(tags, str) else set(tags or ())
 
 
 def _known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
@@ -291,9 +288,9 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[
                 f"{scheduler!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
                 f"let it take (state, ssr)."
             )
-        return lambda: scheduler(state)
-    ratio = 1.0 if ratio is None else ratio
-    return lambda: scheduler(state, ratio)
+        return partial(scheduler, state)
+    call = scheduler.__call__ if isinstance(scheduler, Schedule) else scheduler  # a method is quicker to call
+    return partial(call, state, 1.0 if ratio is None else ratio)
 
 
 def _product(factors: list[Callable[[], float]]) -> Callable[[], float]:

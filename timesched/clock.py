@@ -137,7 +137,9 @@ class Clock:
             unit = TimeUnit[what[:-1].upper()]
             time_given = Time.from_input(given, unit)
             if time_given.unit is not unit:
-                raise TimeError(f"{what}={given} counts in {time_given.unit.value}: give a number, or a time in {unit.value}.")
+                raise TimeError(
+                    f"{what}={given} counts in {time_given.unit.value}: give a number, or a time in {unit.value}."
+                )
             return int(time_given)
         if rate is None or of is None:
             if self.max_duration.unit.name.lower() + "s" == what:

@@ -11,6 +11,16 @@ from timesched.phases import Frame, Resolved
 from timesched.schedule import Schedule
 
 
+def _read(name: str, value: Any) -> tuple[Schedule, ...]:
+    schedules = tuple(value) if isinstance(value, Iterable) else (value,)
+    for schedule in schedules:
+        if not isinstance(schedule, Schedule):
+            raise TypeError(f"{name}: {schedule!r} is not a schedule of this package; bind([...]) takes functions too.")
+    if not schedules:
+        raise TypeError(f"{name} is empty: pass at least one schedule.")
+    return schedules
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class ProductScheduler(Schedule):
     """The product of several schedules: a warmup of one kind times a decay of another.
@@ -23,18 +33,8 @@ class ProductScheduler(Schedule):
     0.25
     """
 
-    schedules: Iterable[Schedule] = field(metadata={"read": lambda name, value: _read(name, value)})
+    schedules: Iterable[Schedule] = field(metadata={"read": _read})
 
     def resolve(self, frame: Frame) -> Resolved:
         factors = [schedule.resolve(frame) for schedule in self.schedules]
         return lambda counts: math.prod(factor(counts) for factor in factors)
-
-
-def _read(name: str, value: Any) -> tuple[Schedule, ...]:
-    schedules = tuple(value) if isinstance(value, Iterable) else (value,)
-    for schedule in schedules:
-        if not isinstance(schedule, Schedule):
-            raise TypeError(f"{name}: {schedule!r} is not a schedule of this package; bind([...]) takes functions too.")
-    if not schedules:
-        raise TypeError(f"{name} is empty: pass at least one schedule.")
-    return schedules

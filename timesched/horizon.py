@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, Protocol, Union, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from timesched.timevalue import Time
 from timesched.units import Exact, TimeUnit, exact, number_text
 
-Rate = Union[int, float, Fraction]
+Rate = int | float | Fraction
 
 # The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
@@ -52,6 +52,11 @@ class Horizon:
     __slots__ = ("_key", "_length", "_rates", "_ratio", "_unscaled", "max_duration", "ssr")
     max_duration: Time[Any] | None
     ssr: float
+    _unscaled: Time[Any] | None
+    _length: tuple[Exact, TimeUnit] | None  # the scaled length, in batches where it is in epochs and their length known
+    _rates: tuple[Exact | None, ...]
+    _ratio: Exact
+    _key: tuple[Any, ...]
 
     def __init__(
         self,
@@ -64,7 +69,9 @@ class Horizon:
     ) -> None:
         given = (batches_per_epoch, samples_per_batch, tokens_per_sample)
         rates = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
-        self._fill(_read_length(max_duration, positive), positive(ssr, "the scale-schedule ratio (ssr)"), rates, scaled=False)
+        self._fill(
+            _read_length(max_duration, positive), positive(ssr, "the scale-schedule ratio (ssr)"), rates, scaled=False
+        )
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> None:
         put = object.__setattr__
@@ -168,7 +175,7 @@ class Horizon:
                 raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
             whole, last = self._length
             return Time(Fraction(self.change(count, own, last)) / whole, unit)
-        return Time(self.change(count, own, unit), unit)  # type: ignore[arg-type]
+        return Time(self.change(count, own, unit), unit)
 
     def falls_short(self, time: Time[Any] | str) -> bool:
         """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""

@@ -77,8 +77,10 @@ class Span:
                 return self.empty
             a, b, d = self._weights
             x = (a * count - b) / d
-            if x.__class__ is not float:
+            if type(x) is not float:  # of a Fraction
                 x = float(x)
+            if 0.0 <= x <= 1.0:
+                return x
         else:
             if not self._length:
                 return ops.real(count * 0) + self.empty
@@ -110,25 +112,26 @@ class Period:
 
     def complete(self, counts: Counts) -> Any:
         """The number of complete periods: an int, or a float or tensor that holds a whole number."""
-        count, p, q = counts[self.slot], self._p, self._q
+        count = counts[self.slot]
         if type(count) is int or isinstance(count, Fraction):
-            return count * q // p
+            return count * self._q // self._p
         if self._in_int64(count):
-            return torch.div(count * q, p, rounding_mode="floor")
-        count, (p, q) = ops.real(count), self._ratio
+            return torch.div(count * self._q, self._p, rounding_mode="floor")
+        count = ops.real(count)
+        p, q = self._ratio
         n = ops.floor(count * q / p)  # may be one off: the quotients below are the periods' ends, rounded once
         n = ops.where(count >= (n + 1.0) * p / q, n + 1.0, n)
         return ops.where(count < n * p / q, n - 1.0, n)
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current period that is done, in [0, 1)."""
-        count, p, q = counts[self.slot], self._p, self._q
+        count = counts[self.slot]
         if type(count) is int or isinstance(count, Fraction):
-            return float(count * q % p / p)
+            return float(count * self._q % self._p / self._p)
         if self._in_int64(count):
-            return ops.real(torch.remainder(count * q, p)) / p
-        n, (p, q) = self.complete(counts), self._ratio
-        return ops.clip((ops.real(count) * q - n * p) / p)
+            return ops.real(torch.remainder(count * self._q, self._p)) / self._p
+        p, q = self._ratio
+        return ops.clip((ops.real(count) * q - self.complete(counts) * p) / p)
 
     def _in_int64(self, count: Value) -> bool:
         whole = isinstance(count, Tensor) and not count.is_floating_point()
@@ -151,7 +154,7 @@ class Milestones:
 
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
-        total = 0
+        total: Any = 0
         for slot, exact, first, near, first_tensor, near_tensor in self._rows:
             count = counts[slot]
             if type(count) is int:
@@ -166,19 +169,20 @@ class Milestones:
         return total
 
 
-class Switch:
+def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     """One function of the counts before a mark, another from the mark on."""
+    slot, first, reached = mark.slot, mark.first, mark.reached
 
-    __slots__ = ("after", "before", "mark")
+    def value(counts: Counts) -> Value:
+        count = counts[slot]
+        if type(count) is int:  # what a training loop asks for: without the detour
+            return after(counts) if count >= first else before(counts)
+        there = reached(counts)
+        if type(there) is bool:
+            return after(counts) if there else before(counts)
+        return ops.where(there, after(counts), before(counts))
 
-    def __init__(self, mark: Mark, before: Resolved, after: Resolved) -> None:
-        self.mark, self.before, self.after = mark, before, after
-
-    def __call__(self, counts: Counts) -> Value:
-        reached = self.mark.reached(counts)
-        if isinstance(reached, Tensor):
-            return ops.where(reached, self.after(counts), self.before(counts))
-        return self.after(counts) if reached else self.before(counts)
+    return value
 
 
 class Frame:

@@ -71,7 +71,7 @@ class Cycles:
         i = (bisect_right(self._nears, count) if type(count) is float else bisect_right(self._starts, scaled)) - 1
         return (scaled - self._starts[i]) / self._steps[i]
 
-    def _in_tensor(self, count: Tensor) -> Tensor:
+    def _in_tensor(self, count: Tensor) -> Value:
         firsts, nears, whole, part, step = (table.to(count.device) for table in self._tables)
         i = torch.bucketize(count, nears if count.is_floating_point() else firsts, right=True) - 1
         return (ops.real(count - whole[i]) - part[i]) / step[i]

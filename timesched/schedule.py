@@ -1,4 +1,4 @@
-"""What a schedule is: a frozen record of times and numbers that, resolved against a run, is a function of its counters."""
+"""What a schedule is: a frozen record of times and numbers; resolved against a run, a function of its counters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class Schedule:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             read = field.metadata.get("read")
             if read is not None:
-                object.__setattr__(self, field.name, read(f"{type(self).__name__}.{field.name}", getattr(self, field.name)))
+                object.__setattr__(
+                    self, field.name, read(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
+                )
 
     def resolve(self, frame: Frame) -> Resolved:
         """The schedule on one run, as a function of the counts that it asks `frame` for."""

@@ -192,7 +192,7 @@ class Timestamp(Ordered):
             batch_wct=_NONE,
         )
 
-    __hash__ = None  # type: ignore[assignment]  # counters can be loaded in place
+    __hash__ = None  # counters can be loaded in place
 
     def _compare(self, other: object) -> int | None:
         if isinstance(other, str):

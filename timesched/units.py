@@ -8,9 +8,9 @@ import re
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from typing import Any, Union
+from typing import Any
 
-Exact = Union[int, Fraction]
+Exact = int | Fraction
 
 
 class TimeError(TypeError, ValueError, RuntimeError):
@@ -72,6 +72,8 @@ class Ordered:
     """The comparisons, from one method that says -1, 0 or 1, or None where the other value is of a strange type."""
 
     __slots__ = ()
+
+    __hash__: Any = None  # each class says whether it hashes
 
     def _compare(self, other: object) -> int | None:
         raise NotImplementedError

@@ -61,7 +61,9 @@ def test_groups_tags_and_tensors(tensor):
     assert not tensor or all(lr is old for lr, old in zip(now, lrs))
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0075, 0.01]
     assert [float(lr) for lr in bind_a.get_last_lr()] == [0.75, 0.375] and decay.get_last_value() == [0.0075]
-    assert not isinstance(decay, LambdaLR) and not any(lr is old for lr, old in zip(bind_a.get_last_lr(), lrs) if tensor)
+    assert not isinstance(decay, LambdaLR) and not any(
+        lr is old for lr, old in zip(bind_a.get_last_lr(), lrs) if tensor
+    )
 
 
 def test_elements_of_betas_and_momentum():

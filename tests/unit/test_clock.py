@@ -50,7 +50,11 @@ def test_counts():
     clock.next_epoch()
     clock.next_iteration()
     assert clock.done and clock.timestamp.iteration == 1 and clock.timestamp.epoch_in_iteration == 0
-    assert isinstance(clock, State) and clock.dataloader_len == 2 and clock.horizon == Horizon("2ep", batches_per_epoch=2, samples_per_batch=3)
+    assert (
+        isinstance(clock, State)
+        and clock.dataloader_len == 2
+        and clock.horizon == Horizon("2ep", batches_per_epoch=2, samples_per_batch=3)
+    )
 
 
 def test_wall_clock_runs_by_itself():

@@ -67,7 +67,9 @@ def test_shapes_and_dtypes(row, shape):
     ]:
         out = curve(torch.full(shape, 30, dtype=given))
         assert out.shape == shape and out.dtype is result
-        assert torch.allclose(out.double(), torch.full(shape, curve(30), dtype=torch.float64), rtol=4e-3 * (result != torch.float64))
+        assert torch.allclose(
+            out.double(), torch.full(shape, curve(30), dtype=torch.float64), rtol=4e-3 * (result != torch.float64)
+        )
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float16)
     try:

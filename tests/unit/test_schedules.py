@@ -25,7 +25,6 @@ from timesched import (
     MultiStepScheduler,
     MultiStepWithWarmupScheduler,
     PolynomialScheduler,
-    PolynomialWithWarmupScheduler,
     ProductScheduler,
     Schedule,
     StepScheduler,
@@ -232,6 +231,11 @@ def test_all_seven_units(unit):
 
 def test_times_before_the_start_are_refused():
     curve = LinearScheduler().curve(RUN, "ba")
-    for bad in (lambda: curve(-1), lambda: curve(-0.5), lambda: curve(math.nan), lambda: LinearScheduler().at("-1ba", RUN)):
+    for bad in (
+        lambda: curve(-1),
+        lambda: curve(-0.5),
+        lambda: curve(math.nan),
+        lambda: LinearScheduler().at("-1ba", RUN),
+    ):
         with pytest.raises(ValueError):
             bad()

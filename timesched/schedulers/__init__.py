@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -29,4 +30,4 @@ def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[A
 
 
 if "hypothesis" in sys.modules:  # whose hook cannot register these before they are imported
-    import timesched.testing.rows
+    importlib.import_module("timesched.testing.rows")

@@ -14,7 +14,7 @@ from typing import Any
 from timesched.curves import cosine, decay, linear, polynomial
 from timesched.fields import number, time, times
 from timesched.ops import where
-from timesched.phases import Counts, Frame, Mark, Milestones, Resolved, Switch
+from timesched.phases import Counts, Frame, Mark, Milestones, Resolved, switch
 from timesched.restarts import Cycles
 from timesched.schedule import Schedule
 from timesched.timevalue import TimeLike
@@ -161,7 +161,7 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
 
         if cycles.limit is None:
             return restarting
-        return Switch(Mark(first.slot, first.unit, cycles.limit), restarting, lambda counts: self.alpha_f)
+        return switch(Mark(first.slot, first.unit, cycles.limit), restarting, lambda counts: self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from timesched.curves import cosine, linear, polynomial
 from timesched.fields import flag, number, time, times
-from timesched.phases import Frame, Resolved, Span, Switch
+from timesched.phases import Frame, Resolved, Span, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.plain import LinearScheduler, MultiStepScheduler
 from timesched.timevalue import TimeLike
@@ -38,7 +38,7 @@ class _WithWarmup(Schedule):
         if start.count == 0:
             return rest
         ramp = frame.span(self.t_warmup, self.scale_warmup)
-        return Switch(start, lambda counts: linear(ramp.done(counts), 0.0, peak), rest)
+        return switch(start, lambda counts: linear(ramp.done(counts), 0.0, peak), rest)
 
     def _rest(self, span: Span) -> Resolved:
         raise NotImplementedError

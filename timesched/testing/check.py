@@ -56,12 +56,16 @@ def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
     if not isinstance(t_max, Time) or t_max.unit not in COUNTED:
         return runs()
     count = Fraction(t_max.exact)
-    return runs().filter(lambda run: run.per_batch(t_max.unit) <= count).map(
-        lambda run: Run(
-            max(1, min(run.batches, int(count / run.per_batch(t_max.unit)))),
-            run.batches_per_epoch,
-            run.samples_per_batch,
-            run.tokens_per_sample,
-            run.unit,
+    return (
+        runs()
+        .filter(lambda run: run.per_batch(t_max.unit) <= count)
+        .map(
+            lambda run: Run(
+                max(1, min(run.batches, int(count / run.per_batch(t_max.unit)))),
+                run.batches_per_epoch,
+                run.samples_per_batch,
+                run.tokens_per_sample,
+                run.unit,
+            )
         )
     )

@@ -1,5 +1,6 @@
 """What Hypothesis calls when it is imported, so that `st.from_type(Time)` and its like work without a set-up."""
 
+import importlib
 import sys
 
 
@@ -9,4 +10,4 @@ def register() -> None:
 
     strategies.register()
     if "timesched.schedulers" in sys.modules:
-        import timesched.testing.rows
+        importlib.import_module("timesched.testing.rows")  # registers every schedule of its table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from hypothesis import strategies as st
@@ -117,7 +118,9 @@ def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
     ramp = _located(schedule.t_warmup, run, schedule.scale_warmup)
     if ramp[0] == 0:
         return _multi_step(schedule, run)
-    return Promise(start=0.0, low=0.0, high=1.0 if schedule.gamma <= 1 else math.inf, since=ramp, falls=schedule.gamma <= 1)
+    return Promise(
+        start=0.0, low=0.0, high=1.0 if schedule.gamma <= 1 else math.inf, since=ramp, falls=schedule.gamma <= 1
+    )
 
 
 def _multi_step(schedule: Any, run: Horizon) -> Promise:
@@ -141,7 +144,7 @@ def _restarts(schedule: Any, run: Horizon) -> Promise:
     low, high = min(1.0, schedule.alpha_f), max(1.0, schedule.alpha_f)
     first, unit = _located(schedule.t_0, run)
     growth = Time(schedule.t_mult, "dur").exact
-    until = (first / (1 - growth), unit) if growth < 1 else None
+    until = (Fraction(first) / (1 - growth), unit) if growth < 1 else None
     end = schedule.alpha_f if until else None
     # how far into its cycle a float count is, is known to a rounding of the count
     return Promise(start=1.0, low=low, high=high, end=end, until=until, condition=4.0 * (1 + abs(schedule.alpha_f)))

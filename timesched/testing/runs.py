@@ -38,16 +38,17 @@ class Run:
     def per_batch(self, unit: TimeUnit) -> Exact:
         """How much of a unit one batch is; of `dur`, how much of the unscaled run."""
         samples = self.samples_per_batch
-        return {
+        amounts: dict[TimeUnit, Exact] = {
             TimeUnit.EPOCH: Fraction(1, self.batches_per_epoch),
             TimeUnit.SAMPLE: samples,
             TimeUnit.TOKEN: samples * self.tokens_per_sample,
             TimeUnit.DURATION: Fraction(1, self.batches),
-        }.get(unit, 1)
+        }
+        return amounts.get(unit, 1)
 
     def time(self, batches: Exact, unit: TimeUnit) -> Time[Any]:
         """The time of so many batches, in a unit."""
-        return Time(batches * self.per_batch(unit), unit)  # type: ignore[arg-type]
+        return Time(batches * self.per_batch(unit), unit)
 
     def state(self, batch: int, ssr: Any = 1.0) -> Moment:
         """What a schedule is called with when `batch` batches are done."""

@@ -57,7 +57,7 @@ def timestamps(draw: Any) -> Timestamp:
     inner = {name: draw(st.integers(0, total[of])) for name, of in part.items()}
     clocks = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
     seconds = sorted(draw(st.lists(st.integers(0, 10**7), min_size=4, max_size=4)), reverse=True)
-    passed = {name: datetime.timedelta(seconds=value) for name, value in zip(clocks, seconds)}
+    passed: Any = {name: datetime.timedelta(seconds=value) for name, value in zip(clocks, seconds, strict=True)}
     return Timestamp(**total, **inner, **passed)
 
 

@@ -1,0 +1,95 @@
+"""One call of a schedule on Composer's own State, against Composer's class of the same name.
+
+What the numbers mean: the time of `scheduler(state, ssr)` for a new timestamp, as a Trainer calls it once a batch
+(each call of a round gets the next timestamp, so nothing can be remembered from the call before). `times` is
+Composer's time over ours. Goals: 20 times for the warmup and milestone schedules, 8 times for the others; the same
+cost with 3 and with 300 milestones, and at batch 100 and at batch 1,000,000.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from _timing import interleaved, show, verdict
+from composer.core import State, Timestamp
+from composer.devices import DeviceCPU
+from composer.optim import scheduler as composers
+
+import timesched
+
+CASES: list[tuple[str, tuple[Any, ...], int]] = [
+    ("StepScheduler", ("10ba",), 8),
+    ("MultiStepScheduler", (["0.3dur", "0.6dur", "0.9dur"],), 20),
+    ("ConstantScheduler", (), 8),
+    ("LinearScheduler", (), 8),
+    ("ExponentialScheduler", (0.99,), 8),
+    ("CosineAnnealingScheduler", (), 8),
+    ("CosineAnnealingWarmRestartsScheduler", ("10ba",), 8),
+    ("CosineAnnealingWarmRestartsScheduler", ("10ba", 2.0), 8),
+    ("PolynomialScheduler", (2.0,), 8),
+    ("MultiStepWithWarmupScheduler", ("10ba", ["0.3dur", "0.6dur", "0.9dur"]), 20),
+    ("ConstantWithWarmupScheduler", ("10ba",), 20),
+    ("LinearWithWarmupScheduler", ("10ba",), 20),
+    ("CosineAnnealingWithWarmupScheduler", ("10ba",), 20),
+    ("PolynomialWithWarmupScheduler", ("10ba",), 20),
+]
+
+
+def state_of(batches: int) -> State:
+    """Composer's State of a run of so many epochs of 1,000 batches."""
+    state = State(model=torch.nn.Linear(1, 1), rank_zero_seed=0, run_name="", device=DeviceCPU(), max_duration="2000ep")
+    state.set_dataloader([None] * 1000, "train")
+    state.timestamp = Timestamp(batch=batches, epoch=batches // 1000)
+    return state
+
+
+def calling(schedule: Any, batch: int) -> Callable[[], Any]:
+    """A call with the next of 64 timestamps around a batch."""
+    state = state_of(batch)
+    stamps = itertools.cycle([Timestamp(batch=batch + i, epoch=(batch + i) // 1000) for i in range(64)])
+
+    def call() -> Any:
+        state.timestamp = next(stamps)
+        return schedule(state, 1.0)
+
+    return call
+
+
+def overhead(batch: int) -> Callable[[], Any]:
+    """The same with a schedule that does nothing, to be subtracted from both."""
+    return calling(lambda state, ssr: 1.0, batch)
+
+
+def main() -> None:
+    print(f"torch {torch.__version__}, one call on Composer's State, at batch 100\n")
+    print(f"{'schedule':40s}{'Composer':>13s}{'timesched':>13s}{'times':>8s}  goal")
+    for name, arguments, goal in CASES:
+        candidates = {
+            "none": overhead(100),
+            "ours": calling(getattr(timesched, name)(*arguments), 100),
+            "theirs": calling(getattr(composers, name)(*arguments), 100),
+        }
+        t = interleaved(candidates)
+        ours, theirs = t["ours"] - t["none"], t["theirs"] - t["none"]
+        grade = f">= {goal}: {verdict(theirs / ours, goal, True)}"
+        print(f"{name:40s}{show(theirs):>13s}{show(ours):>13s}{theirs / ours:8.1f}  {grade}")
+
+    print("\nIndependent of what has passed (ratio of the second time to the first, goal: at most 1.25)")
+    few, many = ([f"{i / n:.6f}dur" for i in range(n)] for n in (3, 300))
+    restarts, growing = (timesched.CosineAnnealingWarmRestartsScheduler("10ba", m) for m in (1.0, 2.0))
+    pairs: dict[str, list[tuple[Any, int]]] = {
+        "MultiStep, 3 and 300 milestones": [(timesched.MultiStepScheduler(m), 10**6) for m in (few, many)],
+        "warm restarts, batch 100 and 1,000,000": [(restarts, 100), (restarts, 10**6)],
+        "growing restarts, batch 100 and 1,000,000": [(growing, 100), (growing, 10**6)],
+    }
+    for what, cases in pairs.items():
+        t = interleaved({str(i): calling(schedule, batch) for i, (schedule, batch) in enumerate(cases)})
+        ratio = t["1"] / t["0"]
+        print(f"{what:44s}{show(t['0'])}{show(t['1'])}{ratio:8.2f}  {verdict(ratio, 1.25, False)}")
+
+
+if __name__ == "__main__":
+    main()
