@@ -8,7 +8,6 @@ import importlib.util
 import os
 from importlib.metadata import version
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 from timesched.testing import hook

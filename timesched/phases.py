@@ -64,7 +64,7 @@ class Span:
         a = Fraction(1) / length if length > 0 else Fraction(0)
         b = start * a
         d = math.lcm(a.denominator, b.denominator)
-        self._weights = (int(a * d), int(b * d), d)
+        self._weights = (int(a * d), int(b * d), d if length > 0 else 0)
         self._start = _split(start)
         self._end = _split(start + length)
         self._length = float(length) if length > 0 else 0.0
@@ -72,18 +72,16 @@ class Span:
     def done(self, counts: Counts, limit: bool = True) -> Value:
         """The fraction done; past 1 as well without `limit`."""
         count = counts[self.slot]
-        if type(count) is int or isinstance(count, Fraction):
-            if not self._length:
-                return self.empty
-            a, b, d = self._weights
+        a, b, d = self._weights
+        if type(count) is int and d:  # what a training loop asks for
             x = (a * count - b) / d
-            if type(x) is not float:  # of a Fraction
-                x = float(x)
             if 0.0 <= x <= 1.0:
                 return x
+        elif not d:
+            return ops.real(count * 0) + self.empty
+        elif isinstance(count, Fraction):
+            x = float((a * count - b) / d)
         else:
-            if not self._length:
-                return ops.real(count * 0) + self.empty
             whole, part = self._start
             x = (ops.real(count - whole) - part if whole or part else ops.real(count)) / self._length
         return ops.clip(x) if limit else x
@@ -91,10 +89,10 @@ class Span:
     def left(self, counts: Counts) -> Value:
         """The fraction left, as exact near the end as `done` is near the start."""
         count = counts[self.slot]
-        if not self._length:
+        a, b, d = self._weights
+        if not d:
             return 1.0 - self.done(counts)
         if type(count) is int or isinstance(count, Fraction):
-            a, b, d = self._weights
             return ops.clip(float((d + b - a * count) / d))
         whole, part = self._end
         return ops.clip((ops.real(whole - count) + part) / self._length)

@@ -131,8 +131,9 @@ class Schedule:
 
     def _prepare(self, state: Any, ssr: float | None) -> _Plan:
         plan = copy(self._planned(Horizon.of(state, ssr), None))
-        plan.max_duration, plan.dataloader_len = state.max_duration, state.dataloader_len
         plan.horizon = getattr(state, "horizon", None)
+        if plan.horizon is None:  # where there is one, it has rates that another state of this length may not have
+            plan.max_duration, plan.dataloader_len = state.max_duration, state.dataloader_len
         object.__setattr__(self, "_plan", plan)
         return plan
 
@@ -179,7 +180,8 @@ class _Plan:
         self.hand = self.hands[0] if len(units) == 1 else None
         self.memo: tuple[Any, float] = (object(), 0.0)
         self.ssr = ssr
-        self.max_duration = self.dataloader_len = self.horizon = None
+        self.horizon = None
+        self.max_duration = self.dataloader_len = object()  # no state's
 
     def read_all(self, timestamp: Any) -> float:
         """The value at a timestamp, for schedules that read none or several of its counters."""

@@ -221,6 +221,16 @@ def test_a_state_that_changes_under_its_timestamp():
     assert absolute(state, 0.5) == 0.5
 
 
+def test_a_state_does_not_inherit_the_rates_of_a_clock():
+    clock = Clock("1000tok", samples_per_batch=2, tokens_per_sample=5)
+    bare = types.SimpleNamespace(timestamp=clock.timestamp, max_duration=clock.max_duration, dataloader_len=None)
+    schedule = LinearWithWarmupScheduler("10ba", t_max="1000tok")
+    assert schedule(clock) == 0.0
+    with pytest.raises(ValueError, match="samples_per_batch"):
+        schedule(bare)
+    assert schedule(clock) == 0.0
+
+
 @pytest.mark.parametrize("unit", ["iter", "ep", "ba", "sp", "tok", "sec", "dur"])
 def test_all_seven_units(unit):
     schedule = LinearScheduler(t_max=Time(1 if unit == "dur" else 100, unit))

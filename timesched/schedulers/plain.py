@@ -127,8 +127,8 @@ class CosineAnnealingScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        span = frame.span(self.t_max)
-        return lambda counts: cosine(span.done(counts), 1.0, self.alpha_f)
+        done, end = frame.span(self.t_max).done, self.alpha_f
+        return lambda counts: cosine(done(counts), 1.0, end)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

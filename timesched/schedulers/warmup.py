@@ -157,7 +157,8 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
     scale_warmup: bool = flag(False)
 
     def _rest(self, span: Span) -> Resolved:
-        return lambda counts: cosine(span.done(counts), 1.0, self.alpha_f)
+        done, end = span.done, self.alpha_f
+        return lambda counts: cosine(done(counts), 1.0, end)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
