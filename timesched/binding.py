@@ -207,13 +207,14 @@ def bind(
     clock: Any,
     key: str | tuple[str, int] = "lr",
     tags: Any = None,
+    ssr: float | None = None,
 ) -> Any:
     """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
 
     `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
-    `Clock`, or another state. `key`: `'lr'`, `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags`
-    have one of these; None for all groups, `[None]` for groups without tags. A value that is a tensor is updated in
-    place. The first value is written at once.
+    `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
+    `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
+    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once.
 
     Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
     `load_state_dict` for any other key. Raises `ValueError` when no group matches, a group has no such number, or a
@@ -240,7 +241,7 @@ def bind(
                 f"which multiplies them, or call unbind() on the first."
             )
     several = isinstance(scheduler, Sequence) and not isinstance(scheduler, str)
-    multiplier = _product([_adapted(s, clock) for s in (scheduler if several else [scheduler])])
+    multiplier = _product([_adapted(s, clock, ssr) for s in (scheduler if several else [scheduler])])
     bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, optimizer, key, tags)
     _bound[optimizer] = [weakref.ref(each) for each in (*alive, bound)]
     if isinstance(clock, Clock):

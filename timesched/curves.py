@@ -17,9 +17,11 @@ def mix(share: Value, start: float, end: float) -> Value:
     >>> mix(0.25, 1.0, 3.0)
     1.5
     """
+    if start == 0.0:
+        return share * end
     span = end - start
     if start + span == end:  # the ends are exact as they are, and rounding is monotonic between them
-        return share * span if start == 0.0 else start + share * span
+        return start + share * span
     inside = ops.between(start + share * span, min(start, end), max(start, end))
     return ops.where(share >= 1.0, end, inside)
 

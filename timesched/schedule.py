@@ -17,9 +17,15 @@ from timesched.phases import Frame, Resolved
 from timesched.timevalue import Time
 from timesched.units import TimeError, TimeUnit, exact
 
+_ATTRIBUTES = {unit: unit.name.lower() for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")}
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
-    unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
-} | {TimeUnit.SECOND: lambda timestamp: timestamp.get("sec")}
+    **{unit: attrgetter(name) for unit, name in _ATTRIBUTES.items()},
+    TimeUnit.SECOND: lambda timestamp: timestamp.get("sec"),
+}
+_NUMBER: dict[TimeUnit, Callable[[Any], Any]] = {
+    **{unit: attrgetter(f"{name}.value") for unit, name in _ATTRIBUTES.items()},
+    TimeUnit.SECOND: lambda timestamp: timestamp.get("sec").value,
+}
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
@@ -71,32 +77,31 @@ class Schedule:
         plan = self._plan
         own = getattr(state, "ssr", None)
         if own is None:
-            if ssr is None:
-                ssr = 1.0
             if (
                 plan is None
+                or plan.ssr is not ssr
                 or plan.max_duration is not state.max_duration
                 or plan.dataloader_len is not state.dataloader_len
-                or plan.ssr != ssr
             ):
                 plan = self._prepare(state, ssr)
         else:
             horizon = getattr(state, "horizon", None)
             if plan is None or horizon is None or plan.horizon is not horizon or (ssr is not None and ssr != own):
                 plan = self._prepare(state, ssr)
-        hand = plan.hand
-        if hand is None:
+        read = plan.read
+        if read is None:
             return plan.read_all(state.timestamp)
-        now = hand(state.timestamp)
-        memo = plan.memo
-        if now is memo[0]:  # the same immutable count: another parameter group of the same step
-            return memo[1]
         try:
-            count = now.value
-        except AttributeError:  # a state that counts in plain ints
-            count = now
+            count = read(state.timestamp)
+        except AttributeError:  # a state that counts in plain numbers
+            return plan.read_all(state.timestamp)
+        memo = plan.memo
+        if count == memo[0]:  # another parameter group of the same step
+            return memo[1]
         value: float = plan.function((count,))
-        plan.memo = (now, value)
+        if count == plan.last:  # there are several groups: keep the value for the third and all after it
+            plan.memo = (count, value)
+        plan.last = count
         return value
 
     def at(self, time: Any, horizon: Any) -> float:
@@ -133,7 +138,7 @@ class Schedule:
         plan = copy(self._planned(Horizon.of(state, ssr), None))
         plan.horizon = getattr(state, "horizon", None)
         if plan.horizon is None:  # where there is one, it has rates that another state of this length may not have
-            plan.max_duration, plan.dataloader_len = state.max_duration, state.dataloader_len
+            plan.max_duration, plan.dataloader_len, plan.ssr = state.max_duration, state.dataloader_len, ssr
         object.__setattr__(self, "_plan", plan)
         return plan
 
@@ -148,7 +153,7 @@ class Schedule:
             function = self.resolve(frame)
             while len(plans) >= _KEPT:
                 del plans[next(iter(plans))]
-            plan = plans[horizon, unit] = _Plan(function, tuple(frame.units), horizon.ssr)
+            plan = plans[horizon, unit] = _Plan(function, tuple(frame.units))
         return plan
 
     def _key(self) -> tuple[Any, ...]:
@@ -170,18 +175,20 @@ class Schedule:
 
 
 class _Plan:
-    """One resolution: the function, the counters it reads, and the last value with the count it belongs to."""
+    """One resolution: the function, the counters it reads, and a value with the count it belongs to."""
 
-    __slots__ = ("dataloader_len", "function", "hand", "hands", "horizon", "max_duration", "memo", "ssr")
+    __slots__ = ("dataloader_len", "function", "hands", "horizon", "last", "max_duration", "memo", "read", "ssr")
 
-    def __init__(self, function: Resolved, units: tuple[TimeUnit, ...], ssr: float) -> None:
+    def __init__(self, function: Resolved, units: tuple[TimeUnit, ...]) -> None:
         self.function = function
         self.hands = tuple(_COUNTER[unit] for unit in units)
-        self.hand = self.hands[0] if len(units) == 1 else None
-        self.memo: tuple[Any, float] = (object(), 0.0)
-        self.ssr = ssr
-        self.horizon = None
-        self.max_duration = self.dataloader_len = object()  # no state's
+        self.read = _NUMBER[units[0]] if len(units) == 1 else None
+        self.last: Any = None
+        self.memo: tuple[Any, float] = (None, 0.0)  # one object, so that no thread sees half of it
+        self.horizon: Any = None
+        self.max_duration: Any = object()  # no state's
+        self.dataloader_len: Any = None
+        self.ssr: float | None = None
 
     def read_all(self, timestamp: Any) -> float:
         """The value at a timestamp, for schedules that read none or several of its counters."""

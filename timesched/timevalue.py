@@ -269,9 +269,7 @@ class Time(Ordered, Generic[TValue]):
         return Time(cast(Any, Fraction(self._exact) / divisor), self._unit)
 
     def __int__(self) -> int:
-        if isinstance(self._exact, Fraction):
-            raise TimeError(f"{self} is not whole: int() would drop its fraction; take .value, or float().")
-        return self._exact
+        return int(self._exact)  # towards zero, as int() does with every number
 
     def __float__(self) -> float:
         return float(self._exact)

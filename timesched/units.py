@@ -107,7 +107,7 @@ _NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DI
 _TEXT = re.compile(rf"({_NUMBER})(?:/({_DIGITS}))?({'|'.join(unit.value for unit in TimeUnit)})", re.IGNORECASE)
 _PART = rf"{_DIGITS}(?:\.{_DIGITS})?"
 _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART})s)?", re.IGNORECASE)
-_LARGEST_EXPONENT = 308  # that of a double: a text of ten characters must not ask for gigabytes of digits
+_EXPONENTS = range(-330, 309)  # those of a double: a text of ten characters must not ask for gigabytes of digits
 
 
 def exact(value: Any, what: str = "a time") -> Exact:
@@ -165,7 +165,10 @@ def number_text(value: Exact) -> str:
     """
     if isinstance(value, int):
         return str(value)
-    short = repr(float(value))
+    try:
+        short = repr(float(value))
+    except OverflowError:
+        short = "0"
     return short if Fraction(short) == value else f"{value.numerator}/{value.denominator}"
 
 
@@ -175,8 +178,8 @@ def _whole(value: Fraction) -> Exact:
 
 def _decimal(digits: str, text: str) -> Fraction:
     number = Decimal(digits)
-    if len(digits) > 4 * _LARGEST_EXPONENT or (number and abs(number.adjusted()) > _LARGEST_EXPONENT):
-        raise TimeError(f"{text[:40]!r} is out of range: a time lies between 1e-308 and 1e308.")
+    if number and "e" in digits.lower() and number.adjusted() not in _EXPONENTS:
+        raise TimeError(f"{text[:40]!r} is out of range: a number with an exponent lies between 1e-330 and 1e308.")
     return Fraction(number)
 
 

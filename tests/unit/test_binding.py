@@ -16,6 +16,7 @@ from timesched import (
     CosineAnnealingWithWarmupScheduler,
     LinearScheduler,
     MultiStepScheduler,
+    Timestamp,
     bind,
     compile_composer_scheduler,
 )
@@ -258,3 +259,11 @@ def test_state_of_a_saved_scheduler_is_plain():
     torch.save(scheduler.state_dict(), file)
     file.seek(0)
     assert torch.load(file, weights_only=True) == {"key": "lr", "base": [pytest.approx(0.1)], "last_epoch": 0}
+
+
+def test_the_ratio_of_a_state_that_has_none():
+    state = SimpleNamespace(timestamp=Timestamp(batch=4), max_duration="8ba", dataloader_len=None)
+    optimizer = torch.optim.SGD(parameters(), lr=1.0)
+    assert bind(LinearScheduler(t_max="16ba"), optimizer, state, ssr=0.5).get_last_lr() == [0.5]
+    with pytest.raises(ValueError, match="contradicts"):
+        bind(LinearScheduler(), optimizer, Clock("8ba"), key="momentum", ssr=0.5)
