@@ -190,7 +190,6 @@ def test_unlike_units(function: Callable[..., Any]) -> None:
         (lambda cls: (cls(3, "ba") * 0.5).value, TimeError, 1),
         (lambda cls: (cls(3, "ba") / 2).value, TimeError, 1),
         (lambda cls: (cls(29, "ba") * cls(0.5, "dur")).value, TimeError, 14),
-        (lambda cls: int(cls(0.5, "dur")), TimeError, 0),
         # It takes what is no number of batches, or no number
         (lambda cls: cls(True, "ba").value, TimeError, True),
         (lambda cls: str(cls(float("nan"), "dur")), TimeError, "nandur"),
