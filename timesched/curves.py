@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import math
-
 from timesched import ops
 from timesched.ops import Value
 
@@ -41,7 +39,7 @@ def cosine(x: Value, start: float, end: float) -> Value:
     >>> round(cosine(1 / 3, 1.0, 0.0), 15)
     0.75
     """
-    return mix(0.5 + 0.5 * ops.cos(x * math.pi), end, start)
+    return mix(ops.half_cosine(x), end, start)
 
 
 def polynomial(rest: Value, power: float, start: float, end: float) -> Value:

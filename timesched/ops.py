@@ -22,9 +22,9 @@ def real(x: Value) -> Value:
     return x.to(torch.float64) if isinstance(x, Tensor) else float(x)
 
 
-def cos(x: Value) -> Value:
-    """Cosine of `x` in radians."""
-    return math.cos(x) if type(x) is float else torch.cos(x)
+def half_cosine(x: Value) -> Value:
+    """The falling half of a cosine wave, from 1 at 0 to 0 at 1."""
+    return 0.5 + 0.5 * (math.cos(x * math.pi) if type(x) is float else torch.cos(x * math.pi))
 
 
 def clip(x: Value) -> Value:

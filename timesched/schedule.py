@@ -26,7 +26,35 @@ _NUMBER: dict[TimeUnit, Callable[[Any], Any]] = {
     **{unit: attrgetter(f"{name}.value") for unit, name in _ATTRIBUTES.items()},
     TimeUnit.SECOND: lambda timestamp: timestamp.get("sec").value,
 }
+_PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
+
+
+class _Plan:
+    """One resolution: the function, what it reads of a timestamp, and a value with the count it belongs to."""
+
+    __slots__ = ("dataloader_len", "function", "horizon", "last", "max_duration", "memo", "read", "ssr", "units")
+
+    def __init__(self, function: Resolved, units: tuple[TimeUnit, ...]) -> None:
+        self.units = units
+        if len(units) == 1:
+            self.function, self.read = function, _NUMBER[units[0]]
+        else:  # the counts of several units are read, remembered and handed on as one
+            readers = [_NUMBER[unit] for unit in units]
+            self.function = lambda packed: function(packed[0])
+            self.read = lambda timestamp: tuple(read(timestamp) for read in readers)
+        self.last: Any = None
+        self.memo: tuple[Any, float] = (None, 0.0)  # one object, so that no thread sees half of it
+        self.horizon: Any = None
+        self.max_duration: Any = object()  # no state's
+        self.dataloader_len: Any = None
+        self.ssr: float | None = None
+
+    def value_at(self, timestamp: Any) -> float:
+        """The value at a timestamp whose counters are times or plain numbers."""
+        now = [_COUNTER[unit](timestamp) for unit in self.units]
+        counts = tuple(getattr(time, "value", time) for time in now)
+        return float(self.function(counts if len(counts) == 1 else (counts,)))
 
 
 @runtime_checkable
@@ -52,7 +80,7 @@ class Schedule:
     0.75
     """
 
-    _plan: ClassVar[_Plan | None] = None  # what the last call used; an instance attribute once called
+    _plan: ClassVar[_Plan] = _Plan(lambda counts: 0.0, ())  # what the last call used; an attribute of its own by then
     _plans: ClassVar[dict[tuple[Horizon, TimeUnit | None], _Plan] | None] = None
 
     def __post_init__(self) -> None:
@@ -75,30 +103,22 @@ class Schedule:
         or when a time in `dur` meets a run without a length.
         """
         plan = self._plan
-        own = getattr(state, "ssr", None)
-        if own is None:
-            if (
-                plan is None
-                or plan.ssr is not ssr
-                or plan.max_duration is not state.max_duration
-                or plan.dataloader_len is not state.dataloader_len
-            ):
-                plan = self._prepare(state, ssr)
-        else:
-            horizon = getattr(state, "horizon", None)
-            if plan is None or horizon is None or plan.horizon is not horizon or (ssr is not None and ssr != own):
-                plan = self._prepare(state, ssr)
-        read = plan.read
-        if read is None:
-            return plan.read_all(state.timestamp)
+        if (
+            plan.ssr is not ssr
+            or plan.max_duration is not state.max_duration
+            or plan.dataloader_len is not state.dataloader_len
+            or getattr(state, "ssr", None) is not None
+        ):
+            plan = self._plan_of(state, ssr)
+        read, function = plan.read, plan.function  # in two steps: Python calls a local name quicker than an attribute
         try:
             count = read(state.timestamp)
         except AttributeError:  # a state that counts in plain numbers
-            return plan.read_all(state.timestamp)
+            return plan.value_at(state.timestamp)
         memo = plan.memo
         if count == memo[0]:  # another parameter group of the same step
             return memo[1]
-        value: float = plan.function((count,))
+        value: float = function((count,))
         if count == plan.last:  # there are several groups: keep the value for the third and all after it
             plan.memo = (count, value)
         plan.last = count
@@ -112,7 +132,7 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            return self._planned(horizon, None).read_all(time)
+            return self._planned(horizon, None).value_at(time)
         time = Time.from_input(time)
         count, unit = horizon.locate(_not_negative(time), scale=False)
         return float(self._planned(horizon, unit).function((count,)))
@@ -134,11 +154,16 @@ class Schedule:
             raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
         return _curve(self._planned(horizon, unit).function)
 
-    def _prepare(self, state: Any, ssr: float | None) -> _Plan:
+    def _plan_of(self, state: Any, ssr: float | None) -> _Plan:
+        """The resolution for a state; kept for the next call, together with what it depends on."""
+        horizon = getattr(state, "horizon", None)
+        plan = self._plan
+        if horizon is not None and plan.horizon is horizon and (ssr is None or ssr == horizon.ssr):
+            return plan
         plan = copy(self._planned(Horizon.of(state, ssr), None))
-        plan.horizon = getattr(state, "horizon", None)
-        if plan.horizon is None:  # where there is one, it has rates that another state of this length may not have
+        if horizon is None:  # where there is one, it has rates that another state of this length may not have
             plan.max_duration, plan.dataloader_len, plan.ssr = state.max_duration, state.dataloader_len, ssr
+        plan.horizon = horizon
         object.__setattr__(self, "_plan", plan)
         return plan
 
@@ -174,37 +199,21 @@ class Schedule:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
 
-class _Plan:
-    """One resolution: the function, the counters it reads, and a value with the count it belongs to."""
-
-    __slots__ = ("dataloader_len", "function", "hands", "horizon", "last", "max_duration", "memo", "read", "ssr")
-
-    def __init__(self, function: Resolved, units: tuple[TimeUnit, ...]) -> None:
-        self.function = function
-        self.hands = tuple(_COUNTER[unit] for unit in units)
-        self.read = _NUMBER[units[0]] if len(units) == 1 else None
-        self.last: Any = None
-        self.memo: tuple[Any, float] = (None, 0.0)  # one object, so that no thread sees half of it
-        self.horizon: Any = None
-        self.max_duration: Any = object()  # no state's
-        self.dataloader_len: Any = None
-        self.ssr: float | None = None
-
-    def read_all(self, timestamp: Any) -> float:
-        """The value at a timestamp, for schedules that read none or several of its counters."""
-        now = [hand(timestamp) for hand in self.hands]
-        return float(self.function(tuple(getattr(time, "value", time) for time in now)))
-
-
 def _curve(function: Resolved) -> Callable[[Any], Any]:
     def value(count: Any) -> Any:
         if not isinstance(count, Tensor):
             return float(function((_count(count),)))
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
-        out = function((double,))
-        if not isinstance(out, Tensor):
-            out = torch.full_like(count, out, dtype=torch.float64)
+        if double.numel() > _PIECE and double.device.type == "cpu" and not torch.compiler.is_compiling():
+            pieces = torch.split(double.reshape(-1), _PIECE)
+            out = torch.cat([piecewise(piece) for piece in pieces]).reshape(double.shape)
+        else:
+            out = piecewise(double)
         return out.to(count.dtype) if count.is_floating_point() else out
+
+    def piecewise(count: Tensor) -> Tensor:
+        out = function((count,))
+        return out if isinstance(out, Tensor) else torch.full_like(count, out, dtype=torch.float64)
 
     return value
 

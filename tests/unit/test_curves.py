@@ -124,3 +124,19 @@ def test_a_curve_needs_a_counter():
         LinearScheduler().curve(RUN, "dur")
     with pytest.raises(ValueError, match="no rate links 'iter'"):
         LinearScheduler().curve(RUN, "iter")
+
+
+@pytest.mark.parametrize("schedule", SAMPLES, ids=repr)
+def test_large_tensors_are_computed_in_pieces(schedule):
+    """In pieces or whole, of any shape, with a gradient: what each element gives alone."""
+    curve = schedule.curve(RUN, "ba")
+    counts = (torch.arange(3 * 70_001, dtype=torch.float64) / 1000).reshape(3, 70_001).T
+    out = curve(counts)
+    assert out.shape == counts.shape
+    for i, j in [(0, 0), (70_000, 2), (123, 1), (65_536, 0), (4_464, 1)]:
+        assert abs(out[i, j].item() - curve(counts[i, j].item())) <= 1e-14
+    leaf = counts.clone().requires_grad_()
+    out = curve(leaf)
+    if out.requires_grad:
+        out.sum().backward()
+        assert leaf.grad.shape == counts.shape and leaf.grad.isfinite().all()
