@@ -17,44 +17,39 @@ from timesched.phases import Frame, Resolved
 from timesched.timevalue import Time
 from timesched.units import TimeError, TimeUnit, exact
 
-_ATTRIBUTES = {unit: unit.name.lower() for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")}
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
-    **{unit: attrgetter(name) for unit, name in _ATTRIBUTES.items()},
-    TimeUnit.SECOND: lambda timestamp: timestamp.get("sec"),
-}
-_NUMBER: dict[TimeUnit, Callable[[Any], Any]] = {
-    **{unit: attrgetter(f"{name}.value") for unit, name in _ATTRIBUTES.items()},
-    TimeUnit.SECOND: lambda timestamp: timestamp.get("sec").value,
-}
+    unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
+} | {TimeUnit.SECOND: lambda timestamp: timestamp.get("sec")}
 _PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
+
+
+class _Several(tuple[Any, ...]):
+    """The counts of several units, read, remembered and handed on as one."""
+
+    @property
+    def value(self) -> tuple[Any, ...]:
+        return tuple(getattr(time, "value", time) for time in self)
 
 
 class _Plan:
     """One resolution: the function, what it reads of a timestamp, and a value with the count it belongs to."""
 
-    __slots__ = ("dataloader_len", "function", "horizon", "last", "max_duration", "memo", "read", "ssr", "units")
+    __slots__ = ("dataloader_len", "function", "horizon", "last", "max_duration", "memo", "read", "ssr")
 
     def __init__(self, function: Resolved, units: tuple[TimeUnit, ...]) -> None:
-        self.units = units
-        if len(units) == 1:
-            self.function, self.read = function, _NUMBER[units[0]]
-        else:  # the counts of several units are read, remembered and handed on as one
-            readers = [_NUMBER[unit] for unit in units]
+        readers = [_COUNTER[unit] for unit in units]
+        if len(readers) == 1:
+            self.function, self.read = function, readers[0]
+        else:
             self.function = lambda packed: function(packed[0])
-            self.read = lambda timestamp: tuple(read(timestamp) for read in readers)
-        self.last: Any = None
-        self.memo: tuple[Any, float] = (None, 0.0)  # one object, so that no thread sees half of it
+            self.read = lambda timestamp: _Several(read(timestamp) for read in readers)
+        self.last: Any = object()
+        self.memo: tuple[Any, float] = (object(), 0.0)  # one object, so that no thread sees half of it
         self.horizon: Any = None
         self.max_duration: Any = object()  # no state's
         self.dataloader_len: Any = None
         self.ssr: float | None = None
-
-    def value_at(self, timestamp: Any) -> float:
-        """The value at a timestamp whose counters are times or plain numbers."""
-        now = [_COUNTER[unit](timestamp) for unit in self.units]
-        counts = tuple(getattr(time, "value", time) for time in now)
-        return float(self.function(counts if len(counts) == 1 else (counts,)))
 
 
 @runtime_checkable
@@ -111,17 +106,18 @@ class Schedule:
         ):
             plan = self._plan_of(state, ssr)
         read, function = plan.read, plan.function  # in two steps: Python calls a local name quicker than an attribute
-        try:
-            count = read(state.timestamp)
-        except AttributeError:  # a state that counts in plain numbers
-            return plan.value_at(state.timestamp)
+        now = read(state.timestamp)
         memo = plan.memo
-        if count == memo[0]:  # another parameter group of the same step
+        if now is memo[0]:  # the same immutable count: another parameter group of the same step
             return memo[1]
+        try:
+            count = now.value
+        except AttributeError:  # a state that counts in plain numbers
+            count = now
         value: float = function((count,))
-        if count == plan.last:  # there are several groups: keep the value for the third and all after it
-            plan.memo = (count, value)
-        plan.last = count
+        if now is plan.last:  # there are several groups: keep the value for the third and all after it
+            plan.memo = (now, value)
+        plan.last = now
         return value
 
     def at(self, time: Any, horizon: Any) -> float:
@@ -132,7 +128,9 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            return self._planned(horizon, None).value_at(time)
+            plan = self._planned(horizon, None)
+            now = plan.read(time)
+            return float(plan.function((getattr(now, "value", now),)))
         time = Time.from_input(time)
         count, unit = horizon.locate(_not_negative(time), scale=False)
         return float(self._planned(horizon, unit).function((count,)))
