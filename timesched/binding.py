@@ -1,15 +1,15 @@
 """Binding: writing a schedule's multiplier into the parameter groups of an optimizer.
 
-One implementation for every key of a group, and the only place that selects groups by tag or writes to them.
+One implementation for every key of a group; with slots.py the only place that selects groups by tag or writes to them.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import re
+import numbers
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,51 +19,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
 from timesched.schedule import Schedule
+from timesched.slots import Slot, known_tags, select
 from timesched.units import exact
 
 _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
-
-
-class Slot:
-    """A number in a parameter group: the value of a key, or one element of it, as in `betas[0]`."""
-
-    def __init__(self, key: str | tuple[str, int]) -> None:
-        match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", key) if isinstance(key, str) else None
-        if match:
-            key, index = match[1], match[2]
-        elif isinstance(key, tuple) and len(key) == 2:
-            key, index = key
-        else:
-            raise ValueError(f"key={key!r}: name a key of the parameter groups, as in 'lr' or 'betas[0]'.")
-        self.key = key
-        self.index = None if index is None else int(index)
-        self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
-
-    def read(self, group: Mapping[str, Any], where: str) -> Any:
-        """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
-        if self.key not in group:
-            known = ", ".join(sorted(str(key) for key in group if key != "params"))
-            raise ValueError(f"{where} has no {self.key!r} to schedule: its keys are {known}.")
-        value = group[self.key]
-        if self.index is not None:
-            if not isinstance(value, (tuple, list)) or self.index >= len(value):
-                raise ValueError(f"{where} has {self.key}={value!r}, which has no element {self.index}.")
-            value = value[self.index]
-        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
-            raise ValueError(f"{where} has {self.name}={value!r}: only a finite number can be scheduled.")
-        return value
-
-    def write(self, group: dict[str, Any], value: float) -> None:
-        """Put a number in: into the tensor that is there, or in place of the number."""
-        old = group[self.key] if self.index is None else group[self.key][self.index]
-        if isinstance(old, Tensor):
-            old.fill_(value)
-        elif self.index is None:
-            group[self.key] = value
-        else:
-            values = group[self.key]
-            group[self.key] = type(values)([*values[: self.index], value, *values[self.index + 1 :]])
 
 
 class Bound:
@@ -105,19 +64,39 @@ class Bound:
         first = "initial_" + self._slot.name
         chosen = select(groups, self.tags)
         if not chosen:
-            raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {_known_tags(groups)}.")
+            raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
+        self._refuse_taken(chosen)
         chosen = [i for i in chosen if i >= self._seen]
         bases = []
         for i in chosen:
             value = self._slot.read(groups[i], f"Parameter group {i}")
             initial = groups[i].get(first, value)
             bases.append(float(initial))
+            for j, group in enumerate(groups):
+                if (
+                    isinstance(value, Tensor)
+                    and group.get(self._slot.key) is value
+                    and j not in (*self._indices, *chosen)
+                ):
+                    raise ValueError(
+                        f"Parameter groups {i} and {j} share one tensor as {self._slot.name!r}, and only the first is "
+                        f"to be scheduled: give each group a tensor of its own."
+                    )
         for i in chosen:
             value = self._slot.read(groups[i], f"Parameter group {i}")
             groups[i].setdefault(first, value.clone() if isinstance(value, Tensor) else value)
         self._indices += chosen
         self._bases += bases
         self._seen = len(groups)
+
+    def _refuse_taken(self, chosen: list[int]) -> None:
+        for other in (ref() for ref in _bound.get(self.optimizer, [])):
+            both = set() if other in (None, self) else set(chosen).intersection(other._indices)
+            if both and other.key == self.key:  # type: ignore[union-attr]
+                raise ValueError(
+                    f"{self.key!r} of parameter group {min(both)} is bound already: bind the list of both schedules, "
+                    f"which multiplies them, or call unbind() on the first."
+                )
 
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step."""
@@ -139,8 +118,8 @@ class Bound:
         """Write the value of this moment. Call it after the optimizer's step and the clock's tick."""
         if epoch is not None:
             raise ValueError(f"step({epoch}): a schedule follows its clock; set the clock's timestamp instead.")
-        self.last_epoch += 1
         self._put(self._multiplier())
+        self.last_epoch += 1
 
     def get_last_value(self) -> list[float | Tensor]:
         """The value in each selected group; a tensor is a copy."""
@@ -151,6 +130,9 @@ class Bound:
     def unbind(self) -> None:
         """Let another schedule be bound to the same number; the groups keep their present values."""
         _bound[self.optimizer] = [ref for ref in _bound.get(self.optimizer, []) if ref() not in (None, self)]
+        if self._clock is not None:
+            self._clock.forget(self)
+            self._clock = None
 
     def state_dict(self) -> dict[str, Any]:
         """The key, the initial values, and the number of steps."""
@@ -163,7 +145,7 @@ class Bound:
         loaded in any order. Raises `ValueError` when the state is of another key or number of groups, or holds no
         finite numbers; nothing is changed then.
         """
-        missing = {"key", "base", "last_epoch"} - set(state_dict)
+        missing = {"key", "base", "last_epoch"} - set(state_dict or ())
         if missing:
             raise ValueError(f"The state lacks {', '.join(sorted(missing))}: it is not of a bound schedule.")
         key, base, count = state_dict["key"], state_dict["base"], state_dict["last_epoch"]
@@ -172,7 +154,9 @@ class Bound:
         if len(base) != len(self._bases):
             raise ValueError(f"The state has {len(base)} parameter groups, and {len(self._bases)} are bound here.")
         bases = [float(exact(value, f"the initial {key}")) for value in base]
-        self.last_epoch = int(exact(count, "last_epoch"))
+        if type(count) is not int or count < 0:
+            raise ValueError(f"last_epoch={count!r} counts steps: it is a whole number, 0 or more.")
+        self.last_epoch = count
         self._bases = bases
         if self._clock is not None:
             self.refresh()
@@ -180,6 +164,10 @@ class Bound:
 
 class BoundLR(Bound, LambdaLR):
     """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step."""
+
+    @property
+    def _last_lr(self) -> list[float | Tensor]:  # type: ignore[override]  # as torch's, for those who look
+        return self.get_last_value()
 
     @property
     def base_lrs(self) -> list[float]:  # type: ignore[override]
@@ -199,6 +187,10 @@ class BoundLR(Bound, LambdaLR):
         """The learning rate of this moment for each selected group."""
         factor = self._multiplier()
         return [base * factor for base in self._bases]
+
+
+class _CompiledLR(BoundLR):
+    """What `compile_composer_scheduler` made: the next one takes its place."""
 
 
 def bind(
@@ -231,19 +223,12 @@ def bind(
     slot = Slot(key)
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: pass the optimizer to schedule.")
-    taken = set(select(optimizer.param_groups, tags))
-    alive = [bound for ref in _bound.get(optimizer, []) if (bound := ref()) is not None]
-    for other in alive:
-        both = taken.intersection(other._indices)
-        if other.key == slot.name and both:
-            raise ValueError(
-                f"{slot.name!r} of parameter group {min(both)} is bound already: bind the list of both schedules, "
-                f"which multiplies them, or call unbind() on the first."
-            )
+    if not hasattr(clock, "timestamp"):
+        raise TypeError(f"{clock!r} is no clock: pass a Clock, or a state with timestamp and max_duration.")
     several = isinstance(scheduler, Sequence) and not isinstance(scheduler, str)
     multiplier = _product([_adapted(s, clock, ssr) for s in (scheduler if several else [scheduler])])
     bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, optimizer, key, tags)
-    _bound[optimizer] = [weakref.ref(each) for each in (*alive, bound)]
+    _register(bound)
     if isinstance(clock, Clock):
         bound._clock = clock
         clock.notify(bound)
@@ -256,26 +241,21 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     Raises `NotImplementedError` when the state has several optimizers, and `ValueError` when the schedule is a
     function of `(state)` alone and `ssr` is not 1.0.
     """
-    optimizers = list(state.optimizers)
+    optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
     if len(optimizers) != 1:
         raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule drives one: use bind().")
-    return BoundLR(_adapted(scheduler, state, ssr), optimizers[0])
+    for ref in _bound.get(optimizers[0], []):
+        earlier = ref()
+        if isinstance(earlier, _CompiledLR):  # a Trainer compiles again for a second fit, and drops the first
+            earlier.unbind()
+    compiled: LambdaLR = _register(_CompiledLR(_adapted(scheduler, state, ssr), optimizers[0]))
+    return compiled
 
 
-def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
-    """The indices of the groups that carry one of `tags`: None takes all, and a None among them the untagged."""
-    if tags is None:
-        return list(range(len(list(groups))))
-    wanted = _tags(tags)
-    return [i for i, group in enumerate(groups) if (_tags(group.get("tags")) or {None}) & wanted]
-
-
-def _tags(tags: Any) -> set[Any]:
-    return {tags} if isinstance(tags, str) else set(tags or ())
-
-
-def _known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(sorted({repr(tag) for group in groups for tag in _tags(group.get("tags"))})) or "none"
+def _register(bound: Any) -> Any:
+    alive = [ref for ref in _bound.get(bound.optimizer, []) if ref() is not None]
+    _bound[bound.optimizer] = [*alive, weakref.ref(bound)]
+    return bound
 
 
 def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[], float]:
@@ -283,15 +263,24 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[
     if not callable(scheduler):
         raise TypeError(f"{scheduler!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
     ratio = getattr(state, "ssr", None) if ssr is None else ssr
-    if len(inspect.signature(scheduler).parameters) == 1:
+    if isinstance(scheduler, Schedule):
+        return partial(scheduler.__call__, state, 1.0 if ratio is None else ratio)  # a method is quicker to call
+    try:
+        inspect.signature(scheduler).bind(state, 1.0)
+    except TypeError:
         if ratio not in (None, 1):
             raise ValueError(
                 f"{scheduler!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
                 f"let it take (state, ssr)."
-            )
-        return partial(scheduler, state)
-    call = scheduler.__call__ if isinstance(scheduler, Schedule) else scheduler  # a method is quicker to call
-    return partial(call, state, 1.0 if ratio is None else ratio)
+            ) from None
+        return lambda: _multiplier(scheduler(state), scheduler)
+    return lambda: _multiplier(scheduler(state, 1.0 if ratio is None else ratio), scheduler)
+
+
+def _multiplier(value: Any, scheduler: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{scheduler!r} returned {value!r}: a schedule returns a finite number.")
+    return float(value)
 
 
 def _product(factors: list[Callable[[], float]]) -> Callable[[], float]:

@@ -51,12 +51,20 @@ class Clock:
         )
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
-        assert self.horizon.max_duration is not None
-        self.max_duration: Time[Any] = self.horizon.max_duration
-        self.ssr = self.horizon.ssr
         self.timestamp = Timestamp()
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @property
+    def max_duration(self) -> Time[Any]:
+        """The (scaled) length of the run."""
+        assert self.horizon.max_duration is not None
+        return self.horizon.max_duration
+
+    @property
+    def ssr(self) -> float:
+        """The scale-schedule ratio."""
+        return self.horizon.ssr
 
     @property
     def dataloader_len(self) -> int | None:
@@ -66,12 +74,12 @@ class Clock:
     @property
     def done(self) -> bool:
         """Whether the run has reached its (scaled) length."""
-        return self.timestamp >= self.max_duration
+        return self.horizon.progress(self.timestamp) >= 1
 
     @property
     def fraction(self) -> float:
         """The fraction of the run that is done, from 0.0; past 1.0 when the last batch went beyond the end."""
-        return float(self.timestamp.get(self.max_duration.unit).exact / self.max_duration.exact)
+        return float(self.horizon.progress(self.timestamp))
 
     def tick(
         self,
@@ -128,9 +136,19 @@ class Clock:
         for listener in list(self._listeners):
             listener.refresh()
 
+    def __getstate__(self) -> dict[str, Any]:  # a copy has listeners of its own, and time goes on from then
+        return {"horizon": self.horizon, "timestamp": self.timestamp}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet())
+
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
         self._listeners.add(listener)
+
+    def forget(self, listener: Any) -> None:
+        """Undo `notify`."""
+        self._listeners.discard(listener)
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
         if given is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from timesched.phases import Frame, Resolved
+from timesched.phases import Counts, Frame, Resolved
 from timesched.schedule import Schedule
 
 
@@ -37,4 +36,11 @@ class ProductScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         factors = [schedule.resolve(frame) for schedule in self.schedules]
-        return lambda counts: math.prod(factor(counts) for factor in factors)
+
+        def product(counts: Counts) -> Any:
+            value: Any = 1.0
+            for factor in factors:
+                value = value * factor(counts)
+            return value
+
+        return product

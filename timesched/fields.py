@@ -9,6 +9,7 @@ from typing import Any
 from timesched.timevalue import Time
 from timesched.units import TimeError, exact
 
+_LARGEST = 10**300
 _REQUIRED: Any = dataclasses.MISSING
 
 
@@ -48,10 +49,9 @@ def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | N
         if (least is not None and given < least) or (above is not None and given <= above):
             rule = f"at least {least}" if least is not None else f"more than {above}"
             raise TimeError(f"{name}={value!r}: it has to be {rule}.")
-        try:
-            return float(given)
-        except OverflowError:
-            raise TimeError(f"{name}={str(value)[:40]}: it is too large for a float.") from None
+        if not -_LARGEST <= given <= _LARGEST:
+            raise TimeError(f"{name}={str(value)[:40]}: it has to lie within +-1e300, so that differences are floats.")
+        return float(given)
 
     return _field(read, default)
 

@@ -93,10 +93,14 @@ class Horizon:
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratio = getattr(state, "ssr", None)
-        if ssr is not None and ratio is not None and exact(ssr) != exact(ratio):
+        if ssr is not None and ratio is not None and float(exact(ssr)) != float(exact(ratio)):
             raise ValueError(f"ssr={ssr} contradicts the state's own ratio {ratio}: pass None, or the same ratio.")
         if isinstance(own, Horizon):
             return own
+        if not hasattr(state, "max_duration") or not hasattr(state, "dataloader_len"):
+            raise TypeError(
+                f"{state!r} is no run: pass a Horizon, a Clock, or a state with timestamp and max_duration."
+            )
         ratio = next((r for r in (ssr, ratio) if r is not None), 1.0)
         batches = state.dataloader_len
         horizon = object.__new__(cls)
@@ -123,13 +127,14 @@ class Horizon:
         """Tokens in one sample, or None."""
         return self._rates[2]
 
-    def locate(self, time: Time[Any], scale: bool = True) -> tuple[Exact, TimeUnit]:
+    def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
         """Where a time of a schedule lies on this run: an exact count, and the unit whose counter reaches it.
 
         `dur` follows the run's length, and is in its unit; an epoch is counted in batches if its length is known. The
         ratio stretches every other time, unless `scale` is False. Raises `ValueError` for a `dur` when the run's
         length is not known.
         """
+        time = Time.from_input(time)
         if time.unit is TimeUnit.DURATION:
             if self._length is None:
                 raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
@@ -143,6 +148,7 @@ class Horizon:
 
         Raises `ValueError` naming the first rate that is missing, or saying that none can exist.
         """
+        old, new = TimeUnit(old), TimeUnit(new)
         if old is new or count == 0:
             return count
         if old not in _CHAIN or new not in _CHAIN:
@@ -176,6 +182,18 @@ class Horizon:
             whole, last = self._length
             return Time(Fraction(self.change(count, own, last)) / whole, unit)
         return Time(self.change(count, own, unit), unit)
+
+    def progress(self, timestamp: Any) -> Exact:
+        """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
+
+        A run in epochs is measured in batches if the length of an epoch is known, and is over, too, once its last
+        epoch was ended early. Raises `ValueError` when the length of the run is not known.
+        """
+        if self._length is None or self.max_duration is None:
+            raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
+        ends = {self._length, (self.max_duration.exact, self.max_duration.unit)}
+        done = [Fraction(Time.from_input(timestamp.get(unit.value)).exact) / end if end else 1 for end, unit in ends]
+        return done[0] if len(done) == 1 else max(done)
 
     def falls_short(self, time: Time[Any] | str) -> bool:
         """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
@@ -217,9 +235,11 @@ class Horizon:
 
 def positive(value: Any, what: str) -> Exact:
     """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
-    number = exact(value, what)
-    if number <= 0:
-        raise ValueError(f"{what} is {value!r}: it has to be more than 0.")
+    number = exact(getattr(value, "value", value), what)  # Composer gives the length of an epoch as a time
+    if not Fraction(1, 10**300) <= number <= 10**300:
+        raise ValueError(
+            f"{what} is {str(value)[:40]}: it has to be more than 0, and neither below 1e-300 nor above 1e300."
+        )
     return number
 
 

@@ -80,6 +80,11 @@ def log1p(x: Value) -> Value:
     return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
 
 
+def exp(x: Value) -> Value:
+    """`e ** x`."""
+    return torch.exp(x) if isinstance(x, Tensor) else math.exp(x)
+
+
 def expm1(x: Value) -> Value:
     """`exp(x) - 1`."""
     return torch.expm1(x) if isinstance(x, Tensor) else math.expm1(x)

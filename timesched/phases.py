@@ -25,6 +25,7 @@ Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
 
 _INT64_MAX = 2**63 - 1
+_SMALLEST = 5e-324  # the smallest float above 0
 
 
 class Mark:
@@ -67,7 +68,7 @@ class Span:
         self._weights = (int(a * d), int(b * d), d if length > 0 else 0)
         self._start = _split(start)
         self._end = _split(start + length)
-        self._length = float(length) if length > 0 else 0.0
+        self._length = max(nearest(length), _SMALLEST)
 
     def done(self, counts: Counts, limit: bool = True) -> Value:
         """The fraction done; past 1 as well without `limit`."""
@@ -83,7 +84,7 @@ class Span:
             x = float((a * count - b) / d)
         else:
             whole, part = self._start
-            x = (ops.real(count - whole) - part if whole or part else ops.real(count)) / self._length
+            x = (_minus(count, whole) - part if whole or part else ops.real(count)) / self._length
         return ops.clip(x) if limit else x
 
     def left(self, counts: Counts) -> Value:
@@ -95,7 +96,7 @@ class Span:
         if type(count) is int or isinstance(count, Fraction):
             return ops.clip(float((d + b - a * count) / d))
         whole, part = self._end
-        return ops.clip((ops.real(whole - count) + part) / self._length)
+        return ops.clip((part - _minus(count, whole)) / self._length)
 
 
 class Period:
@@ -114,7 +115,7 @@ class Period:
         if type(count) is int or isinstance(count, Fraction):
             return count * self._q // self._p
         if self._in_int64(count):
-            return torch.div(count * self._q, self._p, rounding_mode="floor")
+            return self._divide(count)[0]
         count = ops.real(count)
         p, q = self._ratio
         n = ops.floor(count * q / p)  # may be one off: the quotients below are the periods' ends, rounded once
@@ -127,13 +128,30 @@ class Period:
         if type(count) is int or isinstance(count, Fraction):
             return float(count * self._q % self._p / self._p)
         if self._in_int64(count):
-            return ops.real(torch.remainder(count * self._q, self._p)) / self._p
+            return ops.real(self._divide(count)[1]) / self._p
         p, q = self._ratio
         return ops.clip((ops.real(count) * q - self.complete(counts) * p) / p)
 
     def _in_int64(self, count: Value) -> bool:
-        whole = isinstance(count, Tensor) and not count.is_floating_point()
-        return whole and self._q <= 1024 and self._p <= _INT64_MAX  # counts below 2**53 then cannot overflow
+        fits = max(self._p, self._q) < 2**61 or (self._q == 1 and self._p <= _INT64_MAX)
+        return fits and isinstance(count, Tensor) and not count.is_floating_point()
+
+    def _divide(self, count: Tensor) -> tuple[Tensor, Tensor]:
+        """`count * q` divided by `p`, and the remainder: exactly, by long division, as the product may overflow."""
+        n, left = torch.div(count, self._p, rounding_mode="floor"), torch.remainder(count, self._p)
+        if self._q == 1:
+            return n, left
+        base = 2**62 // self._p
+        digits, q = [], self._q
+        while q:
+            q, digit = divmod(q, base)
+            digits.append(digit)
+        high, rest = torch.zeros_like(left), torch.zeros_like(left)
+        for digit in reversed(digits):
+            part = rest * base + left * digit
+            high = high * base + torch.div(part, self._p, rounding_mode="floor")
+            rest = torch.remainder(part, self._p)
+        return n * self._q + high, rest
 
 
 class Milestones:
@@ -232,4 +250,9 @@ def nearest(count: Exact) -> float:
 def _split(count: Exact) -> tuple[int | float, float]:
     """A whole number and the rest, so that subtracting the first from an int64 count is exact."""
     whole = math.floor(count)
-    return (whole if abs(whole) <= _INT64_MAX else float(whole)), float(count - whole)
+    return (whole if abs(whole) <= _INT64_MAX else nearest(whole)), float(count - whole)
+
+
+def _minus(count: Value, whole: int | float) -> Value:
+    """`count - whole` in double precision: exact before it is rounded, where both are int64."""
+    return ops.real(count - whole) if type(whole) is int else ops.real(count) - whole

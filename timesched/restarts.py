@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,12 +23,12 @@ _TABLE = 4096  # cycles whose starts are kept; with a growth of 1.02 or more the
 class Cycles:
     """Growing or shrinking cycles of a counter: the fraction of the current one that is done, in [0, 1).
 
-    The starts of the first 4096 cycles are exact, in a table that is searched. Past the table, where only a growth
-    within 2 % of 1 gets, they come from the closed form of the geometric sum in float64, compared with the count.
-    Shrinking cycles end at `limit`, the sum of them all.
+    The starts of the first 4096 cycles are in a table that is searched. Past the table, where only a growth within 2 %
+    of 1 gets, they come from the closed form of the geometric sum: exactly for an int or a Fraction, and for floats and
+    tensors in float64, to 1e-5 of the value. Shrinking cycles end at `limit`, the sum of them all.
     """
 
-    __slots__ = ("_excess", "_log", "_nears", "_starts", "_steps", "_tables", "limit", "slot")
+    __slots__ = ("_excess", "_growth", "_log", "_nears", "_starts", "_steps", "_tables", "limit", "slot")
 
     def __init__(self, slot: int, length: Exact, growth: Fraction) -> None:
         if length < _SHORTEST:
@@ -44,8 +43,9 @@ class Cycles:
             self._steps.append(step)
             start += step
             step = step * growth.numerator // growth.denominator
+        self._growth = growth
         self._excess = float(growth - 1)
-        self._log = math.log1p(self._excess) if self._is_cut else 0.0
+        self._log = math.log(growth) if self._excess < -0.5 else math.log1p(self._excess)
         self._nears = [nearest(Fraction(start, _ONE)) for start in self._starts]
         self._tables = (
             torch.tensor([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts]),
@@ -55,33 +55,53 @@ class Cycles:
             torch.tensor([step / _ONE for step in self._steps], dtype=torch.float64),
         )
 
-    @property
-    def _is_cut(self) -> bool:
-        return len(self._starts) == _TABLE
-
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done, for counts below the limit."""
         count = counts[self.slot]
-        x = self._in_tensor(count) if isinstance(count, Tensor) else self._in_number(count)
-        return ops.clip(self._past_table(x) if self._is_cut else x)
+        if type(count) is int or isinstance(count, Fraction):
+            return ops.clip(self._exactly((count.numerator << _BITS) // count.denominator))
+        if isinstance(count, Tensor):
+            firsts, nears, whole, part, step = (table.to(count.device) for table in self._tables)
+            i = torch.bucketize(count, nears if count.is_floating_point() else firsts, right=True) - 1
+            x = (ops.real(count - torch.take(whole, i)) - torch.take(part, i)) / torch.take(step, i)
+        else:
+            k = bisect_right(self._nears, count) - 1
+            x = (count - (self._starts[k] >> _BITS) - self._starts[k] % _ONE / _ONE) / (self._steps[k] / _ONE)
+        return ops.clip(self._past_table(x) if len(self._starts) == _TABLE else x)
 
-    def _in_number(self, count: Any) -> float:
-        exact = Fraction(count)
-        scaled = (exact.numerator << _BITS) // exact.denominator
-        i = (bisect_right(self._nears, count) if type(count) is float else bisect_right(self._starts, scaled)) - 1
-        return (scaled - self._starts[i]) / self._steps[i]
+    def _exactly(self, scaled: int) -> float:
+        i = bisect_right(self._starts, scaled) - 1
+        left, step = scaled - self._starts[i], self._steps[i]
+        if left >= step:  # past the table: from its last cycle on, by the same closed form, in whole numbers
+            over = Fraction(left, step) * (self._growth - 1)  # growth ** n, the length of the cycle, less 1
+            near = math.log1p(over) if over > -0.5 else math.log(max(1 + over, Fraction(1, 1 << 2 * _BITS)))
+            n = max(0, math.floor(near / self._log))
+            first, end = self._sum_exactly(n, step), self._sum_exactly(n + 1, step)
+            while first > left:
+                n, first, end = n - 1, self._sum_exactly(n - 1, step), first
+            while first < end <= left:
+                n, first, end = n + 1, end, self._sum_exactly(n + 2, step)
+            left, step = left - first, max(end - first, 1)
+        return left / step
 
-    def _in_tensor(self, count: Tensor) -> Value:
-        firsts, nears, whole, part, step = (table.to(count.device) for table in self._tables)
-        i = torch.bucketize(count, nears if count.is_floating_point() else firsts, right=True) - 1
-        return (ops.real(count - whole[i]) - part[i]) / step[i]
+    def _sum_exactly(self, n: int, step: int) -> int:
+        """The length of `n` cycles of which the first lasts `step`, by squaring: to 2**-400 of it."""
+        power, base, left = 1 << 2 * _BITS, (self._growth.numerator << 2 * _BITS) // self._growth.denominator, n
+        while left:
+            if left & 1:
+                power = power * base >> 2 * _BITS
+            base = base * base >> 2 * _BITS
+            left >>= 1
+        over = self._growth - 1
+        return step * (power - (1 << 2 * _BITS)) * over.denominator // over.numerator >> 2 * _BITS
 
     def _past_table(self, x: Value) -> Value:
         """`x` counts lengths of the table's last cycle from its start: below 1 it is the fraction done already."""
-        n = ops.floor(ops.log1p(x * self._excess) / self._log)
+        over = ops.between(x * self._excess, -1.0 + 2.0**-53, math.inf)  # at the limit the logarithm ends
+        n = ops.floor(ops.log1p(over) / self._log)
         n = ops.where(self._sum(n + 1.0) <= x, n + 1.0, n)
         n = ops.where(self._sum(n) > x, n - 1.0, n)
-        later = (x - self._sum(n)) / (ops.expm1(n * self._log) + 1.0)
+        later = (x - self._sum(n)) / ops.exp(n * self._log)
         return ops.where(x < 1.0, x, later)
 
     def _sum(self, n: Value) -> Value:

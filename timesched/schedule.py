@@ -155,6 +155,7 @@ class Schedule:
     def _plan_of(self, state: Any, ssr: float | None) -> _Plan:
         """The resolution for a state; kept for the next call, together with what it depends on."""
         horizon = getattr(state, "horizon", None)
+        horizon = horizon if isinstance(horizon, Horizon) else None
         plan = self._plan
         if horizon is not None and plan.horizon is horizon and (ssr is None or ssr == horizon.ssr):
             return plan
@@ -166,17 +167,14 @@ class Schedule:
         return plan
 
     def _planned(self, horizon: Horizon, unit: TimeUnit | None) -> _Plan:
-        plans = self._plans
-        if plans is None:
-            plans = {}
-            object.__setattr__(self, "_plans", plans)
+        plans = self._plans or {}
         plan = plans.get((horizon, unit))
         if plan is None:
             frame = Frame(horizon, unit)
             function = self.resolve(frame)
-            while len(plans) >= _KEPT:
-                del plans[next(iter(plans))]
-            plan = plans[horizon, unit] = _Plan(function, tuple(frame.units))
+            plan = _Plan(function, tuple(frame.units))
+            recent = dict(list(plans.items())[1 - _KEPT :])  # a new dictionary: another thread may be reading the old
+            object.__setattr__(self, "_plans", {**recent, (horizon, unit): plan})
         return plan
 
     def _key(self) -> tuple[Any, ...]:
@@ -201,6 +199,8 @@ def _curve(function: Resolved) -> Callable[[Any], Any]:
     def value(count: Any) -> Any:
         if not isinstance(count, Tensor):
             return float(function((_count(count),)))
+        if count.dtype is torch.bool or count.is_complex():
+            raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
         if double.numel() > _PIECE and double.device.type == "cpu" and not torch.compiler.is_compiling():
             pieces = torch.split(double.reshape(-1), _PIECE)

@@ -215,8 +215,8 @@ def _checked(name: str, value: Any) -> Any:
     """The value of a field, as a Time of the field's unit or a timedelta; refused where it is neither."""
     unit = _COUNTERS.get(name)
     if unit is None:
-        if not isinstance(value, datetime.timedelta):
-            raise TimeError(f"{name}={value!r} is not a datetime.timedelta, as a wall-clock duration has to be.")
+        if not isinstance(value, datetime.timedelta) or value < _NONE:
+            raise TimeError(f"{name}={value!r} is not a datetime.timedelta of 0 or more, as a wall-clock duration is.")
         return value
     time = value if type(value) is Time else Time.from_input(value, unit)
     if time.unit is not unit:

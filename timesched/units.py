@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -48,7 +48,7 @@ class TimeUnit(Enum):
     def _missing_(cls, value: object) -> TimeUnit:
         if isinstance(value, Enum) and type(value).__name__ == cls.__name__:
             value = value.value
-        if isinstance(value, str):
+        if isinstance(value, str) and value.isascii():
             wanted = value.lower()
             for unit in cls:
                 if wanted in (unit._value_, unit._name_.lower()):
@@ -104,9 +104,12 @@ UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 # Underscores stand between digits only, as in Python's own literals; [0-9] keeps other scripts' digits out.
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?"
-_TEXT = re.compile(rf"({_NUMBER})(?:/({_DIGITS}))?({'|'.join(unit.value for unit in TimeUnit)})", re.IGNORECASE)
+_TEXT = re.compile(
+    rf"({_NUMBER})(?:/({_DIGITS}))?({'|'.join(unit.value for unit in TimeUnit)})", re.IGNORECASE | re.ASCII
+)
 _PART = rf"{_DIGITS}(?:\.{_DIGITS})?"
-_WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART})s)?", re.IGNORECASE)
+_WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART})s)?", re.IGNORECASE | re.ASCII)
+_LONGEST = 1000
 _EXPONENTS = range(-330, 309)  # those of a double: a text of ten characters must not ask for gigabytes of digits
 
 
@@ -125,6 +128,8 @@ def exact(value: Any, what: str = "a time") -> Exact:
         raise TimeError(f"{value!r} is a {type(value).__name__}, and {what} is a number: pass an int or a float.")
     if isinstance(value, numbers.Rational):
         return _whole(Fraction(int(value.numerator), int(value.denominator)))
+    if isinstance(value, Decimal):
+        return _whole(_decimal(value, str(value)))
     if not math.isfinite(value):
         raise TimeError(f"{value!r} is not a finite number, as {what} has to be.")
     return _whole(Fraction(str(value)))  # str, not repr: numpy's repr carries the type's name
@@ -140,6 +145,8 @@ def parse(text: str) -> tuple[Exact, TimeUnit]:
     """
     if not isinstance(text, str):
         raise TimeError(f"{text!r} is a {type(text).__name__}, not a time text such as '10ba' or '0.3dur'.")
+    if len(text) > _LONGEST:
+        raise TimeError(f"'{text[:20]}...' has {len(text)} characters: a time has at most {_LONGEST}.")
     clock = _WALL_CLOCK.fullmatch(text)
     if clock is not None and any(clock.groups()[1:]):
         hours, minutes, seconds = (_decimal(part or "0", text) for part in clock.groups()[1:])
@@ -176,11 +183,15 @@ def _whole(value: Fraction) -> Exact:
     return value.numerator if value.denominator == 1 else value
 
 
-def _decimal(digits: str, text: str) -> Fraction:
-    number = Decimal(digits)
-    if number and "e" in digits.lower() and number.adjusted() not in _EXPONENTS:
-        raise TimeError(f"{text[:40]!r} is out of range: a number with an exponent lies between 1e-330 and 1e308.")
-    return Fraction(number)
+def _decimal(digits: str | Decimal, text: str) -> Fraction:
+    try:
+        number = Decimal(digits)
+        scaled = isinstance(digits, Decimal) or "e" in digits.lower()
+        if number.is_finite() and not (number and scaled and number.adjusted() not in _EXPONENTS):
+            return Fraction(number)
+    except InvalidOperation:  # an exponent that no Decimal can hold
+        pass
+    raise TimeError(f"{text[:40]!r} is out of range: a number with an exponent lies between 1e-330 and 1e308.")
 
 
 def _why_unreadable(text: str) -> str:

@@ -107,6 +107,9 @@ def test_numbers_stand_for_times_of_the_same_unit():
         *[(value, "ba") for value in (float("nan"), float("inf"), True, None, "3", [3], 1j, np.bool_(True), 0.5)],
         *[(Fraction(1, 3), unit) for unit in COUNTS],
         (10**400, "dur"),
+        (Decimal("1e-99999999"), "dur"),
+        (Decimal("sNaN"), "ba"),
+        (3, "to\u212a"),
         (3, "batches"),
         (3, None),
     ],
@@ -134,6 +137,10 @@ BAD_TEXTS = [
     "1_ba",
 ]
 BAD_TEXTS += [
+    "5to\u212a",
+    "90\u017f",
+    "0e99999999999999999999ba",
+    "1" * 1001 + "ba",
     "3x",
     "1e400tok",
     "1e-400dur",

@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import io
 import warnings
 from types import SimpleNamespace
 
@@ -13,7 +12,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched import (
     Clock,
     ConstantScheduler,
-    CosineAnnealingWithWarmupScheduler,
     LinearScheduler,
     MultiStepScheduler,
     Timestamp,
@@ -136,75 +134,6 @@ def test_refused_before_anything_changes(arguments, words):
     assert optimizer.state_dict() == before
 
 
-def loop(optimizer, clock, scheduler, until):
-    while clock.timestamp.batch < until:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.grad = torch.sin(p.detach() + clock.timestamp.batch.value)
-        optimizer.step()
-        clock.tick(samples=4, tokens=clock.timestamp.batch.value % 3 + 1)
-        scheduler.step()
-
-
-def build(tensor):
-    optimizer = torch.optim.AdamW(parameters(2), lr=torch.tensor(0.1) if tensor else 0.1)
-    clock = Clock("40tok")
-    return optimizer, clock, bind(CosineAnnealingWithWarmupScheduler("0.2dur"), optimizer, clock)
-
-
-@pytest.mark.parametrize("tensor", [False, True])
-@pytest.mark.parametrize("order", ["ocs", "osc", "cos", "cso", "soc", "sco"])
-def test_resuming_in_any_order_of_loads_is_exact(tensor, order, tmp_path):
-    whole = build(tensor)
-    loop(*whole, until=20)
-    half = build(tensor)
-    loop(*half, until=7)
-    torch.save({"o": half[0].state_dict(), "c": half[1].state_dict(), "s": half[2].state_dict()}, tmp_path / "run.pt")
-    saved = torch.load(tmp_path / "run.pt", weights_only=True)
-    resumed = build(tensor)
-    for p, q in zip(half[0].param_groups[0]["params"], resumed[0].param_groups[0]["params"]):
-        q.data.copy_(p.data)
-    parts = dict(zip("ocs", resumed))
-    for each in order:
-        parts[each].load_state_dict(saved[each])
-    assert resumed[0].param_groups[0]["lr"] == half[0].param_groups[0]["lr"]
-    loop(*resumed, until=20)
-    for p, q in zip(whole[0].param_groups[0]["params"], resumed[0].param_groups[0]["params"]):
-        assert torch.equal(p, q)
-    assert whole[2].get_last_lr() == resumed[2].get_last_lr() and resumed[2].last_epoch == 20
-
-
-def test_binding_after_the_optimizer_was_loaded_keeps_the_initial_rate():
-    optimizer, clock, scheduler = build(False)
-    loop(optimizer, clock, scheduler, until=7)
-    fresh = torch.optim.AdamW(parameters(2), lr=0.1)
-    fresh.load_state_dict(optimizer.state_dict())
-    later = Clock("40tok")
-    later.load_state_dict(clock.state_dict())
-    assert bind(CosineAnnealingWithWarmupScheduler("0.2dur"), fresh, later).get_last_lr() == scheduler.get_last_lr()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"key": "weight_decay"}, "is of 'weight_decay'"),
-        ({"base": [1.0, 2.0]}, "2 parameter groups, and 1"),
-        ({"base": [float("nan")]}, "not a finite number"),
-        ({"last_epoch": None}, "a number"),
-    ],
-)
-def test_a_state_that_does_not_fit_changes_nothing(change, words):
-    scheduler = build(False)[2]
-    before = scheduler.state_dict()
-    with pytest.raises(ValueError, match=words):
-        scheduler.load_state_dict(before | change)
-    with pytest.raises(ValueError, match="lacks"):
-        scheduler.load_state_dict({"last_epoch": 3})
-    assert scheduler.state_dict() == before and set(before) == {"key", "base", "last_epoch"}
-    with pytest.raises(ValueError, match="follows its clock"):
-        scheduler.step(3)
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_nothing_is_patched_onto_step(when):
     """The optimizer's step is untouched, so compiling it before or after binding works, and warns of nothing."""
@@ -250,15 +179,7 @@ def test_compile_composer_scheduler_wants_one_optimizer():
     scheduler = compile_composer_scheduler(LinearScheduler(), clock)
     clock.tick()
     scheduler.step()
-    assert type(scheduler).__mro__[2] is LambdaLR and scheduler.get_last_lr() == [0.75]
-
-
-def test_state_of_a_saved_scheduler_is_plain():
-    scheduler = build(True)[2]
-    file = io.BytesIO()
-    torch.save(scheduler.state_dict(), file)
-    file.seek(0)
-    assert torch.load(file, weights_only=True) == {"key": "lr", "base": [pytest.approx(0.1)], "last_epoch": 0}
+    assert isinstance(scheduler, LambdaLR) and scheduler.get_last_lr() == [0.75]
 
 
 def test_the_ratio_of_a_state_that_has_none():
@@ -267,3 +188,70 @@ def test_the_ratio_of_a_state_that_has_none():
     assert bind(LinearScheduler(t_max="16ba"), optimizer, state, ssr=0.5).get_last_lr() == [0.5]
     with pytest.raises(ValueError, match="contradicts"):
         bind(LinearScheduler(), optimizer, Clock("8ba"), key="momentum", ssr=0.5)
+
+
+def test_a_group_that_two_bindings_would_take_is_refused():
+    optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {"tags": "y"}), lr=1.0), Clock("4ba")
+    one, two = (bind(LinearScheduler(), optimizer, clock, tags=tag) for tag in "xy")
+    optimizer.add_param_group({"params": parameters(), "tags": ["x", "y"]})
+    one.step()
+    with pytest.raises(ValueError, match="parameter group 2 is bound already"):
+        two.step()
+    clock.optimizers = [torch.optim.SGD(parameters(), lr=1.0)]
+    first = compile_composer_scheduler(LinearScheduler(), clock)
+    second = compile_composer_scheduler(ConstantScheduler(0.5), clock)  # as a Trainer does at a second fit
+    with pytest.raises(ValueError, match="bound already"):
+        bind(LinearScheduler(), clock.optimizers[0], clock)
+    assert first is not second and second.get_last_lr() == [0.5]
+
+
+def test_an_unbound_schedule_writes_no_more():
+    optimizer, clock = torch.optim.SGD(parameters(), lr=1.0), Clock("4ba")
+    first = bind(LinearScheduler(), optimizer, clock)
+    first.unbind()
+    second = bind(ConstantScheduler(0.5), optimizer, clock)
+    clock.load_state_dict(clock.state_dict())
+    assert second.get_last_lr() == [0.5]
+
+
+def test_a_tensor_that_groups_share_is_not_scheduled_for_one_of_them():
+    shared = torch.tensor(1.0)
+    optimizer = torch.optim.SGD(groups({"tags": "x"}, {}), lr=shared)
+    if optimizer.param_groups[0]["lr"] is optimizer.param_groups[1]["lr"]:
+        with pytest.raises(ValueError, match="groups 0 and 1 share one tensor as 'lr'"):
+            bind(LinearScheduler(0.5), optimizer, Clock("4ba"), tags="x")
+    bind(LinearScheduler(0.5), optimizer, Clock("4ba"))
+    assert [float(group["lr"]) for group in optimizer.param_groups] == [0.5, 0.5]
+    whole = torch.optim.SGD(parameters(), lr=torch.tensor(1))
+    with pytest.raises(ValueError, match="a tensor of floats"):
+        bind(LinearScheduler(), whole, Clock("4ba"))
+
+
+@pytest.mark.parametrize("value", [None, "1", float("nan"), 1j, True, torch.tensor(1.0)])
+def test_what_is_no_multiplier_is_refused(value):
+    optimizer = torch.optim.SGD(parameters(), lr=1.0)
+    with pytest.raises(ValueError, match="a schedule returns a finite number"):
+        bind(lambda state: value, optimizer, Clock("4ba"))
+    assert "initial_lr" not in optimizer.param_groups[0] and optimizer.param_groups[0]["lr"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "function", [lambda s, *, ssr=1.0: 0.5, lambda s, **k: 0.5, lambda *a: 0.5, lambda s, ssr=1.0, k=3: 0.5]
+)
+def test_functions_of_every_signature(function):
+    assert bind(function, torch.optim.SGD(parameters(), lr=1.0), Clock("4ba")).get_last_lr() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"tags": 5}, ValueError),
+        ({"key": ("betas", -1)}, ValueError),
+        ({"clock": None}, TypeError),
+        ({"clock": "4ba"}, TypeError),
+    ],
+)
+def test_more_that_is_refused(wrong, error):
+    optimizer = torch.optim.AdamW(parameters(), lr=1.0)
+    with pytest.raises(error, match="pass|name"):
+        bind(**({"scheduler": LinearScheduler(), "optimizer": optimizer, "clock": Clock("4ba")} | wrong))

@@ -12,6 +12,7 @@ from timesched import (
     LinearScheduler,
     MultiStepScheduler,
     PolynomialScheduler,
+    ProductScheduler,
     StepScheduler,
     Time,
 )
@@ -28,17 +29,19 @@ SAMPLES = [
     CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5),
     CosineAnnealingWarmRestartsScheduler("40ba", t_mult=0.5),
     CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0001),
+    ProductScheduler([LinearScheduler(), StepScheduler("10ba", 0.5)]),
 ]
 
 
 @pytest.mark.parametrize("schedule", SAMPLES, ids=repr)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
-def test_compiles_as_one_graph(schedule, dtype):
+@pytest.mark.parametrize("zero_dim", [False, True])
+def test_compiles_as_one_graph(schedule, dtype, zero_dim):
     torch._dynamo.reset()
     counter = CompileCounter()
     curve = schedule.curve(RUN, "ba")
     compiled = torch.compile(curve, fullgraph=True, backend=counter)
-    counts = torch.arange(201).to(dtype)
+    counts = torch.arange(201).to(dtype) if not zero_dim else torch.tensor(30, dtype=dtype)
     assert torch.equal(compiled(counts), curve(counts))
     assert torch.equal(compiled(counts + 1), curve(counts + 1)) and counter.frame_count == 1
 
@@ -140,3 +143,34 @@ def test_large_tensors_are_computed_in_pieces(schedule):
     if out.requires_grad:
         out.sum().backward()
         assert leaf.grad.shape == counts.shape and leaf.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "run", "counts"),
+    [
+        (StepScheduler("100000000000000001tok", 0.5), Horizon("4e18tok", ssr=0.3), [10**18, 3 * 10**18]),
+        (StepScheduler("7tok", -1.0), Horizon("1e14tok", ssr=0.3333), [10000000003317, 5 * 10**15 + 3]),
+        (CosineAnnealingWarmRestartsScheduler("1001tok"), Horizon("1e13tok", ssr=0.123456789), [10**9, 10**12 + 1]),
+        (PolynomialScheduler(1.0), Horizon("1e19tok"), [5 * 10**18, 5 * 10**18 + 10**12]),
+        (CosineAnnealingWarmRestartsScheduler("1000tok", 1.5), Horizon("1e19tok"), [10**18, 9 * 10**18]),
+    ],
+    ids=str,
+)
+def test_long_runs_with_awkward_ratios(schedule, run, counts):
+    """Products past 64 bits: whole counts in a tensor give what they give as numbers."""
+    curve = schedule.curve(run, "tok")
+    numbers = torch.tensor([curve(count) for count in counts], dtype=torch.float64)
+    assert torch.allclose(curve(torch.tensor(counts)), numbers, rtol=1e-15, atol=1e-15)
+
+
+def test_cycles_past_the_table_have_a_gradient_at_the_limit():
+    curve = CosineAnnealingWarmRestartsScheduler("10ba", 0.999).curve(RUN, "ba")
+    counts = torch.tensor([9999.0, 10000.0, 1e5], dtype=torch.float64, requires_grad=True)
+    curve(counts).sum().backward()
+    assert counts.grad.isfinite().all() and counts.grad[1:].tolist() == [0.0, 0.0]
+
+
+def test_what_holds_no_counts_is_refused():
+    for bad in (torch.tensor([True]), torch.tensor([1j])):
+        with pytest.raises(TypeError, match="holds no counts"):
+            LinearScheduler().curve(RUN, "ba")(bad)

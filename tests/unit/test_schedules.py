@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import threading
 import types
 
 import numpy as np
@@ -249,3 +250,31 @@ def test_times_before_the_start_are_refused():
     ):
         with pytest.raises(ValueError):
             bad()
+
+
+def test_threads_share_a_schedule():
+    schedule, runs, wrong = LinearScheduler(), [Horizon(Time(batches, "ba")) for batches in range(10, 50)], []
+
+    def use(first):
+        for i in range(300):
+            run = runs[(first + i) % len(runs)]
+            if schedule.at("5ba", run) != 1 - 5 / run.max_duration.value:
+                wrong.append(run)
+
+    threads = [threading.Thread(target=use, args=(first,)) for first in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_strange_horizon_attribute_is_not_ours():
+    state = types.SimpleNamespace(timestamp=Timestamp(batch=5), max_duration="10ba", dataloader_len=None, horizon=7)
+    assert LinearScheduler()(state) == 0.5
+    schedule = LinearScheduler()
+    assert schedule(state) == 0.5
+    state.max_duration = "20ba"
+    assert schedule(state) == 0.75
+    with pytest.raises(TypeError, match="is no run"):
+        schedule.at("1ba", "10ba")

@@ -1,0 +1,74 @@
+"""Slots: which parameter groups of an optimizer are meant, and the number in them that is read and written."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+class Slot:
+    """A number in a parameter group: the value of a key, or one element of it, as in `betas[0]`."""
+
+    def __init__(self, key: str | tuple[str, int]) -> None:
+        match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", key) if isinstance(key, str) else None
+        if match:
+            key, index = match[1], match[2]
+        elif isinstance(key, tuple) and len(key) == 2 and type(key[1]) is int and key[1] >= 0:
+            key, index = key
+        else:
+            raise ValueError(f"key={key!r}: name a key of the parameter groups, as in 'lr' or 'betas[0]'.")
+        self.key = key
+        self.index = None if index is None else int(index)
+        self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
+
+    def read(self, group: Mapping[str, Any], where: str) -> Any:
+        """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
+        if self.key not in group:
+            known = ", ".join(sorted(str(key) for key in group if key != "params"))
+            raise ValueError(f"{where} has no {self.key!r} to schedule: its keys are {known}.")
+        value = group[self.key]
+        if self.index is not None:
+            if not isinstance(value, (tuple, list)) or self.index >= len(value):
+                raise ValueError(f"{where} has {self.key}={value!r}, which has no element {self.index}.")
+            value = value[self.index]
+        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        whole = isinstance(value, Tensor) and not value.is_floating_point()
+        if whole or isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+            raise ValueError(
+                f"{where} has {self.name}={value!r}: only a finite number can be scheduled, and a tensor of floats."
+            )
+        return value
+
+    def write(self, group: dict[str, Any], value: float) -> None:
+        """Put a number in: into the tensor that is there, or in place of the number."""
+        old = group[self.key] if self.index is None else group[self.key][self.index]
+        if isinstance(old, Tensor):
+            old.fill_(value)
+        elif self.index is None:
+            group[self.key] = value
+        else:
+            values = group[self.key]
+            group[self.key] = type(values)([*values[: self.index], value, *values[self.index + 1 :]])
+
+
+def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
+    """The indices of the groups that carry one of `tags`: None takes all, and a None among them the untagged."""
+    if tags is None:
+        return list(range(len(list(groups))))
+    if not isinstance(tags, (str, Iterable)):
+        raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None for all groups.")
+    wanted = _tags(tags)
+    return [i for i, group in enumerate(groups) if (_tags(group.get("tags")) or {None}) & wanted]
+
+
+def _tags(tags: Any) -> set[Any]:
+    return {tags} if isinstance(tags, str) else set(tags or ())
+
+
+def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
+    """The tags there are, for a message."""
+    return ", ".join(sorted({repr(tag) for group in groups for tag in _tags(group.get("tags"))})) or "none"
