@@ -109,11 +109,9 @@ def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     sigma = draw(st.one_of(st.just(Fraction(1)), RATIOS))
     horizon = run.horizon(sigma)
     try:
-        promised: Promise | None = promise(schedule, horizon) if promise else None
+        promised: Promise = promise(schedule, horizon) if promise else Promise()
     except ValueError:
         reject()
-    if promised is None:
-        return
     batch = draw(_batches(run, schedule, sigma))
     late = value(schedule, run.state(batch, sigma))
     where = f"{schedule!r} on {run} with ratio {sigma}"
@@ -125,9 +123,10 @@ def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             f"law 6 (ends): {where} is {late!r} at batch {batch}, not in [{promised.low}, {promised.high}]."
         )
     if promised.until is not None:
-        end = horizon.change(*promised.until, TimeUnit.BATCH)
-        if batch >= end and late != promised.end:
-            raise LawBroken(f"law 6 (ends): {where} ends at {promised.end!r}, but is {late!r} at batch {batch}.")
+        end = math.ceil(horizon.change(*promised.until, TimeUnit.BATCH))
+        for at in {batch, min(end, 10**9)}:
+            if at >= end and (here := value(schedule, run.state(at, sigma))) != promised.end:
+                raise LawBroken(f"law 6 (ends): {where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
     since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
     earlier = draw(st.integers(0, batch))
     if earlier >= since and (promised.falls or promised.rises):
