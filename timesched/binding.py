@@ -67,11 +67,9 @@ class Bound:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
         self._refuse_taken(chosen)
         chosen = [i for i in chosen if i >= self._seen]
-        bases = []
-        for i in chosen:
-            value = self._slot.read(groups[i], f"Parameter group {i}")
-            initial = groups[i].get(first, value)
-            bases.append(float(initial))
+        values = [self._slot.read(groups[i], f"Parameter group {i}") for i in chosen]
+        bases = [float(groups[i].get(first, value)) for i, value in zip(chosen, values)]
+        for i, value in zip(chosen, values):
             for j, group in enumerate(groups):
                 if (
                     isinstance(value, Tensor)
@@ -82,17 +80,19 @@ class Bound:
                         f"Parameter groups {i} and {j} share one tensor as {self._slot.name!r}, and only the first is "
                         f"to be scheduled: give each group a tensor of its own."
                     )
-        for i in chosen:
-            value = self._slot.read(groups[i], f"Parameter group {i}")
+        for i, value in zip(chosen, values):
             groups[i].setdefault(first, value.clone() if isinstance(value, Tensor) else value)
         self._indices += chosen
         self._bases += bases
         self._seen = len(groups)
 
     def _refuse_taken(self, chosen: list[int]) -> None:
-        for other in (ref() for ref in _bound.get(self.optimizer, [])):
-            both = set() if other in (None, self) else set(chosen).intersection(other._indices)
-            if both and other.key == self.key:  # type: ignore[union-attr]
+        for ref in _bound.get(self.optimizer, []):
+            other = ref()
+            if other is None or other is self or other.key != self.key:
+                continue
+            both = set(chosen).intersection(other._indices)
+            if both:
                 raise ValueError(
                     f"{self.key!r} of parameter group {min(both)} is bound already: bind the list of both schedules, "
                     f"which multiplies them, or call unbind() on the first."
@@ -163,7 +163,10 @@ class Bound:
 
 
 class BoundLR(Bound, LambdaLR):
-    """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step."""
+    """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step.
+
+    What torch keeps as attributes is derived here, and read-only: hence the overrides that a type checker dislikes.
+    """
 
     @property
     def _last_lr(self) -> list[float | Tensor]:  # type: ignore[override]  # as torch's, for those who look

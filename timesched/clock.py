@@ -69,7 +69,7 @@ class Clock:
     @property
     def dataloader_len(self) -> int | None:
         """Batches in an epoch, or None."""
-        return self.horizon.batches_per_epoch  # type: ignore[return-value]
+        return self.horizon.batches_per_epoch  # type: ignore[return-value]  # whole: __init__ checks
 
     @property
     def done(self) -> bool:

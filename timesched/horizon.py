@@ -107,7 +107,7 @@ class Horizon:
         horizon._fill(
             _read_length(state.max_duration, _not_negative),  # a run that was stopped at once has length 0
             positive(ratio, "the scale-schedule ratio (ssr)"),
-            (None if batches is None else positive(getattr(batches, "value", batches), "dataloader_len"), None, None),
+            (None if batches is None else positive(batches, "dataloader_len"), None, None),
             scaled=True,
         )
         return horizon

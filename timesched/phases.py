@@ -18,7 +18,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.timevalue import Time, TimeLike
+from timesched.timevalue import TimeLike
 from timesched.units import Exact, TimeUnit
 
 Counts = tuple[Any, ...]
@@ -215,7 +215,7 @@ class Frame:
 
     def mark(self, time: TimeLike, scale: bool = True) -> Mark:
         """The point on its counter at which a time of the schedule is reached."""
-        count, unit = self.horizon.locate(Time.from_input(time), scale)
+        count, unit = self.horizon.locate(time, scale)
         if self.unit is not None:
             count, unit = self.horizon.change(count, unit, self.unit), self.unit
         if unit not in self.units:

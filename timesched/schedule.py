@@ -79,12 +79,11 @@ class Schedule:
     _plans: ClassVar[dict[tuple[Horizon, TimeUnit | None], _Plan] | None] = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for field in self._fields():
             read = field.metadata.get("read")
             if read is not None:
-                object.__setattr__(
-                    self, field.name, read(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
-                )
+                value = read(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
 
     def resolve(self, frame: Frame) -> Resolved:
         """The schedule on one run, as a function of the counts that it asks `frame` for."""
@@ -177,8 +176,15 @@ class Schedule:
             object.__setattr__(self, "_plans", {**recent, (horizon, unit): plan})
         return plan
 
+    def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
+        record: Any = self  # every subclass is a dataclass; this base is not
+        return dataclasses.fields(record)
+
+    def __getstate__(self) -> dict[str, Any]:  # the fields alone: resolutions are made anew
+        return {field.name: getattr(self, field.name) for field in self._fields()}
+
     def _key(self) -> tuple[Any, ...]:
-        return (type(self), *(_plain(getattr(self, field.name)) for field in dataclasses.fields(self)))  # type: ignore[arg-type]
+        return (type(self), *map(_plain, self.__getstate__().values()))
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Schedule) else NotImplemented
@@ -187,12 +193,8 @@ class Schedule:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        shown = (f"{field.name}={_shown(getattr(self, field.name))}" for field in fields)
+        shown = (f"{name}={_shown(value)}" for name, value in self.__getstate__().items())
         return f"{type(self).__name__}({', '.join(shown)})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:

@@ -69,10 +69,6 @@ class Row:
 _ALPHA = st.one_of(st.floats(0, 1), st.floats(-10, 10), st.sampled_from([0.0, 1.0, 0.1, 1e-10]))
 
 
-def _located(time: Any, run: Horizon, scale: bool = True) -> tuple[Exact, TimeUnit]:
-    return run.locate(time, scale)
-
-
 def _line(start: float, end: float, until: tuple[Exact, TimeUnit], sharp: float = 2.0) -> Promise:
     """From `start` to `end` without turning back; only the end where there is no way between them."""
     return Promise(
@@ -90,8 +86,8 @@ def _line(start: float, end: float, until: tuple[Exact, TimeUnit], sharp: float 
 
 def _warm(schedule: Any, run: Horizon, peak: float, last: float, sharp: float = 2.0) -> Promise:
     """A ramp from 0 to `peak`, then a line to `last`; the peak to the end where the ramp takes all the time."""
-    ramp, unit = _located(schedule.t_warmup, run, schedule.scale_warmup)
-    until = _located(schedule.t_max, run)
+    ramp, unit = run.locate(schedule.t_warmup, schedule.scale_warmup)
+    until = run.locate(schedule.t_max)
     room = until[0] > run.change(ramp, unit, until[1])
     last = last if room else peak
     return Promise(
@@ -115,7 +111,7 @@ def _decaying(gamma: float, marks: int) -> Promise:
 
 
 def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
-    ramp = _located(schedule.t_warmup, run, schedule.scale_warmup)
+    ramp = run.locate(schedule.t_warmup, schedule.scale_warmup)
     if ramp[0] == 0:
         return _multi_step(schedule, run)
     return Promise(
@@ -142,7 +138,7 @@ def _exponential(schedule: Any, run: Horizon) -> Promise:
 
 def _restarts(schedule: Any, run: Horizon) -> Promise:
     low, high = min(1.0, schedule.alpha_f), max(1.0, schedule.alpha_f)
-    first, unit = _located(schedule.t_0, run)
+    first, unit = run.locate(schedule.t_0)
     growth = Time(schedule.t_mult, "dur").exact
     until = (Fraction(first) / (1 - growth), unit) if growth < 1 else None
     end = schedule.alpha_f if until else None
@@ -191,7 +187,7 @@ ROWS = [
         lambda x, run: Promise(
             start=x.alpha if x.t_max.exact > 0 else 1.0,
             end=1.0,
-            until=_located(x.t_max, run),
+            until=run.locate(x.t_max),
             low=min(x.alpha, 1.0),
             high=max(x.alpha, 1.0),
         ),
@@ -199,7 +195,7 @@ ROWS = [
     Row(
         s.LinearScheduler,
         lambda draw, run, time: {**_alphas(draw, "alpha_i", "alpha_f"), "t_max": time(0, 2 * run.batches)},
-        lambda x, run: _line(x.alpha_i, x.alpha_f, _located(x.t_max, run)),
+        lambda x, run: _line(x.alpha_i, x.alpha_f, run.locate(x.t_max)),
     ),
     Row(
         s.ExponentialScheduler,
@@ -209,7 +205,7 @@ ROWS = [
     Row(
         s.CosineAnnealingScheduler,
         lambda draw, run, time: {"t_max": time(0, 2 * run.batches), "alpha_f": draw(_ALPHA)},
-        lambda x, run: _line(1.0, x.alpha_f, _located(x.t_max, run)),
+        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max)),
     ),
     Row(
         s.CosineAnnealingWarmRestartsScheduler,
@@ -219,7 +215,7 @@ ROWS = [
     Row(
         s.PolynomialScheduler,
         lambda draw, run, time: {"power": draw(_POWER), "t_max": time(0, 2 * run.batches), "alpha_f": draw(_ALPHA)},
-        lambda x, run: _line(1.0, x.alpha_f, _located(x.t_max, run), sharp=2.0 + x.power),
+        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=2.0 + x.power),
     ),
     Row(
         s.MultiStepWithWarmupScheduler,
