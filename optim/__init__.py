@@ -1,5 +1,48 @@
-"""Optimizers that initialize their state ahead of the first step.
+"""Optimizers whose state all exists before the first step, so that step 0 is the same graph, memory and keys as step N.
 
-This package is empty for now and only holds the name: the preinitializing optimizers come with the next
-release.
+>>> import torch
+>>> weight = torch.nn.Parameter(torch.ones(3))
+>>> optimizer = AdamW([weight], lr=0.1)
+>>> {name: tuple(value.shape) for name, value in optimizer.state[weight].items()}
+{'step': (), 'exp_avg': (3,), 'exp_avg_sq': (3,)}
 """
+
+from .accounting import state_bytes
+from .adadelta import Adadelta
+from .adafactor import Adafactor
+from .adagrad import Adagrad
+from .adam import Adam, AdamBase, AdamW
+from .adamax import Adamax
+from .asgd import ASGD
+from .foreign import preinitialize
+from .lamb import Lamb
+from .lion import Lion
+from .muon import Muon
+from .nadam import NAdam
+from .optimizer import Optimizer
+from .radam import RAdam
+from .rmsprop import RMSprop
+from .rprop import Rprop
+from .sgd import SGD
+
+__all__ = [
+    "ASGD",
+    "SGD",
+    "Adadelta",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamBase",
+    "AdamW",
+    "Adamax",
+    "Lamb",
+    "Lion",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+    "preinitialize",
+    "state_bytes",
+]

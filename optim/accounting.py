@@ -1,0 +1,194 @@
+"""How much memory the state of an optimizer takes, without taking it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .optimizer import Optimizer
+from .twin import Refused, parameters, pieces, start, step, trainable, twin, without_state
+
+# Ways to run a step, which not every device has. They put the same state in another place.
+SWITCHES = ("fused", "capturable", "differentiable")
+STEPS = 3
+
+
+def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
+    """The bytes of all state tensors of an optimizer, once every parameter has had a gradient.
+
+    target is an optimizer, or (class, parameters) or (class, parameters, arguments): what would be given to the
+    class, with the keyword arguments as a dict. The optimizer is then built on the meta device, so that nothing is
+    allocated; the parameters may be there as well. State that does not exist yet, as in any torch optimizer before
+    its first step, is counted as it will be; nothing is created and nothing is changed.
+
+    Each tensor of the state counts with its number of elements times the bytes of an element. One that is there under
+    several keys counts once, one that is a parameter does not count, a DTensor counts with its local part. Python
+    numbers, the hyperparameters and what an optimizer keeps outside of its `state` count nothing. Parameters that
+    do not require a gradient count like the others.
+
+    Raises TypeError if target is something else, and ValueError if the state does not exist yet and
+    * a step fails on the meta device, because it needs a closure (LBFGS) or values to decide on: the fix is to pass
+      an optimizer that has its state;
+    * its size is not constant.
+
+    >>> import torch
+    >>> from optim import state_bytes
+    >>> weight = torch.nn.Parameter(torch.zeros(1000, 1000))
+    >>> state_bytes(torch.optim.AdamW([weight]))  # two moments, and four bytes of a step counter
+    8000004
+    >>> ten_billion = [torch.empty(100_000, 100_000, dtype=torch.bfloat16, device="meta")]
+    >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
+    20000000000
+    """
+    if isinstance(target, torch.optim.Optimizer):
+        optimizer = target
+    elif isinstance(target, tuple) and len(target) in (2, 3) and is_optimizer_class(target[0]):
+        optimizer = built_on_meta(*target)
+    else:
+        raise TypeError(
+            f"state_bytes: target = {target!r:.80} is of type {type(target).__name__}; it must be a torch.optim.Optimizer "
+            "or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
+        )
+    if isinstance(optimizer, Optimizer) or not without_state(optimizer):
+        return count(optimizer, optimizer.state)
+    try:
+        return with_missing(optimizer)
+    except Refused as refused:
+        raise ValueError(
+            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. "
+            "Pass an optimizer that has its state: after optim.preinitialize(), or after a step."
+        ) from refused.__cause__
+
+
+def is_optimizer_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
+
+
+def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
+    found = {id(tensor): tensor for value in state.values() for tensor in tensors(value)}
+    for parameter in parameters(optimizer):
+        found.pop(id(parameter), None)
+    return sum(piece.numel() * piece.element_size() for tensor in found.values() for piece in pieces(tensor))
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple | set | deque):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors(one)
+
+
+def on_meta(parameter: Tensor) -> Tensor:
+    clone = torch.empty_like(parameter, device="meta", requires_grad=False)
+    if isinstance(parameter, torch.nn.Parameter):
+        clone = torch.nn.Parameter(clone, requires_grad=False)
+    vars(clone).update(vars(parameter))
+    return clone
+
+
+def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any = None) -> torch.optim.Optimizer:
+    if not isinstance(arguments, dict | None):
+        raise TypeError(
+            f"state_bytes: arguments = {arguments!r:.80} is of type {type(arguments).__name__}; it must be a dict of "
+            "keyword arguments of the class. Pass for instance {'lr': 0.1}"
+        )
+    memo: dict[int, Tensor] = {}
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            clone = memo.setdefault(id(value), on_meta(value))
+            return clone.requires_grad_(value.requires_grad)
+        if isinstance(value, dict):
+            return {**without_switches(value), "params": converted(value["params"])} if "params" in value else value
+        if isinstance(value, tuple):
+            return tuple(converted(one) for one in value)
+        return [converted(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
+
+    with HostReads(answer=True):
+        return kind(converted(given), **without_switches(arguments or {}))
+
+
+def without_switches(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arguments, ready for the meta device: switches off, and tensor hyperparameters readable."""
+    off = {key: False if key in SWITCHES and value else value for key, value in values.items()}
+    return {key: value.cpu() if isinstance(value, Tensor) else value for key, value in off.items()}
+
+
+class HostReads(TorchDispatchMode):
+    """Lets a step on the meta device read tensors, although they have no values there."""
+
+    READS = (
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.is_nonzero.default,
+        torch.ops.aten.equal.default,
+    )
+
+    def __init__(self, answer: bool) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func in self.READS and args[0].is_meta:
+            if args[0].dtype == torch.bool or func is not self.READS[0]:
+                return self.answer
+            number = torch.ones((), dtype=args[0].dtype).item()
+            return number if self.answer else number + number
+        return func(*args, **(kwargs or {}))
+
+
+def with_missing(optimizer: torch.optim.Optimizer) -> int:
+    """What is there, and what copies on the meta device create for the parameters that have no state."""
+    sizes = {created(optimizer, answer) for answer in (True, False)}
+    if len(sizes) > 1:
+        raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
+    return count(optimizer, optimizer.state) + sizes.pop()
+
+
+def created(optimizer: torch.optim.Optimizer, answer: bool) -> int:
+    clone = twin(optimizer, on_meta, with_state=False)
+    for group in clone.param_groups:
+        group.update(without_switches(group))
+    clone.defaults = without_switches(clone.defaults)
+    with HostReads(answer):
+        start(clone)
+        try:
+            sizes = [stepped(clone, sparse=False) for _ in range(STEPS)]
+        except Refused as dense:
+            try:
+                sizes = [stepped(clone, sparse=True) for _ in range(STEPS)]
+            except Refused:
+                raise dense from dense.__cause__
+    # The first step is left out: some assign a number before they assign a tensor.
+    if sizes[-1] != sizes[-2]:
+        raise Refused(f"it takes {sizes[-2]} bytes after step {STEPS - 1} and {sizes[-1]} after step {STEPS}")
+    for group in clone.param_groups:
+        kinds: dict[Any, set[bool]] = {}
+        for parameter in group["params"]:
+            has_state = bool(clone.state.get(parameter))
+            kinds.setdefault((parameter.shape, parameter.dtype), set()).add(has_state)
+        if any(len(kind) > 1 for kind in kinds.values()):  # it tells tensors apart by their addresses
+            raise Refused("on the meta device it takes several parameters for one")
+    originals = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
+    missing = {key: value for key, value in clone.state.items() if not optimizer.state.get(originals.get(id(key), key))}
+    return count(clone, missing)
+
+
+def stepped(clone: torch.optim.Optimizer, sparse: bool) -> int:
+    step(clone, [gradient(p, sparse) if trainable(p) else None for p in parameters(clone)])
+    return count(clone, clone.state)
+
+
+def gradient(parameter: Tensor, sparse: bool) -> Tensor:
+    if not sparse:
+        return torch.empty_like(parameter, requires_grad=False)
+    # No entry at all: on the meta device sparse tensors know few operations.
+    rows = min(1, parameter.dim())
+    indices = torch.empty((rows, 0), dtype=torch.int64, device="meta")
+    values = torch.empty((0, *parameter.shape[rows:]), dtype=parameter.dtype, device="meta")
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)

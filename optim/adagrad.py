@@ -1,0 +1,110 @@
+"""Adagrad; torch's formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .engine import STEP, Factors, Work
+from .hyper import Number
+from .lists import Tensors, addcdiv_, addcmul_, shift_, sqrt
+from .optimizer import State
+from .rules import COMMON, RuleOptimizer, gradient
+
+
+class Adagrad(RuleOptimizer):
+    """Adagrad (https://jmlr.org/papers/v12/duchi11a.html): the rate falls with the sum of squared gradients.
+
+    The state of a parameter is `step` and `sum`.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adagrad([weight], lr=0.25, initial_accumulator_value=5.0)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.8333
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        lr_decay: the rate is divided by 1 + (step - 1) * lr_decay; at least 0.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        initial_accumulator_value: what `sum` begins with, at least 0.
+        eps: added to the root, at least 0.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+    """
+
+    hyper = {
+        **COMMON,
+        "lr_decay": Number(low=0.0),
+        "initial_accumulator_value": Number(low=0.0, scheduled=False),
+        "eps": Number(low=0.0),
+    }
+    may_be_missing = frozenset(("maximize",))
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.01,
+        lr_decay: float | Tensor = 0,
+        weight_decay: float | Tensor = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-6,
+        maximize: bool = False,
+        *,
+        enable_global_step: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+            "maximize": maximize,
+        }
+        super().__init__(params, defaults, enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("sum",)
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        first = float(group["initial_accumulator_value"])
+        start = complex(first, first) if p.is_complex() else first
+        return {**super().parameter_state(p, group), "sum": torch.full_like(p, start)}
+
+    @staticmethod
+    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        rate = -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])
+        return {"rate": rate, "eps": h["eps"], "weight_decay": h["weight_decay"]}
+
+    @staticmethod
+    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        (total,) = states
+        g = gradient(h, k, p, g)
+        addcmul_(total, g, g, 1.0)
+        root = sqrt(total)
+        shift_(root, k["eps"])
+        addcdiv_(p, g, root, k["rate"])
+
+    @staticmethod
+    def fused(h: dict[str, Any], s: dict[str, Any], work: Work) -> bool:
+        torch._fused_adagrad_(
+            work.params,
+            work.grads,
+            work.tensors[0],
+            work.scalars[STEP],
+            lr=h["lr"],
+            lr_decay=h["lr_decay"],
+            weight_decay=h["weight_decay"],
+            eps=h["eps"],
+            maximize=h["maximize"],
+        )
+        return True

@@ -1,0 +1,148 @@
+"""Taking over a state dict: everything is checked first, then copied into the tensors that are there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .hyper import KNOWN, check_group
+
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
+
+# How torch runs a step, which its groups say and ours do not.
+EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable"))
+
+
+def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """See `Optimizer.load_state_dict`."""
+    name = type(optimizer).__name__
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"{name}: state_dict={state_dict!r}: pass what an optimizer's state_dict() returned.")
+    saved = dict(state_dict)
+    for pre_hook in list(optimizer._optimizer_load_state_dict_pre_hooks.values()):
+        replaced = pre_hook(optimizer, saved)
+        saved = saved if replaced is None else dict(replaced)
+    for key in ("state", "param_groups"):
+        if key not in saved:
+            raise ValueError(f"{name}: the state dict has no {key!r}; pass what an optimizer's state_dict() returned.")
+    groups = _groups(optimizer, saved["param_groups"], name)
+    writes = _state(optimizer, saved, name)
+
+    with torch.no_grad():  # nothing is refused from here on
+        for group, values in zip(optimizer.param_groups, groups):
+            for key, value in values.items():
+                group[key] = _taken(group.get(key), value)
+        for state, key, value in writes:
+            if isinstance(state[key], Tensor):
+                state[key].copy_(value)
+            else:
+                state[key] = copy.deepcopy(value)
+    for post_hook in list(optimizer._optimizer_load_state_dict_post_hooks.values()):
+        post_hook(optimizer)
+
+
+def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]:
+    """The values to take over for each group."""
+    groups = optimizer.param_groups
+    if len(saved) != len(groups):
+        raise ValueError(
+            f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build the optimizer "
+            "with the groups that were saved."
+        )
+    result = []
+    for i, (group, packed) in enumerate(zip(groups, saved)):
+        where = f"{name}, group {i} of the state dict: "
+        if len(packed["params"]) != len(group["params"]):
+            raise ValueError(
+                f"{where}it has {len(packed['params'])} parameters, this optimizer's group {len(group['params'])}; build the "
+                "optimizer with the parameters that were saved, in their order."
+            )
+        values = {key: value for key, value in packed.items() if key != "params" and key not in EXECUTION}
+        lacking = [key for key in optimizer.hyper if key not in values and key not in optimizer.may_be_missing]
+        foreign = [key for key in values if key not in group and key in KNOWN]
+        for verb, keys in (("lacks", lacking), ("has", foreign)):
+            if keys and optimizer.hyper:
+                listed = ", ".join(map(repr, sorted(keys)))
+                raise ValueError(f"{where}it {verb} {listed}, so it is not a {name}'s; load it into the class that saved it.")
+        check_group(optimizer.hyper, values, where)
+        optimizer.check_combination({**group, **values}, where)
+        for key in optimizer.structural:
+            if key in values and _on(values[key]) != _on(group[key]):
+                raise ValueError(
+                    f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides about "
+                    f"its state or formula; build it with {key}={values[key]!r}."
+                )
+        if "tags" in values:
+            values["tags"] = {values["tags"]} if isinstance(values["tags"], str) else set(values["tags"])
+        result.append(values)
+    return result
+
+
+def _on(value: Any) -> bool:
+    return value is not None and bool(value != 0)
+
+
+def _state(optimizer: Optimizer, saved: Mapping[str, Any], name: str) -> list[tuple[dict[str, Any], str, Any]]:
+    """What to write where."""
+    ids = list(chain.from_iterable(group["params"] for group in saved["param_groups"]))
+    owners = [(p, group) for group in optimizer.param_groups for p in group["params"]]
+    stray = [key for key in saved["state"] if key not in set(ids)]
+    if stray:
+        raise ValueError(f"{name}: the state dict has state for {stray[0]!r}, which none of its groups contains.")
+    initial: dict[Tensor, dict[str, Any]] = {}
+    writes = []
+    for i, (key, (p, group)) in enumerate(zip(ids, owners)):
+        mine = optimizer.state[p]
+        given = saved["state"].get(key)
+        if not given:  # torch makes no state for a parameter that never had a gradient
+            initial = initial or (optimizer.fresh_state() if mine else {})
+            given = initial.get(p, {})
+        else:
+            given = optimizer.adapt_state(dict(given), p, group)
+        where = f"{name}: state of parameter {i}, of shape {tuple(p.shape)}: "
+        if set(given) != set(mine):
+            lacking, extra = sorted(set(mine) - set(given)), sorted(set(given) - set(mine))
+            differences = [f"{word} {', '.join(map(repr, keys))}" for word, keys in
+                           (("it lacks", lacking), ("this optimizer keeps no", extra)) if keys]
+            raise ValueError(f"{where}{' and '.join(differences)}; load it into an optimizer built as the saved one was.")
+        for entry, value in given.items():
+            writes.append((mine, entry, _fitting(value, mine[entry], f"{where}{entry}: ")))
+    return writes
+
+
+def _fitting(value: Any, mine: Any, where: str) -> Any:
+    """`value`, if it can be written into `mine`."""
+    if not isinstance(mine, Tensor):
+        return value
+    if not isinstance(value, Tensor):
+        if isinstance(value, (int, float)) and mine.dim() == 0:  # the counters of older versions
+            return torch.tensor(float(value))
+        raise ValueError(f"{where}{type(value).__name__} is no tensor; this optimizer keeps a tensor of shape {tuple(mine.shape)}.")
+    if value.shape != mine.shape:
+        raise ValueError(f"{where}it has the shape {tuple(value.shape)}, this optimizer's {tuple(mine.shape)}.")
+    if value.is_complex() != mine.is_complex():
+        raise ValueError(f"{where}it is of {value.dtype}, this optimizer's of {mine.dtype}.")
+    split, split_here = (getattr(x, "placements", None) for x in (value, mine))
+    if split != split_here or (split and value.device_mesh != mine.device_mesh):  # type: ignore[attr-defined]  # DTensors
+        raise ValueError(
+            f"{where}it is distributed as {split}, this optimizer's as {split_here}; use "
+            "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict, which distributes it."
+        )
+    return value
+
+
+def _taken(mine: Any, value: Any) -> Any:
+    """`value` as what `mine` is: a tensor stays that tensor, a number a number."""
+    if isinstance(mine, Tensor):
+        return mine.copy_(value) if isinstance(value, Tensor) else mine.fill_(value)
+    if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
+        return tuple(_taken(*pair) for pair in zip(mine, value))
+    if isinstance(value, Tensor):
+        return value.item() if isinstance(mine, (int, float)) else value.clone()
+    return copy.deepcopy(value)

@@ -1,0 +1,215 @@
+"""How a step runs: one update rule for each optimizer, carried out in the way that suits the tensors.
+
+On the CPU, eager: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
+otherwise the rule, on pieces of the tensors that fit the cache. Anywhere else, and in a graph, they stay tensors, nothing
+is read, and the rule runs over all tensors at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from .lists import Tensors
+
+STEP = "step"
+
+PIECE = 1 << 17  # elements: about five arrays of that many fit into a core's second-level cache
+Factors = dict[str, Any]
+
+
+class Work(NamedTuple):
+    """The tensors of one group (on one device, of one dtype), and the numbers that go with them."""
+
+    rule: Any  # the class whose `numbers` and `update` apply
+    h: dict[str, Any]  # the hyperparameters
+    params: Tensors
+    grads: Tensors
+    scalars: dict[str, Tensors]  # states that are one number for each parameter
+    tensors: list[Tensors]  # states that belong to the elements; empty for one that is switched off
+    names: tuple[str | None, ...]  # what the states are called
+    spread: Any = None  # the mesh and the placements of distributed parameters
+
+
+def plain(work: Work) -> Work:
+    """The tensors that the rule computes with: real views of complex ones, and the local parts of distributed ones."""
+    columns = [work.params, work.grads, *work.tensors]
+    first = work.params[0]
+    if work.rule.local and isinstance(first, DTensor):
+        columns = [[_local(x, p) for x, p in zip(column, work.params)] for column in columns]
+        work = work._replace(spread=(first.device_mesh, first.placements))
+    if first.is_complex():
+        columns = [[torch.view_as_real(x) for x in column] for column in columns]
+    return work._replace(params=columns[0], grads=columns[1], tensors=columns[2:])
+
+
+def place(p: Tensor) -> tuple[Any, ...]:
+    """What the parameters of one piece of work have in common."""
+    return (p.device, p.dtype, *((p.device_mesh, p.placements) if isinstance(p, DTensor) else ()))
+
+
+def _local(x: Tensor, p: Tensor) -> Tensor:
+    if not isinstance(x, DTensor):
+        return x
+    if isinstance(p, DTensor) and x.placements != p.placements:  # a gradient that is yet to be summed up
+        x = x.redistribute(placements=p.placements)
+    return x.to_local()
+
+
+def readable(work: Work) -> bool:
+    """Whether everything that is a number lies on the host."""
+    numbers = [x for value in work.h.values() for x in (value if isinstance(value, (tuple, list)) else (value,))]
+    if not all(x.is_cpu for x in numbers if isinstance(x, Tensor)) or not work.params[0].is_cpu:
+        return False
+    return all(column[0].is_cpu for column in work.scalars.values())
+
+
+# On the host
+
+
+def on_host(work: Work) -> None:
+    """A step whose numbers are read: parameters with the same counts go together."""
+    if STEP in work.scalars:
+        torch._foreach_add_(work.scalars[STEP], 1)
+    h = {name: rule.numbers(work.h[name]) for name, rule in work.rule.hyper.items()}
+    reads = [name for name in work.rule.reads if name in work.scalars]
+    rows = list(zip(*([x.item() for x in work.scalars[name]] for name in reads)))
+    alike = set(rows)
+    for row in alike or [()]:
+        chosen = work if len(alike) < 2 else _chosen(work, [i for i, other in enumerate(rows) if other == row])
+        _run(h, dict(zip(reads, row)), chosen)
+
+
+def _chosen(work: Work, indices: list[int]) -> Work:
+    def pick(column: Tensors) -> Tensors:
+        return [column[i] for i in indices] if column else []
+
+    scalars = {name: pick(column) for name, column in work.scalars.items()}
+    tensors = [pick(column) for column in work.tensors]
+    return Work(work.rule, work.h, pick(work.params), pick(work.grads), scalars, tensors, work.names, work.spread)
+
+
+def _run(h: dict[str, Any], s: dict[str, Any], work: Work) -> None:
+    def stored(x: float) -> float:
+        return float(torch.tensor(x, dtype=work.scalars[STEP][0].dtype).item())
+
+    columns = [work.params, work.grads, *work.tensors]
+    plain = all(x.is_contiguous() for column in columns for x in column)
+    if plain and work.rule.fused(h, s, work):
+        return
+    before = dict(s)
+    k = {**work.rule.numbers(h, s, stored), "spread": work.spread}
+    for name, value in s.items():
+        if value != before[name]:
+            torch._foreach_mul_(work.scalars[name], 0.0)
+            torch._foreach_add_(work.scalars[name], value)
+    if not work.rule.elementwise:
+        work.rule.update(h, k, *columns)
+        return
+    for part in pieces(columns) if plain else [columns]:
+        work.rule.update(h, k, *part)
+
+
+def pieces(columns: list[Tensors], size: int = PIECE) -> Iterator[list[Tensors]]:
+    """The contiguous tensors of the columns in parts of about `size` elements: split where large, together where small."""
+    batch: list[Tensors] = [[] for _ in columns]
+    filled = 0
+    for i, first in enumerate(columns[0]):
+        count = first.numel()
+        if filled + count > size and filled:
+            yield batch
+            batch, filled = [[] for _ in columns], 0
+        if count > size:
+            split = [column[i].view(-1).split(size) if column else () for column in columns]
+            for j in range(len(split[0])):
+                yield [[parts[j]] if parts else [] for parts in split]
+        elif count:
+            for to, column in zip(batch, columns):
+                if column:
+                    to.append(column[i])
+            filled += count
+    if filled:
+        yield batch
+
+
+def jobs(columns: list[Tensors]) -> list[list[list[Tensors]]]:
+    """For rules that need a whole tensor: the parts of each large tensor, and small tensors together as a single part.
+
+    In a graph, and where a tensor is not contiguous, everything is one part.
+    """
+    if torch.compiler.is_compiling() or not all(x.is_contiguous() for column in columns for x in column):
+        return [[columns]]
+    large = [i for i, x in enumerate(columns[0]) if x.numel() > PIECE]
+    small = [i for i, x in enumerate(columns[0]) if x.numel() <= PIECE]
+    result = [[part] for part in pieces([[column[i] for i in small] for column in columns])]
+    return result + [list(pieces([[column[i]] for column in columns])) for i in large]
+
+
+def lengths(parts: list[Tensors], k: Factors) -> Tensor:
+    """The norms of tensors that are given in parts, as one tensor; of distributed ones, those of the whole."""
+    norms = torch.stack([torch.stack(_norms(part)) for part in parts])
+    if k["spread"] is None:
+        return torch.linalg.vector_norm(norms, dim=0) if len(parts) > 1 else norms[0]
+    mesh, placements = k["spread"]
+    split = [Partial() if placement.is_shard() else Replicate() for placement in placements]
+    return DTensor.from_local(norms.square().sum(0), mesh, split, run_check=False).full_tensor().sqrt()
+
+
+def _norms(xs: Tensors) -> Tensors:
+    if torch.compiler.is_compiling():
+        return [torch.linalg.vector_norm(x) for x in xs]
+    return list(torch._foreach_norm(xs))
+
+
+# In a graph
+
+
+def in_graph(works: list[Work]) -> None:
+    """A step that reads nothing, for tensors on an accelerator and under torch.compile."""
+    for work in works:
+        wide = torch.float32 if work.params[0].device.type == "mps" else torch.float64
+        if STEP in work.scalars:
+            torch._foreach_add_(work.scalars[STEP], 1)
+
+        def stored(x: Tensor) -> Tensor:
+            return x.to(work.scalars[STEP][0].dtype).to(wide)
+
+        h = {name: _widened(value, wide) for name, value in work.h.items()}
+        reads = [name for name in work.rule.reads if name in work.scalars]
+        s = {name: torch.stack(work.scalars[name]).to(wide) for name in reads}
+        before = dict(s)
+        k = {**work.rule.numbers(h, s, stored), "spread": work.spread}
+        for name in reads:
+            if s[name] is not before[name]:
+                for i, x in enumerate(work.scalars[name]):
+                    x.copy_(s[name][i])
+        work.rule.update(h, _spread(k, work.params), work.params, work.grads, *work.tensors)
+
+
+def _widened(value: Any, wide: torch.dtype) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(_widened(x, wide) for x in value)
+    return value.reshape(()).to(wide) if isinstance(value, Tensor) else value
+
+
+def _spread(k: Factors, params: Tensors) -> Factors:
+    """The factors as the lists take them: a number, a 0-dim tensor, or one for each parameter.
+
+    They go through one small array: inductor keeps what is concatenated, and would otherwise compute a power or a root
+    again for every element.
+    """
+    dtype = torch.float64 if params[0].dtype == torch.float64 else torch.float32
+    names = [name for name, value in k.items() if isinstance(value, Tensor)]
+    if not names:
+        return k
+    flat = torch.cat([torch.zeros(1, dtype=dtype, device=params[0].device), *(k[name].reshape(-1).to(dtype) for name in names)])
+    result, at = dict(k), 1
+    for name in names:
+        count = k[name].numel()
+        result[name] = flat[at] if k[name].dim() == 0 else list(flat[at : at + count].unbind())
+        at += count
+    return result

@@ -1,0 +1,265 @@
+"""State ahead of the first step for optimizers that are not ours.
+
+torch optimizers create their state inside the first step that finds a gradient. A dummy step on zero gradients creates
+it too, but leaves step counters at one and moments decayed, so the training that follows is another one. Here the
+steps run on copies. Dicts that remember what each key was given *first* show the initial values; two copies, fed
+with different gradients, show which of these depend on the gradient and so are no initial values; and two more
+copies, one with the state and one without, must then train bit for bit alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from .optimizer import Optimizer
+from .twin import Recorder, Refused, gradient, parameters, pieces, same_values, start, step, trainable, twin
+
+Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
+
+CAPTURED_STEPS = 3  # an optimizer may create a key in its second or third step
+VERIFIED_STEPS = 5
+LATE = 2  # so many steps go by before the late parameters get their first gradient
+
+ADVICE = {
+    torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
+    torch.optim.SGD: "torch.optim.SGD starts its buffer from the first gradient, which with dampening no initial value "
+    "can reproduce: use optim.SGD, which computes the same and has its state from the start, or dampening=0",
+}
+DEFAULT_ADVICE = "Use an optimizer of `optim`, or leave it to create its state in its first step"
+
+
+class Initial(NamedTuple):
+    """What to add: entries of optimizer.state, and for each group its new keys."""
+
+    state: dict[Any, Any]
+    groups: list[dict[str, Any]]
+
+
+def preinitialize(optimizer: Foreign) -> Foreign:
+    """The same optimizer, with all its state there before the first step.
+
+    For any torch.optim.Optimizer. No step is made: parameters, gradients, counters, moments, hyperparameters and
+    generators of random numbers stay as they are, no hook is called, and the training that follows is bit for bit
+    the one without this call. Every parameter gets its state, also those that do not require a gradient. State that is
+    there already stays as it is, so a run in progress can be completed after add_param_group(). The optimizers of this
+    package have their state since their construction and are returned as they are.
+
+    Call it when parameters and hyperparameters have their values, so after loading weights and making schedulers:
+    some initial values are made from them (the step size of Rprop is the lr, a schedule-free average is a copy of the
+    parameter). It works on temporary copies, which take about twice the memory of parameters, gradients and state.
+    With DTensor parameters every rank has to call it.
+
+    Raises TypeError if it is given no optimizer, and ValueError, with nothing changed, if
+    * no initial value gives the same training (torch.optim.SGD with dampening, where the first gradient enters the
+      buffer in a way of its own), if the state keeps growing (LBFGS), or if it depends on random numbers;
+    * its step fails without a closure, or it cannot be copied;
+    * it wraps another optimizer, which should be preinitialized first and wrapped then;
+    * parameters are on the meta device.
+
+    >>> import torch
+    >>> from optim import preinitialize
+    >>> model = torch.nn.Linear(3, 2)
+    >>> optimizer = preinitialize(torch.optim.Adam(model.parameters()))
+    >>> {key: tuple(value.shape) for key, value in optimizer.state[model.weight].items()}
+    {'step': (), 'exp_avg': (2, 3), 'exp_avg_sq': (2, 3)}
+    >>> optimizer.state[model.bias]["step"].item()
+    0.0
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(
+            f"preinitialize: optimizer = {optimizer!r:.80} is of type {type(optimizer).__name__}; "
+            "it must be a torch.optim.Optimizer. Pass the optimizer itself"
+        )
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    try:
+        initial = find(optimizer)
+    except Refused as refused:
+        advice = next((text for known, text in ADVICE.items() if isinstance(optimizer, known)), DEFAULT_ADVICE)
+        raise ValueError(
+            f"preinitialize: optimizer {type(optimizer).__name__} cannot have its state before its first step: "
+            f"{refused}. {advice}."
+        ) from refused.__cause__
+    install(optimizer, initial)
+    return optimizer
+
+
+def find(optimizer: torch.optim.Optimizer) -> Initial:
+    """The state that is missing, verified."""
+    if any(parameter.is_meta for parameter in parameters(optimizer)):
+        raise Refused("its parameters are on the meta device: give them memory and values first")
+    if all(optimizer.state.get(parameter) for parameter in parameters(optimizer)):
+        return Initial({}, [])
+    try:
+        sparse = False
+        one = capture(optimizer, 0, sparse)
+    except Refused as dense:
+        try:
+            sparse = True
+            one = capture(optimizer, 0, sparse)
+        except Refused:
+            raise dense from dense.__cause__
+    other = capture(optimizer, 1, sparse)
+    found = Initial(
+        agreed(one.state, other.state, "state"),
+        [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)],
+    )
+    if not found.state and not any(found.groups):
+        return found
+    reasons = []
+    # Some count with "1 if there is no counter yet, else one more": what comes first there is not the initial value.
+    uncounted = Initial(*before_counting(found))
+    for candidate in (found, uncounted) if difference([*found], [*uncounted], "") else (found,):
+        try:
+            verify(optimizer, candidate, sparse, late=False)
+            verify(optimizer, candidate, sparse, late=True)
+        except Refused as refused:
+            reasons.append(refused)
+        else:
+            return candidate
+    raise reasons[0] from reasons[0].__cause__
+
+
+def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
+    for key, value in initial.state.items():
+        optimizer.state[key] = value
+    for group, values in zip(optimizer.param_groups, initial.groups):
+        group.update(values)
+
+
+def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, late: bool = False) -> list[Tensor | None]:
+    """Other ones for each number. Late: every second parameter, or the only one, has none at first."""
+    found: list[Tensor | None] = []
+    given = 0
+    for parameter in parameters(optimizer):
+        given += trainable(parameter)
+        waits = late and number < LATE and (given % 2 == 0 or len(parameters(optimizer)) == 1)
+        seed = 1000003 * number + len(found)
+        found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
+    return found
+
+
+def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial:
+    """What the first steps of a copy assign first to keys that are new."""
+    clone = twin(optimizer, same_values)
+    memo: dict[int, Any] = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
+    state = Recorder({key: value for key, value in clone.state.items() if value != {}}, memo, dict)
+    groups = [Recorder(group, memo) for group in clone.param_groups]
+    clone.__dict__.update(state=state, param_groups=groups)
+    start(clone)
+    for number in range(CAPTURED_STEPS):
+        # The second run draws other random numbers as well: a random value is no initial value either.
+        step(clone, gradients(clone, 100 * run + number, sparse), draw=run > 0)
+    return Initial({**state.initial()}, [group.initial() for group in groups])
+
+
+def agreed(one: Any, other: Any, name: str) -> Any:
+    """The value that both runs found, or where they differ the neutral element of addition."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            raise Refused(f"the keys of its {name} depend on the gradients")
+        merged = copy.copy(one)
+        merged.update({key: agreed(one[key], other[key], label(name, key)) for key in one})
+        return merged
+    if not difference(one, other, name):
+        return one
+    if isinstance(one, Tensor) and one.dtype != torch.bool:
+        # -0.0 + x is x for every x, where 0.0 + x turns -0.0 into 0.0
+        return -torch.zeros_like(one)
+    if type(one) in (int, float):
+        return type(one)(0)
+    raise Refused(f"the first value of {name} depends on the gradients or on random numbers")
+
+
+def before_counting(value: Any) -> Any:
+    """The same, with 0 for each integer 1, also in a 0-dim tensor."""
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        changed.update({key: before_counting(one) for key, one in value.items()})
+        return changed
+    if isinstance(value, list | Initial):
+        return [before_counting(one) for one in value]
+    if isinstance(value, Tensor) and value.dim() == 0 and value.dtype == torch.int64 and value == 1:
+        return torch.zeros_like(value)
+    return 0 if type(value) is int and value == 1 else value
+
+
+def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, late: bool) -> None:
+    """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
+    plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
+    memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
+    install(filled, copy.deepcopy(initial, memo))
+    outlines = {key: outline(filled.state[memo.get(id(key), key)]) for key in initial.state}
+    start(plain)
+    start(filled)
+    for number in range(VERIFIED_STEPS):
+        given = gradients(plain, number, sparse, late)
+        try:
+            step(plain, given)
+        except Refused:
+            if late:
+                return  # cannot go without a gradient: nothing to compare
+            raise
+        step(filled, given)
+        for found in differences(plain, filled):
+            raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
+    for key, before in outlines.items():
+        after = outline(filled.state[memo.get(id(key), key)])
+        if before != after:
+            raise Refused(f"its state changes in kind as it steps, from {before} to {after}")
+
+
+def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> Iterator[str]:
+    counterpart = {id(a): b for a, b in zip(parameters(plain), parameters(filled))}
+    for index, (a, b) in enumerate(zip(parameters(plain), parameters(filled))):
+        yield from difference(a, b, f"parameter {index}")
+    for key, value in plain.state.items():
+        if value != {}:
+            yield from difference(value, filled.state.get(counterpart.get(id(key), key)), "state")
+    for one, other in zip(plain.param_groups, filled.param_groups):
+        for key in one.keys() - {"params"}:
+            yield from difference(one[key], other.get(key), label("group", key))
+
+
+def difference(one: Any, other: Any, name: str) -> list[str]:
+    """The names of the first value in which two trees differ, or nothing."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return [f"the keys of {name}"]
+        return next((found for key in one if (found := difference(one[key], other[key], label(name, key)))), [])
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        alike = all(bits_equal(a, b) for a, b in zip(pieces(one), pieces(other)))
+    elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
+        alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
+    elif isinstance(one, int | float | complex | str | None):
+        alike = type(one) is type(other) and (one == other or (one != one and other != other))
+    else:
+        alike = type(one) is type(other)  # an object of the optimizer's own
+    return [] if alike else [name]
+
+
+def bits_equal(one: Tensor, other: Tensor) -> bool:
+    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
+        return False
+    one, other = (torch.view_as_real(x) if x.is_complex() else x for x in (one.detach(), other.detach()))
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    return torch.equal(one.contiguous().view(bits), other.contiguous().view(bits))
+
+
+def label(name: str, key: Any) -> str:
+    return f"{name}[{key!r}]" if isinstance(key, str | int) else name
+
+
+def outline(value: Any) -> Any:
+    """Keys, shapes and dtypes. Numbers may change as they like."""
+    if isinstance(value, dict):
+        return {key: outline(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | deque):
+        return [outline(one) for one in value]
+    return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else None

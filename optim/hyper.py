@@ -1,0 +1,162 @@
+"""What the hyperparameters of a parameter group may be: one record for each, checked wherever a group comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Number:
+    """A real number, or a 0-dim floating-point tensor that holds one, in [low, high] or with open ends."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    optional: bool = False  # may be None
+    whole: bool = False  # an int, and never a tensor
+    scheduled: bool = True  # compile() turns it into a tensor
+    zero_is_off: bool = False  # at 0 a part of the state is absent, so compile() leaves a 0 alone
+
+    @property
+    def rule(self) -> str:
+        kind = "a whole number" if self.whole else "a finite number"
+        ends = []
+        if self.low > -math.inf:
+            ends.append(f"above {self.low:g}" if self.open_low else f"at least {self.low:g}")
+        if self.high < math.inf:
+            ends.append(f"below {self.high:g}" if self.open_high else f"at most {self.high:g}")
+        return " ".join([kind, " and ".join(ends)]).strip() + (", or None" if self.optional else "")
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `ValueError` (or `TypeError` for what is no number) unless the value keeps the rule."""
+        if value is None and self.optional:
+            return
+        number = value
+        if isinstance(value, Tensor) and not self.whole:
+            if value.numel() != 1 or value.dim() > 1 or not value.is_floating_point():
+                raise ValueError(
+                    f"{name}={value!r}: a tensor must hold a single floating-point number; pass "
+                    f"torch.tensor({self.example!r}, dtype=torch.float64)."
+                )
+            if value.is_meta:
+                return
+            number = value.item()
+        if isinstance(number, bool) or not isinstance(number, Integral if self.whole else Real):
+            raise TypeError(
+                f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass {self.example!r}, say."
+            )
+        too_low = number < self.low or (self.open_low and number == self.low)
+        too_high = number > self.high or (self.open_high and number == self.high)
+        if not math.isfinite(number) or too_low or too_high:
+            raise ValueError(f"{name}={value!r}: it must be {self.rule}; pass {self.example!r}, say.")
+
+    @property
+    def example(self) -> float:
+        for candidate in (0.9, 0.001, 5, 1.5):
+            if self.low < candidate < self.high and (not self.whole or candidate == int(candidate)):
+                return candidate
+        return self.low
+
+    def tensors(self, value: Any, device: torch.device) -> Any:
+        """The value as compile() wants it: a tensor in place of a number that may change."""
+        if value is None or not self.scheduled or isinstance(value, Tensor) or (self.zero_is_off and value == 0):
+            return value
+        return scalar(float(value), device)
+
+    def numbers(self, value: Any) -> Any:
+        """The value as a Python number."""
+        if isinstance(value, Tensor):
+            return value.item()
+        return value if value is None or self.whole else float(value)
+
+
+@dataclass(frozen=True)
+class Several:
+    """A tuple or list with one number for each of the given rules."""
+
+    parts: tuple[Number, ...]
+    ordered: bool = False  # none below the one before it
+
+    @property
+    def rule(self) -> str:
+        return f"{len(self.parts)} numbers"
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, (str, Tensor)) or not isinstance(value, (tuple, list)):
+            raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: pass a tuple of {self.rule}.")
+        if len(value) != len(self.parts):
+            raise ValueError(f"{name}={value!r} has {len(value)} elements: pass a tuple of {self.rule}.")
+        for i, (part, element) in enumerate(zip(self.parts, value)):
+            try:
+                part.check(f"{name}[{i}]", element)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name}={value!r}: {error}") from None
+        numbers = [part.numbers(element) for part, element in zip(self.parts, value)]
+        if self.ordered and numbers != sorted(numbers):
+            raise ValueError(f"{name}={value!r}: the first must not be above the second; swap them.")
+
+    def tensors(self, value: Any, device: torch.device) -> Any:
+        return tuple(part.tensors(element, device) for part, element in zip(self.parts, value))
+
+    def numbers(self, value: Any) -> Any:
+        return tuple(part.numbers(element) for part, element in zip(self.parts, value))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values; True and False for a switch."""
+
+    options: tuple[Any, ...] = (False, True)
+
+    @property
+    def rule(self) -> str:
+        return " or ".join(map(repr, self.options))
+
+    def check(self, name: str, value: Any) -> None:
+        if not any(value is option or (type(value) is type(option) and value == option) for option in self.options):
+            known = {type(option) for option in self.options}
+            error = ValueError if type(value) in known else TypeError
+            raise error(f"{name}={value!r}: it must be {self.rule}.")
+
+    def tensors(self, value: Any, device: torch.device) -> Any:
+        return value
+
+    def numbers(self, value: Any) -> Any:
+        return value
+
+
+Rule = Number | Several | Choice
+
+KNOWN: set[str] = set()  # the hyperparameters of all optimizer classes there are
+
+RATE = Number(low=0.0)
+FRACTION = Number(low=0.0, high=1.0, open_high=True)
+BETAS = Several((FRACTION, FRACTION))
+SWITCH = Choice()
+
+
+def scalar(value: float, device: torch.device) -> Tensor:
+    """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
+
+    It is made on the host and then moved: a lazily traced device would take what is made there for a constant.
+    """
+    dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
+    return torch.tensor(value, dtype=dtype).to(device)
+
+
+def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str) -> None:
+    """Check all hyperparameters of a group; the error begins with `where`."""
+    for name, rule in rules.items():
+        if name in group:
+            try:
+                rule.check(name, group[name])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{where}{error}") from None

@@ -1,0 +1,113 @@
+"""LAMB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .engine import Factors, jobs, lengths
+from .hyper import BETAS, SWITCH, Number
+from .lists import Tensors, add_, addcmul_, div, lerp_, mul_, shift_, sqrt
+from .rules import RuleOptimizer, off
+
+MOST = 10.0  # a parameter's norm counts up to this
+
+
+class Lamb(RuleOptimizer):
+    """LAMB (https://arxiv.org/abs/1904.00962): Adam's direction, as long as the parameter; without bias correction.
+
+    The state of a parameter is `exp_avg` and `exp_avg_sq`. The norm of a parameter counts up to 10.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> optimizer = Lamb([weight], lr=0.1)
+    >>> weight.grad = torch.tensor([1.0, 0.0])
+    >>> optimizer.step()
+    >>> round(weight[0].item(), 4)
+    2.5
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        betas: decay rates of the two moments, each in [0, 1).
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: how much of the parameter is added to the direction, at least 0.
+        adam: leave the length of the direction as it is.
+        enable_global_step: keep the state `step`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+    """
+
+    hyper = {
+        "lr": Number(low=0.0),
+        "betas": BETAS,
+        "eps": Number(low=0.0),
+        "weight_decay": Number(low=0.0),
+        "adam": SWITCH,
+    }
+    elementwise = False
+    reads = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float | Tensor = 0,
+        adam: bool = False,
+        *,
+        enable_global_step: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adam": adam}
+        super().__init__(params, defaults, enable_global_step)
+
+    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    @staticmethod
+    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        beta1, beta2 = h["betas"]
+        return {
+            "first": 1 - beta1,
+            "keep": beta2,
+            "second": 1 - beta2,
+            "eps": h["eps"],
+            "weight_decay": h["weight_decay"],
+            "rate": -h["lr"],
+        }
+
+    @staticmethod
+    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        for job in jobs([p, g, *states]):
+            # A large tensor is gone through in pieces, a second time once the length of the whole direction is known.
+            directions = None
+            for x, now, m, v in job:
+                lerp_(m, now, k["first"])
+                mul_(v, k["keep"])
+                addcmul_(v, now, now, k["second"])
+                directions = _direction(k, x, m, v) if len(job) == 1 else None
+            rate = k["rate"]
+            if not h["adam"]:
+                weight = lengths([part[0] for part in job], k).clamp(max=MOST)
+                length = lengths([directions or _direction(k, x, m, v) for x, _, m, v in job], k)
+                trust = torch.where((weight > 0) & (length > 0), weight / length, 1.0)
+                rate = list((trust * rate).unbind())
+            for x, _, m, v in job:
+                add_(x, directions or _direction(k, x, m, v), rate)
+
+
+def _direction(k: Factors, p: Tensors, m: Tensors, v: Tensors) -> Tensors:
+    root = sqrt(v)
+    shift_(root, k["eps"])
+    direction = div(m, root)
+    if not off(k["weight_decay"]):
+        add_(direction, p, k["weight_decay"])
+    return direction

@@ -1,0 +1,204 @@
+"""In-place arithmetic on lists of tensors: what the update rules are written in.
+
+A factor `c` is a Python number, a 0-dim tensor, or a list of 0-dim tensors, one for each tensor of the list. Eager calls
+become torch's multi-tensor kernels. In a graph for the CPU the loop is unrolled instead, since inductor there keeps the
+results of multi-tensor operations in memory and fuses those of single ones: 21 ms against 67 for an AdamW of 16.8 M
+elements (torch 2.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Tensors: TypeAlias = list[Tensor]
+Factor: TypeAlias = "float | Tensor | list[Tensor]"
+
+
+def _unrolled(xs: Tensors) -> bool:
+    return torch.compiler.is_compiling() and xs[0].device.type == "cpu"
+
+
+def _each(c: Factor, n: int) -> list[Any]:
+    return c if isinstance(c, list) else [c] * n
+
+
+def _zip(xs: Tensors, *columns: Any) -> Iterator[Any]:
+    return zip(xs, *(_each(column, len(xs)) for column in columns))
+
+
+def mul_(xs: Tensors, c: Factor) -> None:
+    """xs *= c; `c` may also be a list of tensors of the same shapes."""
+    if _unrolled(xs):
+        for x, k in _zip(xs, c):
+            x.mul_(k)
+    else:
+        torch._foreach_mul_(xs, c)
+
+
+def mul(xs: Tensors, c: Factor) -> Tensors:
+    """xs * c."""
+    if _unrolled(xs):
+        return [x * k for x, k in _zip(xs, c)]
+    return list(torch._foreach_mul(xs, c))
+
+
+def div(xs: Tensors, ys: Tensors) -> Tensors:
+    """xs / ys."""
+    if _unrolled(xs):
+        return [x / y for x, y in zip(xs, ys)]
+    return list(torch._foreach_div(xs, ys))
+
+
+def div_(xs: Tensors, ys: Tensors) -> None:
+    """xs /= ys."""
+    if _unrolled(xs):
+        for x, y in zip(xs, ys):
+            x.div_(y)
+    else:
+        torch._foreach_div_(xs, ys)
+
+
+def shift_(xs: Tensors, c: Factor) -> None:
+    """xs += c."""
+    if _unrolled(xs):
+        for x, k in _zip(xs, c):
+            x.add_(k)
+    else:
+        torch._foreach_add_(xs, c)
+
+
+def shift(xs: Tensors, c: Factor) -> Tensors:
+    """xs + c."""
+    if _unrolled(xs):
+        return [x + k for x, k in _zip(xs, c)]
+    return list(torch._foreach_add(xs, c))
+
+
+def add_(xs: Tensors, ys: Tensors, c: Factor = 1.0) -> None:
+    """xs += c * ys."""
+    if _unrolled(xs):
+        for x, y, k in _zip(xs, ys, c):
+            x.add_(y * k)
+    elif isinstance(c, (float, int)):
+        torch._foreach_add_(xs, ys, alpha=c)
+    else:
+        torch._foreach_addcmul_(xs, ys, _each(c, len(xs)))
+
+
+def add(xs: Tensors, ys: Tensors, c: Factor = 1.0) -> Tensors:
+    """xs + c * ys."""
+    if _unrolled(xs):
+        return [x + y * k for x, y, k in _zip(xs, ys, c)]
+    if isinstance(c, (float, int)):
+        return list(torch._foreach_add(xs, ys, alpha=c))
+    return list(torch._foreach_addcmul(xs, ys, _each(c, len(xs))))
+
+
+def lerp_(xs: Tensors, ys: Tensors, c: Factor) -> None:
+    """xs += c * (ys - xs)."""
+    if _unrolled(xs):
+        for x, y, k in _zip(xs, ys, c):
+            x.add_((y - x) * k)
+    elif isinstance(c, (float, int)):
+        torch._foreach_lerp_(xs, ys, c)
+    else:
+        torch._foreach_lerp_(xs, ys, [k.to(x.dtype) for x, k in _zip(xs, c)])
+
+
+def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
+    """xs + c * (ys - xs)."""
+    if _unrolled(xs):
+        return [x + (y - x) * k for x, y, k in _zip(xs, ys, c)]
+    if isinstance(c, (float, int)):
+        return list(torch._foreach_lerp(xs, ys, c))
+    return list(torch._foreach_lerp(xs, ys, [k.to(x.dtype) for x, k in _zip(xs, c)]))
+
+
+def addcmul_(xs: Tensors, ys: Tensors, zs: Tensors, c: Factor) -> None:
+    """xs += c * ys * zs."""
+    if _unrolled(xs):
+        for x, y, z, k in _zip(xs, ys, zs, c):
+            x.add_(y * z * k)
+    elif isinstance(c, (float, int)):
+        torch._foreach_addcmul_(xs, ys, zs, value=c)
+    else:
+        torch._foreach_addcmul_(xs, mul(ys, c), zs)
+
+
+def addcmul(xs: Tensors, ys: Tensors, zs: Tensors, c: float) -> Tensors:
+    """xs + c * ys * zs."""
+    if _unrolled(xs):
+        return [x + c * y * z for x, y, z in zip(xs, ys, zs)]
+    return list(torch._foreach_addcmul(xs, ys, zs, value=c))
+
+
+def addcdiv_(xs: Tensors, ys: Tensors, zs: Tensors, c: Factor) -> None:
+    """xs += c * ys / zs."""
+    if _unrolled(xs):
+        for x, y, z, k in _zip(xs, ys, zs, c):
+            x.add_(y / z * k)
+    elif isinstance(c, (float, int)):
+        torch._foreach_addcdiv_(xs, ys, zs, value=c)
+    else:
+        torch._foreach_addcdiv_(xs, mul(ys, c), zs)
+
+
+def maximum_(xs: Tensors, ys: Tensors) -> None:
+    """xs = max(xs, ys)."""
+    if _unrolled(xs):
+        for x, y in zip(xs, ys):
+            x.copy_(torch.maximum(x, y))
+    else:
+        torch._foreach_maximum_(xs, ys)
+
+
+def sqrt(xs: Tensors) -> Tensors:
+    """The square roots."""
+    return [x.sqrt() for x in xs] if _unrolled(xs) else list(torch._foreach_sqrt(xs))
+
+
+def sqrt_(xs: Tensors) -> None:
+    """The square roots, in place."""
+    if _unrolled(xs):
+        for x in xs:
+            x.sqrt_()
+    else:
+        torch._foreach_sqrt_(xs)
+
+
+def neg(xs: Tensors) -> Tensors:
+    """-xs."""
+    return [-x for x in xs] if _unrolled(xs) else list(torch._foreach_neg(xs))
+
+
+def absolute(xs: Tensors) -> Tensors:
+    """|xs|."""
+    return [x.abs() for x in xs] if _unrolled(xs) else list(torch._foreach_abs(xs))
+
+
+def sign_(xs: Tensors) -> None:
+    """-1, 0 or 1, in place."""
+    if _unrolled(xs):
+        for x in xs:
+            x.sign_()
+    else:
+        torch._foreach_sign_(xs)
+
+
+def clamp_(xs: Tensors, low: Any, high: Any) -> None:
+    """xs limited to [low, high], which are numbers or 0-dim tensors."""
+    for x in xs:
+        x.clamp_(low, high)
+
+
+def copy_(xs: Tensors, ys: Tensors) -> None:
+    """xs = ys."""
+    if _unrolled(xs):
+        for x, y in zip(xs, ys):
+            x.copy_(y)
+    else:
+        torch._foreach_copy_(xs, ys)

@@ -1,0 +1,145 @@
+"""Muon; torch's formula, which came with torch 2.9."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+
+from .engine import Factors
+from .hyper import FRACTION, SWITCH, Choice, Number, Several
+from .lists import Tensors, add_, lerp, lerp_, mul_
+from .rules import RuleOptimizer, off
+
+
+class Muon(RuleOptimizer):
+    """Muon (https://kellerjordan.github.io/posts/muon/): momentum made orthogonal by Newton-Schulz iterations in bfloat16.
+
+    For matrices of hidden layers. A parameter of more than 2 dimensions counts as a matrix of `shape[0]` rows. The state of a
+    parameter is `momentum_buffer`.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.eye(2))
+    >>> optimizer = Muon([weight], lr=0.5, weight_decay=0.0)
+    >>> weight.grad = torch.eye(2)
+    >>> optimizer.step()
+    >>> round(weight[0, 0].item(), 1)
+    0.8
+
+    Args:
+        params: parameters of 2 or more dimensions, or groups of them.
+        lr: learning rate, at least 0.
+        weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
+        momentum: how much of the buffer is kept, in [0, 1).
+        nesterov: look ahead.
+        ns_steps: iterations, 1 to 99.
+        ns_coefficients: the polynomial of an iteration.
+        eps: the least norm that is divided by, at least 0.
+        adjust_lr_fn: "match_rms_adamw" multiplies `lr` by 0.2 times the root of the larger side; "original" or None by the root
+            of rows over columns, if that is above 1.
+        enable_global_step: keep the state `step`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule, or a parameter has fewer than 2 dimensions.
+    """
+
+    hyper = {
+        "lr": Number(low=0.0),
+        "weight_decay": Number(low=0.0),
+        "momentum": FRACTION,
+        "nesterov": SWITCH,
+        "ns_steps": Number(low=1, high=99, whole=True, scheduled=False),
+        "ns_coefficients": Several((Number(scheduled=False),) * 3),
+        "eps": Number(low=0.0, scheduled=False),
+        "adjust_lr_fn": Choice((None, "original", "match_rms_adamw")),
+    }
+    elementwise = False
+    reads = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.02,
+        weight_decay: float | Tensor = 0.01,
+        momentum: float | Tensor = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        *,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        adjust_lr_fn: str | None = "match_rms_adamw",
+        enable_global_step: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_steps": ns_steps,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        super().__init__(params, defaults, enable_global_step)
+
+    def check_parameter(self, p: Tensor, where: str) -> None:
+        super().check_parameter(p, where)
+        if p.dim() < 2 or p.is_complex():
+            raise ValueError(
+                f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; give "
+                "biases, norms and embeddings to AdamW."
+            )
+
+    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ()
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("momentum_buffer",)
+
+    @staticmethod
+    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {
+            "enter": 1 - h["momentum"],
+            "momentum": h["momentum"],
+            "rate": -h["lr"],
+            "weight_decay": h["weight_decay"],
+            "shrink": 1 - h["lr"] * h["weight_decay"],
+        }
+
+    @staticmethod
+    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        (buffer,) = states
+        lerp_(buffer, g, k["enter"])
+        directions = lerp(g, buffer, k["momentum"]) if h["nesterov"] else buffer
+        if not off(k["weight_decay"]):
+            mul_(p, k["shrink"])
+        for x, direction in zip(p, directions):
+            rows, columns = x.shape[:2]
+            if h["adjust_lr_fn"] == "match_rms_adamw":
+                scale = 0.2 * math.sqrt(max(rows, columns))
+            else:
+                scale = math.sqrt(max(1.0, rows / columns)) if columns else 1.0
+            step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"])
+            add_([x], [step], k["rate"] * scale)
+
+
+def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """The orthogonal matrix next to `x`, about: its singular values come near 1. Computed in bfloat16, as torch does."""
+    whole = x.full_tensor() if isinstance(x, DTensor) else x  # the iteration needs all rows: each rank computes it all
+    flat = whole.reshape(whole.shape[0], -1).bfloat16()
+    tall = flat.shape[0] > flat.shape[1]
+    y = flat.T if tall else flat
+    y = y / y.norm().clamp(min=eps)
+    a, b, c = coefficients
+    for _ in range(steps):
+        gram = y @ y.T
+        y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+    result = (y.T if tall else y).reshape(whole.shape)
+    if isinstance(x, DTensor):
+        mesh = x.device_mesh
+        return DTensor.from_local(result, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(mesh, x.placements)
+    return result

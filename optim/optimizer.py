@@ -1,0 +1,261 @@
+"""The base class: an optimizer all of whose state exists before its first step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from . import checkpoint
+from .engine import STEP
+from .hyper import KNOWN, Rule, check_group
+from .stepping import guarded
+
+State = dict[str, Any]
+
+
+def counter(p: Tensor, value: Any = 0.0) -> Tensor:
+    """A number for each parameter, as torch's optimizers keep their step counts: 0-dim, on the device of the parameter.
+
+    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily traced
+    device would take a scalar that is made there for a constant.
+    """
+    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+    if p.is_meta:
+        return torch.zeros((), dtype=dtype, device=p.device)
+    number = torch.zeros((), dtype=dtype, device="cpu")
+    return (number.copy_(value) if isinstance(value, Tensor) else number.fill_(value)).to(p.device)
+
+
+class Optimizer(torch.optim.Optimizer, ABC):
+    """A `torch.optim.Optimizer` that allocates all of its state before the first step.
+
+    A subclass says in `preinitialize()` what state a parameter has, and only updates it in `step()`, which runs without
+    gradients (a closure runs with them). `preinitialize()` is called by the constructor for all groups, and for a group
+    that is added later with `param_groups` holding that group alone.
+
+    >>> import torch
+    >>> class Momentum(Optimizer):
+    ...     def __init__(self, params, lr):
+    ...         super().__init__(params, {"lr": lr})
+    ...     def preinitialize(self):
+    ...         for group in self.param_groups:
+    ...             for p in group["params"]:
+    ...                 self.state[p]["velocity"] = torch.zeros_like(p)
+    ...     def step(self, closure=None):
+    ...         for group in self.param_groups:
+    ...             for p in group["params"]:
+    ...                 if p.grad is not None:
+    ...                     p.sub_(self.state[p]["velocity"].mul_(0.9).add_(p.grad), alpha=group["lr"])
+    ...     def state_names_to_sparsify(self):
+    ...         return ["velocity"]
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = Momentum([weight], lr=0.5)
+    >>> list(optimizer.state[weight])
+    ['velocity']
+    >>> weight.grad = torch.ones(2)
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.5, 0.5]
+
+    Args:
+        params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (a name or several) become
+            a set.
+        defaults: the hyperparameters of groups that do not set them.
+        enable_global_step: give each parameter the state `step`, a count for `increment_global_step`.
+
+    Raises:
+        RuntimeError: a step made state that `preinitialize()` had not; the message names the key.
+    """
+
+    hyper: ClassVar[Mapping[str, Rule]] = {}  # the rules for a group's values, by key
+    structural: ClassVar[tuple[str, ...]] = ()  # keys of which it matters for the state, or for the formula, whether they are on
+    may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
+
+    def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+        self._ready = False
+        self._stepping = False
+        self.enable_global_step = bool(enable_global_step)
+        self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        check_group(self.hyper, defaults, f"{type(self).__name__}: ")
+        super().__init__(params, defaults)
+        self._fill(self.param_groups)
+        self._ready = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        KNOWN.update(cls.hyper)
+        if "step" in cls.__dict__:
+            cls.step = guarded(cls.__dict__["step"])  # type: ignore[method-assign]  # what torch does at construction
+
+    @abstractmethod
+    def preinitialize(self) -> None:
+        """Fill `self.state` for each parameter of `self.param_groups`; the only place where state is made."""
+
+    @abstractmethod
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The names of states to be sparsified along with a sparse parameter; a subclass says which. None by default."""
+        return []
+
+    # State
+
+    def _fill(self, groups: list[dict[str, Any]]) -> None:
+        everything, self.param_groups = self.param_groups, groups
+        try:
+            self.preinitialize()
+            for p in chain.from_iterable(group["params"] for group in groups):
+                if self.enable_global_step:
+                    self.state[p].setdefault(STEP, counter(p))
+                self.state[p]  # noqa: B018  # an entry also where there is no state: a checkpoint then names all
+        finally:
+            self.param_groups = everything
+
+    def fresh_state(self) -> dict[Tensor, State]:
+        """The state that `preinitialize()` makes, as new tensors; the optimizer's own state is left alone."""
+        kept, self.state = self.state, defaultdict(dict)
+        try:
+            self._fill(self.param_groups)
+            return dict(self.state)
+        finally:
+            self.state = kept
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group whose state is made at once. A bad group raises, and nothing is added."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group={param_group!r}: pass a dict with the key 'params'.")
+        group = dict(param_group)
+        where = f"{type(self).__name__}, group {len(self.param_groups)}: "
+        if "tags" in group:
+            group["tags"] = _tags(group["tags"], where)
+        check_group(self.hyper, group, where)
+        self.check_combination({**self.defaults, **group}, where)
+        before = len(self.param_groups)
+        try:
+            super().add_param_group(group)
+            for p in group["params"]:
+                self.check_parameter(p, where)
+            if self._ready:
+                self._fill(self.param_groups[before:])
+        except BaseException:
+            for refused in self.param_groups[before:]:
+                for p in refused["params"]:
+                    self.state.pop(p, None)
+            del self.param_groups[before:]
+            raise
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
+
+    def check_parameter(self, p: Tensor, where: str) -> None:
+        """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""
+        if not (p.is_floating_point() or p.is_complex()):
+            raise ValueError(f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized.")
+        if p.layout is not torch.strided:
+            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
+
+    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
+        return state
+
+    def increment_global_step(self, p: Tensor) -> Tensor:
+        """Add 1 to the state `step` of parameter `p` and return it, a 0-dim float32 tensor.
+
+        Raises `RuntimeError` where the parameter has no such state: construct with `enable_global_step=True`.
+        """
+        counter = self.state[p].get(STEP) if p in self.state else None
+        if counter is None:
+            raise RuntimeError(
+                f"{type(self).__name__} keeps no 'step' for this parameter: construct it with enable_global_step=True."
+            )
+        counter.add_(1)
+        return counter
+
+    def visit_state(self, fn: Callable[[Any], Any]) -> None:
+        """Call `fn` with each state value; a result that is not None takes its place."""
+        for state in self.state.values():
+            for name, value in state.items():
+                result = fn(value)
+                if result is not None:
+                    state[name] = result
+
+    def apply(self, fn: Callable[[Any], Any]) -> Optimizer:
+        """Call `fn` with this optimizer, as `nn.Module.apply` does with modules. Returns the optimizer."""
+        fn(self)
+        return self
+
+    # Gradients
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, or fill them with zeros, between the hooks registered for it."""
+        args, kwargs = (), {"set_to_none": set_to_none}
+        for hook in list(self._zero_grad_pre_hooks.values()):
+            hook(self, args, kwargs)
+        super().zero_grad(set_to_none)
+        for hook in list(self._zero_grad_post_hooks.values()):
+            hook(self, args, kwargs)
+
+    def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; `remove()` of the result ends that."""
+        handle = RemovableHandle(self._zero_grad_pre_hooks)
+        self._zero_grad_pre_hooks[handle.id] = hook
+        return handle
+
+    def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; `remove()` of the result ends that."""
+        handle = RemovableHandle(self._zero_grad_post_hooks)
+        self._zero_grad_post_hooks[handle.id] = hook
+        return handle
+
+    # Copies and checkpoints
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
+        return {**kept, "enable_global_step": self.enable_global_step, "_ready": True, "_stepping": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
+        for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
+            self.__dict__.setdefault(name, OrderedDict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in torch's form; the tensors are those in use, and `tags` are sorted lists."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            if "tags" in group:
+                group["tags"] = sorted(group["tags"])
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a state dict of this class or of torch's class of the same name, at any step.
+
+        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
+
+        Raises:
+            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter breaks
+                its rule; the message says which, and nothing has been changed.
+        """
+        checkpoint.load(self, state_dict)
+
+
+def _tags(tags: Any, where: str) -> set[Any]:
+    if tags is None:
+        return set()
+    if isinstance(tags, str):
+        return {tags}
+    if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
+        raise TypeError(f"{where}tags={tags!r}: pass a name, or a list or set of names.")
+    tags = list(tags)
+    if not all(isinstance(tag, str) for tag in tags):
+        raise TypeError(f"{where}tags={tags!r}: every tag is a string.")
+    return set(tags)

@@ -1,0 +1,189 @@
+"""What an optimizer of the suite says of itself, its state and its update rule, and what follows from that."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .engine import STEP, Factors, Work, in_graph, on_host, place, plain, readable
+from .hyper import SWITCH, Number, Rule
+from .lists import Factor, Tensors, add, add_, mul_, neg
+from .optimizer import Optimizer, State, counter
+from .stepping import makes_no_state
+
+COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
+
+
+class RuleOptimizer(Optimizer):
+    """An optimizer that is an update rule; a subclass says which state there is, and the rule."""
+
+    elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
+    local: ClassVar[bool] = True  # of distributed tensors, the rule takes the local parts
+    by_rank: ClassVar[bool] = False  # matrices have other states than vectors
+    reduced: ClassVar[tuple[str, ...]] = ()  # states of `update` that have not the shape of the parameter
+    reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `numbers` needs
+
+    def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+        self._compiled: Callable[..., None] | None = None
+        super().__init__(params, defaults, enable_global_step)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._compiled = None  # a copy is compiled anew
+
+    # What a subclass says
+
+    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of the states that are one number for each parameter."""
+        return (STEP,)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        """The names of the states that `update` takes, in its order; None for one that is switched off."""
+        raise NotImplementedError
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        """The initial state of a parameter: zeros."""
+        state: State = {name: counter(p) for name in self.scalar_states(group)}
+        state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
+        return state
+
+    @staticmethod
+    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        """The factors of the rule, from hyperparameters `h` and scalar states `s`, where `step` has been counted already.
+
+        They are Python numbers, or tensors with one element for each parameter. A new value of a scalar state is put into
+        `s`; `stored` rounds a number as the state will.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        """Update parameters and states in place; of `h` it looks at switches only, all numbers are in `k`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def fused(h: dict[str, Any], s: dict[str, Any], work: Work) -> bool:
+        """Run torch's fused CPU kernel on contiguous tensors; False where there is none for this case."""
+        return False
+
+    # What follows from it
+
+    def preinitialize(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p] = self.parameter_state(p, group)
+
+    def state_names_to_sparsify(self) -> list[str]:
+        names: dict[str, None] = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                names.update((name, None) for name in self.tensor_states(group, p) if name and name in self.state[p])
+        return [name for name in names if name not in self.reduced]
+
+    @makes_no_state
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if torch.compiler.is_compiling():
+            in_graph(self.gather())
+        elif self._compiled is not None:
+            self._hold_tensors()
+            self._compiled(self.gather())
+        else:
+            for work in self.gather():
+                if readable(work):
+                    on_host(work)
+                else:
+                    in_graph([work])
+        return loss
+
+    def compile(self, **options: Any) -> None:
+        """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
+
+        The update is one graph from the first step on. The numbers in the groups become 0-dim float64 tensors, so that
+        changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
+        What wraps `step`, before or after, stays outside.
+        """
+        self._hold_tensors()
+        # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
+        code = in_graph.__code__.replace()
+        inner = types.FunctionType(code, in_graph.__globals__, in_graph.__name__)
+        self._compiled = torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
+
+    def _hold_tensors(self) -> None:
+        for group in self.param_groups:
+            if group["params"]:
+                for name, rule in self.hyper.items():
+                    group[name] = rule.tensors(group[name], group["params"][0].device)
+
+    def gather(self) -> list[Work]:
+        """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
+        works = []
+        for group in self.param_groups:
+            scalars = self._scalar_names(group)
+            h = {name: group[name] for name in self.hyper}
+            found: dict[Any, Work] = {}
+            for p in group["params"]:
+                g = p.grad
+                if g is None:
+                    continue
+                if g.layout is not torch.strided:
+                    raise RuntimeError(
+                        f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense "
+                        "gradients are supported; make the layer give dense ones (sparse=False) or use torch.optim.SparseAdam."
+                    )
+                state = self.state[p]
+                here = place(p) if not self.by_rank else (*place(p), p.dim() >= 2)
+                work = found.get(here)
+                if work is None:
+                    names = self.tensor_states(group, p)
+                    work = Work(type(self), h, [], [], {name: [] for name in scalars}, [[] for _ in names], names)
+                    found[here] = work
+                work.params.append(p)
+                work.grads.append(g)
+                for name, column in work.scalars.items():
+                    column.append(state[name])
+                for name, column in zip(work.names, work.tensors):
+                    if name is not None:
+                        column.append(state[name])
+            works.extend(plain(work) for work in found.values())
+        return works
+
+    def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        names = self.scalar_states(group)
+        return (*names, STEP) if self.enable_global_step and STEP not in names else names
+
+
+def off(factor: Factor) -> bool:
+    """Whether a factor is the number 0, so that what it multiplies can be left out."""
+    return isinstance(factor, (int, float)) and factor == 0
+
+
+def gradient(h: Mapping[str, Any], k: Factors, p: Tensors, g: Tensors) -> Tensors:
+    """What is descended: the gradient, with its sign turned to maximize, plus the weight decay of an L2 penalty."""
+    if h["maximize"]:
+        g = neg(g)
+        if not off(k["weight_decay"]):
+            add_(g, p, k["weight_decay"])
+        return g
+    return g if off(k["weight_decay"]) else add(g, p, k["weight_decay"])
+
+
+def decay(h: Mapping[str, Any], k: Factors, p: Tensors, g: Tensors) -> Tensors:
+    """`gradient`, or with decoupled weight decay: shrink the parameters now and leave the gradient as it is."""
+    if not h["decoupled_weight_decay"]:
+        return gradient(h, k, p, g)
+    if not off(k["weight_decay"]):
+        mul_(p, k["shrink"])
+    return neg(g) if h["maximize"] else g
+
+
+def absent(value: Any) -> bool:
+    """Whether a hyperparameter is the number 0, so that the state it needs is not kept; a tensor may change."""
+    return not isinstance(value, Tensor) and value == 0

@@ -1,0 +1,203 @@
+"""Copies of optimizers to try things on: their steps touch neither the original nor anything else."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import warnings
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
+
+
+class Refused(Exception):
+    """What is in the way."""
+
+
+class Recorder(dict[Any, Any]):
+    """A dict that keeps a copy of what each new key was given first, in the dicts inside it as well.
+
+    A key that held None counts as new. memo is that of copy.deepcopy: one object under several keys stays one object,
+    a copied parameter becomes the original.
+    """
+
+    def __init__(self, content: dict[Any, Any], memo: dict[int, Any], factory: Callable[[], Any] | None = None) -> None:
+        super().__init__(content)
+        self.memo = memo
+        self.factory = factory
+        self.first: dict[Any, Any] = {}
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(value) in (dict, defaultdict):
+            child = Recorder({}, self.memo, getattr(value, "default_factory", None))
+            child.update(value)
+            value = child
+        if self.get(key) is None and key not in self.first:
+            self.first[key] = value if isinstance(value, Recorder) else copy.deepcopy(value, self.memo)
+        super().__setitem__(key, value)
+
+    def __missing__(self, key: Any) -> Any:
+        if self.factory is None:
+            raise KeyError(key)
+        self[key] = self.factory()
+        return self[key]
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Recorder:  # type: ignore[misc, override] # dict's own is overloaded
+        self.update(other)
+        return self
+
+    def initial(self) -> dict[Any, Any]:
+        """The first values of the keys that were new and have stayed."""
+        found: dict[Any, Any] = {} if self.factory is None else defaultdict(self.factory)
+        for key, value in self.first.items():
+            if key in self:
+                now = self[key]
+                if now is None:
+                    value = None  # in use during a step only
+                elif type(value) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
+                    value = torch.full_like(now, value)  # of the kind that it will be
+                found[self.memo.get(id(key), key)] = value.initial() if isinstance(value, Recorder) else value
+        return found
+
+
+def pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """The plain tensors that a tensor is made of: its local part if it is a DTensor, itself if it is plain."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        for part in (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]):
+            if isinstance(part, Tensor):  # torch 2.13 names the mesh of a DTensor as well
+                yield from pieces(part)
+    else:
+        yield tensor
+
+
+def parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def trainable(parameter: Tensor) -> bool:
+    return parameter.is_floating_point() or parameter.is_complex()
+
+
+def without_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for parameter in parameters(optimizer) if not optimizer.state.get(parameter)]
+
+
+def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_state: bool = True) -> AnyOptimizer:
+    """A copy of an optimizer whose parameters are `convert` of the original's, without hooks and step wrappers.
+
+    copy.deepcopy(optimizer) would drop all attributes but three: Optimizer.__getstate__ says so.
+    """
+    members = {key: value for key, value in vars(optimizer).items() if key != "step"}  # a scheduler's wrapper
+    for name, value in members.items():
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(one, torch.optim.Optimizer) for one in inside):
+            raise Refused(f"it wraps another optimizer, in {name}: preinitialize that one before it is wrapped")
+        if name.startswith("_optimizer_") and name.endswith("_hooks"):
+            members[name] = OrderedDict()
+    if not with_state:
+        members["state"] = defaultdict(dict)
+    clone = object.__new__(type(optimizer))
+    memo: dict[int, Any] = {id(optimizer): clone}
+    for group in optimizer.param_groups:
+        for value in (value for key, value in group.items() if key != "params"):
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, Tensor):  # a hyperparameter
+                    memo[id(one)] = one.detach().clone()
+        differentiable = group.get("differentiable", False)  # its steps write to parameters in grad mode
+        for parameter in group["params"]:
+            memo[id(parameter)] = convert(parameter).requires_grad_(trainable(parameter) and not differentiable)
+    try:
+        vars(clone).update(copy.deepcopy(members, memo))
+    except Exception as error:
+        raise Refused(f"it cannot be copied ({summary(error)})") from error
+    return clone
+
+
+def same_values(parameter: Tensor) -> Tensor:
+    clone = parameter.detach().clone()
+    if isinstance(parameter, torch.nn.Parameter):
+        clone = torch.nn.Parameter(clone, requires_grad=False)
+    vars(clone).update(vars(parameter))  # some optimizers put marks on parameters
+    return clone
+
+
+def gradient(parameter: Tensor, seed: int, sparse: bool) -> Tensor:
+    """Normal numbers, with zeros of either sign among them, without drawing from anybody's generator."""
+    grad = torch.empty_like(parameter, requires_grad=False)
+    for piece in pieces(grad):
+        numbers = torch.view_as_real(piece) if piece.is_complex() else piece
+        numbers.normal_(generator=torch.Generator(piece.device).manual_seed(seed))
+        numbers.masked_fill_(numbers.abs() < 0.05, 0.0)
+        if not piece.is_complex():  # where times a real number is not the same as times each part, by the sign of zeros
+            numbers.masked_fill_((numbers > 1.0) & (numbers < 1.1), -0.0)
+    return grad.to_sparse(min(1, grad.dim())) if sparse else grad
+
+
+@contextmanager
+def undisturbed(devices: Iterable[torch.device], draw: bool = False) -> Iterator[None]:
+    """Leaves every generator of random numbers as it was, and keeps hooks and warnings out.
+
+    With `draw`, what runs inside finds the generators at another point than it would outside.
+    """
+    found = [device for device in dict.fromkeys(devices) if device.type in ("cuda", "xpu")]
+    numpy = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
+    registries = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    hooks = [dict(registry) for registry in registries]
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.random.fork_rng(found, device_type=found[0].type if found else "cuda"))
+        try:
+            for registry in registries:
+                registry.clear()
+            if draw:
+                random.random()
+                if numpy:
+                    numpy.random.random()
+                for device in [torch.device("cpu"), *found]:
+                    torch.rand(1, device=device)
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
+            for registry, kept in zip(registries, hooks):
+                registry.update(kept)
+
+
+def step(optimizer: torch.optim.Optimizer, grads: Iterable[Tensor | None], draw: bool = False) -> None:
+    for parameter, grad in zip(parameters(optimizer), grads):
+        parameter.grad = None if grad is None else grad.clone()  # some optimizers write to gradients
+    with undisturbed((parameter.device for parameter in parameters(optimizer)), draw), torch.enable_grad():
+        try:
+            optimizer.step()
+        except Exception as error:
+            raise Refused(f"its step fails ({summary(error)})") from error
+
+
+def start(optimizer: torch.optim.Optimizer) -> None:
+    """Schedule-free optimizers step in their train mode only."""
+    if callable(train := getattr(optimizer, "train", None)):
+        train()
+
+
+def summary(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(": .")
