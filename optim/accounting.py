@@ -51,8 +51,8 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
         optimizer = built_on_meta(*target)
     else:
         raise TypeError(
-            f"state_bytes: target = {target!r:.80} is of type {type(target).__name__}; it must be a torch.optim.Optimizer "
-            "or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
+            f"state_bytes: target = {target!r:.80} is of type {type(target).__name__}; it must be an optimizer of "
+            "torch's kind, or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
         )
     if isinstance(optimizer, Optimizer) or not without_state(optimizer):
         return count(optimizer, optimizer.state)
@@ -108,7 +108,9 @@ def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any 
             return {**without_switches(value), "params": converted(value["params"])} if "params" in value else value
         if isinstance(value, tuple):
             return tuple(converted(one) for one in value)
-        return [converted(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
+        return (
+            [converted(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
+        )
 
     with HostReads(answer=True):
         return kind(converted(given), **without_switches(arguments or {}))
@@ -120,7 +122,7 @@ def without_switches(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.cpu() if isinstance(value, Tensor) else value for key, value in off.items()}
 
 
-class HostReads(TorchDispatchMode):
+class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets a step on the meta device read tensors, although they have no values there."""
 
     READS = (
@@ -130,7 +132,7 @@ class HostReads(TorchDispatchMode):
     )
 
     def __init__(self, answer: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.answer = answer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -97,7 +97,9 @@ class Adafactor(RuleOptimizer):
         if group["warmup_init"] and not group["relative_step"]:
             raise ValueError(f"{where}warmup_init=True needs relative_step=True; pass both, with lr=None.")
         if group["relative_step"] and group["lr"] is not None:
-            raise ValueError(f"{where}lr={group['lr']!r} with relative_step=True, which makes the rate itself; pass lr=None.")
+            raise ValueError(
+                f"{where}lr={group['lr']!r} with relative_step=True, which makes the rate itself; pass lr=None."
+            )
         if not group["relative_step"] and group["lr"] is None:
             raise ValueError(f"{where}lr=None needs relative_step=True; pass a number such as lr=0.001.")
 

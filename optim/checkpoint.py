@@ -69,7 +69,9 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
         for verb, keys in (("lacks", lacking), ("has", foreign)):
             if keys and optimizer.hyper:
                 listed = ", ".join(map(repr, sorted(keys)))
-                raise ValueError(f"{where}it {verb} {listed}, so it is not a {name}'s; load it into the class that saved it.")
+                raise ValueError(
+                    f"{where}it {verb} {listed}, so it is not a {name}'s; load it into the class that saved it."
+                )
         check_group(optimizer.hyper, values, where)
         optimizer.check_combination({**group, **values}, where)
         for key in optimizer.structural:
@@ -108,9 +110,14 @@ def _state(optimizer: Optimizer, saved: Mapping[str, Any], name: str) -> list[tu
         where = f"{name}: state of parameter {i}, of shape {tuple(p.shape)}: "
         if set(given) != set(mine):
             lacking, extra = sorted(set(mine) - set(given)), sorted(set(given) - set(mine))
-            differences = [f"{word} {', '.join(map(repr, keys))}" for word, keys in
-                           (("it lacks", lacking), ("this optimizer keeps no", extra)) if keys]
-            raise ValueError(f"{where}{' and '.join(differences)}; load it into an optimizer built as the saved one was.")
+            differences = [
+                f"{word} {', '.join(map(repr, keys))}"
+                for word, keys in (("it lacks", lacking), ("this optimizer keeps no", extra))
+                if keys
+            ]
+            raise ValueError(
+                f"{where}{' and '.join(differences)}; load it into an optimizer built as the saved one was."
+            )
         for entry, value in given.items():
             writes.append((mine, entry, _fitting(value, mine[entry], f"{where}{entry}: ")))
     return writes
@@ -123,7 +130,9 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
     if not isinstance(value, Tensor):
         if isinstance(value, (int, float)) and mine.dim() == 0:  # the counters of older versions
             return torch.tensor(float(value))
-        raise ValueError(f"{where}{type(value).__name__} is no tensor; this optimizer keeps a tensor of shape {tuple(mine.shape)}.")
+        raise ValueError(
+            f"{where}{type(value).__name__} is no tensor; this optimizer keeps a tensor of shape {tuple(mine.shape)}."
+        )
     if value.shape != mine.shape:
         raise ValueError(f"{where}it has the shape {tuple(value.shape)}, this optimizer's {tuple(mine.shape)}.")
     if value.is_complex() != mine.is_complex():

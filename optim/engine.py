@@ -35,16 +35,21 @@ class Work(NamedTuple):
     spread: Any = None  # the mesh and the placements of distributed parameters
 
 
+def changed(work: Work, columns: list[Tensors], scalars: dict[str, Tensors], spread: Any) -> Work:
+    """The work with other tensors; spelled out, since a graph of torch 2.7 knows no `_replace`."""
+    return Work(work.rule, work.h, columns[0], columns[1], scalars, columns[2:], work.names, spread)
+
+
 def plain(work: Work) -> Work:
     """The tensors that the rule computes with: real views of complex ones, and the local parts of distributed ones."""
     columns = [work.params, work.grads, *work.tensors]
-    first = work.params[0]
+    first, spread = work.params[0], None
     if work.rule.local and isinstance(first, DTensor):
         columns = [[_local(x, p) for x, p in zip(column, work.params)] for column in columns]
-        work = work._replace(spread=(first.device_mesh, first.placements))
+        spread = (first.device_mesh, first.placements)
     if first.is_complex():
         columns = [[torch.view_as_real(x) for x in column] for column in columns]
-    return work._replace(params=columns[0], grads=columns[1], tensors=columns[2:])
+    return changed(work, columns, work.scalars, spread)
 
 
 def place(p: Tensor) -> tuple[Any, ...]:
@@ -88,9 +93,8 @@ def _chosen(work: Work, indices: list[int]) -> Work:
     def pick(column: Tensors) -> Tensors:
         return [column[i] for i in indices] if column else []
 
-    scalars = {name: pick(column) for name, column in work.scalars.items()}
-    tensors = [pick(column) for column in work.tensors]
-    return Work(work.rule, work.h, pick(work.params), pick(work.grads), scalars, tensors, work.names, work.spread)
+    columns = [pick(column) for column in (work.params, work.grads, *work.tensors)]
+    return changed(work, columns, {name: pick(column) for name, column in work.scalars.items()}, work.spread)
 
 
 def _run(h: dict[str, Any], s: dict[str, Any], work: Work) -> None:
@@ -171,6 +175,7 @@ def _norms(xs: Tensors) -> Tensors:
 def in_graph(works: list[Work]) -> None:
     """A step that reads nothing, for tensors on an accelerator and under torch.compile."""
     for work in works:
+        work = _with_dimensions(work)
         wide = torch.float32 if work.params[0].device.type == "mps" else torch.float64
         if STEP in work.scalars:
             torch._foreach_add_(work.scalars[STEP], 1)
@@ -180,14 +185,27 @@ def in_graph(works: list[Work]) -> None:
 
         h = {name: _widened(value, wide) for name, value in work.h.items()}
         reads = [name for name in work.rule.reads if name in work.scalars]
-        s = {name: torch.stack(work.scalars[name]).to(wide) for name in reads}
+        s = {name: torch.cat(work.scalars[name]).to(wide) for name in reads}
         before = dict(s)
         k = {**work.rule.numbers(h, s, stored), "spread": work.spread}
         for name in reads:
             if s[name] is not before[name]:
                 for i, x in enumerate(work.scalars[name]):
-                    x.copy_(s[name][i])
+                    x.copy_(s[name][i : i + 1])
         work.rule.update(h, _spread(k, work.params), work.params, work.grads, *work.tensors)
+
+
+def _with_dimensions(work: Work) -> Work:
+    """Views with a dimension of tensors that have none.
+
+    torch (2.7 to 2.13) drops from a graph what is done in place to a 0-dim float64 input on the CPU, but not to a view of it.
+    """
+    columns = [_shaped(column) for column in (work.params, work.grads, *work.tensors)]
+    return changed(work, columns, {name: _shaped(column) for name, column in work.scalars.items()}, work.spread)
+
+
+def _shaped(xs: Tensors) -> Tensors:
+    return [x.view(1) if x.dim() == 0 else x for x in xs]
 
 
 def _widened(value: Any, wide: torch.dtype) -> Any:
@@ -206,7 +224,9 @@ def _spread(k: Factors, params: Tensors) -> Factors:
     names = [name for name, value in k.items() if isinstance(value, Tensor)]
     if not names:
         return k
-    flat = torch.cat([torch.zeros(1, dtype=dtype, device=params[0].device), *(k[name].reshape(-1).to(dtype) for name in names)])
+    flat = torch.cat(
+        [torch.zeros(1, dtype=dtype, device=params[0].device), *(k[name].reshape(-1).to(dtype) for name in names)]
+    )
     result, at = dict(k), 1
     for name in names:
         count = k[name].numel()

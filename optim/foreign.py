@@ -18,7 +18,19 @@ import torch
 from torch import Tensor
 
 from .optimizer import Optimizer
-from .twin import Recorder, Refused, gradient, parameters, pieces, same_values, start, step, trainable, twin
+from .twin import (
+    Recorder,
+    Refused,
+    gradient,
+    parameters,
+    pieces,
+    same_values,
+    start,
+    step,
+    trainable,
+    twin,
+    without_state,
+)
 
 Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
 
@@ -94,7 +106,7 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     """The state that is missing, verified."""
     if any(parameter.is_meta for parameter in parameters(optimizer)):
         raise Refused("its parameters are on the meta device: give them memory and values first")
-    if all(optimizer.state.get(parameter) for parameter in parameters(optimizer)):
+    if not without_state(optimizer):
         return Initial({}, [])
     try:
         sparse = False
@@ -123,7 +135,7 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
             reasons.append(refused)
         else:
             return candidate
-    raise reasons[0] from reasons[0].__cause__
+    raise reasons[-1] from reasons[-1].__cause__
 
 
 def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
@@ -223,8 +235,8 @@ def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> 
         if value != {}:
             yield from difference(value, filled.state.get(counterpart.get(id(key), key)), "state")
     for one, other in zip(plain.param_groups, filled.param_groups):
-        for key in one.keys() - {"params"}:
-            yield from difference(one[key], other.get(key), label("group", key))
+        for name in one.keys() - {"params"}:
+            yield from difference(one[name], other.get(name), label("group", name))
 
 
 def difference(one: Any, other: Any, name: str) -> list[str]:
@@ -238,7 +250,7 @@ def difference(one: Any, other: Any, name: str) -> list[str]:
     elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
         alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
     elif isinstance(one, int | float | complex | str | None):
-        alike = type(one) is type(other) and (one == other or (one != one and other != other))
+        alike = type(one) is type(other) and repr(one) == repr(other)  # repr: nan is like nan, and 0.0 unlike -0.0
     else:
         alike = type(one) is type(other)  # an object of the optimizer's own
     return [] if alike else [name]

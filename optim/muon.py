@@ -123,7 +123,7 @@ class Muon(RuleOptimizer):
                 scale = 0.2 * math.sqrt(max(rows, columns))
             else:
                 scale = math.sqrt(max(1.0, rows / columns)) if columns else 1.0
-            step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"])
+            step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"]).to(x.dtype)
             add_([x], [step], k["rate"] * scale)
 
 
@@ -141,5 +141,7 @@ def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int,
     result = (y.T if tall else y).reshape(whole.shape)
     if isinstance(x, DTensor):
         mesh = x.device_mesh
-        return DTensor.from_local(result, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(mesh, x.placements)
+        return DTensor.from_local(result, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
+            mesh, x.placements
+        )
     return result

@@ -75,7 +75,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     """
 
     hyper: ClassVar[Mapping[str, Rule]] = {}  # the rules for a group's values, by key
-    structural: ClassVar[tuple[str, ...]] = ()  # keys of which it matters for the state, or for the formula, whether they are on
+    structural: ClassVar[
+        tuple[str, ...]
+    ] = ()  # keys of which it matters for the state, or for the formula, whether they are on
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
@@ -159,7 +161,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def check_parameter(self, p: Tensor, where: str) -> None:
         """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""
         if not (p.is_floating_point() or p.is_complex()):
-            raise ValueError(f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized.")
+            raise ValueError(
+                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
+            )
         if p.layout is not torch.strided:
             raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
 

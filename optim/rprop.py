@@ -44,9 +44,7 @@ class Rprop(RuleOptimizer):
     hyper = {
         "lr": Number(low=0.0),
         "maximize": SWITCH,
-        "etas": Several(
-            (Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))
-        ),
+        "etas": Several((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
         "step_sizes": Several((Number(low=0.0), Number(low=0.0)), ordered=True),
     }
     may_be_missing = frozenset(("maximize",))

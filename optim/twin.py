@@ -59,21 +59,22 @@ class Recorder(dict[Any, Any]):
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
-    def __ior__(self, other: Any) -> Recorder:  # type: ignore[misc, override] # dict's own is overloaded
+    def __ior__(self, other: Any) -> Recorder:  # type: ignore[misc] # dict's own is overloaded
         self.update(other)
         return self
 
     def initial(self) -> dict[Any, Any]:
         """The first values of the keys that were new and have stayed."""
         found: dict[Any, Any] = {} if self.factory is None else defaultdict(self.factory)
-        for key, value in self.first.items():
-            if key in self:
-                now = self[key]
-                if now is None:
-                    value = None  # in use during a step only
-                elif type(value) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
-                    value = torch.full_like(now, value)  # of the kind that it will be
-                found[self.memo.get(id(key), key)] = value.initial() if isinstance(value, Recorder) else value
+        for key in [key for key in self.first if key in self]:
+            first, now = self.first[key], self[key]
+            if isinstance(first, Recorder):
+                first = first.initial()
+            elif now is None:
+                first = None  # in use during a step only
+            elif type(first) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
+                first = torch.full_like(now, first)  # of the kind that it will be
+            found[self.memo.get(id(key), key)] = first
         return found
 
 
@@ -96,7 +97,7 @@ def trainable(parameter: Tensor) -> bool:
 
 
 def without_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for parameter in parameters(optimizer) if not optimizer.state.get(parameter)]
+    return [p for p in parameters(optimizer) if trainable(p) and not optimizer.state.get(p)]
 
 
 def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_state: bool = True) -> AnyOptimizer:
@@ -139,14 +140,14 @@ def same_values(parameter: Tensor) -> Tensor:
 
 
 def gradient(parameter: Tensor, seed: int, sparse: bool) -> Tensor:
-    """Normal numbers, with zeros of either sign among them, without drawing from anybody's generator."""
+    """Normal numbers, the small ones replaced by zeros of either sign, without a draw from anybody's generator."""
     grad = torch.empty_like(parameter, requires_grad=False)
     for piece in pieces(grad):
         numbers = torch.view_as_real(piece) if piece.is_complex() else piece
         numbers.normal_(generator=torch.Generator(piece.device).manual_seed(seed))
-        numbers.masked_fill_(numbers.abs() < 0.05, 0.0)
-        if not piece.is_complex():  # where times a real number is not the same as times each part, by the sign of zeros
-            numbers.masked_fill_((numbers > 1.0) & (numbers < 1.1), -0.0)
+        numbers.mul_(numbers.abs().gt_(0.05))
+        if piece.is_complex():
+            numbers.add_(0.0)  # no -0.0: torch itself loses the sign of a zero when it scales a complex number
     return grad.to_sparse(min(1, grad.dim())) if sparse else grad
 
 
@@ -159,7 +160,7 @@ def undisturbed(devices: Iterable[torch.device], draw: bool = False) -> Iterator
     found = [device for device in dict.fromkeys(devices) if device.type in ("cuda", "xpu")]
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
-    registries = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    registries: list[dict[int, Any]] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     hooks = [dict(registry) for registry in registries]
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
