@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .engine import Factors
-from .hyper import Number
+from .hyper import Number, table
 from .lists import Tensors, add_, addcmul_, div_, mul_, shift, sqrt_
 from .rules import COMMON, RuleOptimizer, gradient
 
@@ -39,7 +39,7 @@ class Adadelta(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {**COMMON, "rho": Number(low=0.0, high=1.0), "eps": Number(low=0.0)}
+    hyper = table(COMMON, rho=Number(low=0.0, high=1.0), eps=Number(low=0.0))
     may_be_missing = frozenset(("maximize",))
     reads = ()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import PIECE, STEP, Factors
-from .hyper import SWITCH, Number, Several
+from .hyper import SWITCH, Number, Several, table
 from .lists import Tensors
 from .optimizer import State, counter
 from .rules import RuleOptimizer, off
@@ -19,7 +19,8 @@ from .rules import RuleOptimizer, off
 class Adafactor(RuleOptimizer):
     """Adafactor (https://arxiv.org/abs/1804.04235), whose second moment of a matrix is a row and a column.
 
-    The formula is that of Hugging Face's class and of fairseq, not torch's. The state of a parameter is `step`, `exp_avg_sq_row`
+    The formula is that of Hugging Face's class and of fairseq, not torch's. The state of a parameter is `step`,
+    `exp_avg_sq_row`
     and `exp_avg_sq_col` (below 2 dimensions `exp_avg_sq`), and `exp_avg` with `beta1`.
 
     >>> import torch
@@ -44,21 +45,22 @@ class Adafactor(RuleOptimizer):
         enable_global_step: without effect, as `step` is there anyway.
 
     Raises:
-        ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither is; there
+        ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither
+            is; there
             is `warmup_init` without `relative_step`.
     """
 
-    hyper = {
-        "lr": Number(low=0.0, optional=True),
-        "eps": Several((Number(low=0.0), Number(low=0.0))),
-        "clip_threshold": Number(low=0.0, open_low=True),
-        "decay_rate": Number(),
-        "beta1": Number(low=0.0, high=1.0, open_high=True, optional=True),
-        "weight_decay": Number(low=0.0),
-        "scale_parameter": SWITCH,
-        "relative_step": SWITCH,
-        "warmup_init": SWITCH,
-    }
+    hyper = table(
+        lr=Number(low=0.0, optional=True),
+        eps=Several((Number(low=0.0), Number(low=0.0))),
+        clip_threshold=Number(low=0.0, open_low=True),
+        decay_rate=Number(),
+        beta1=Number(low=0.0, high=1.0, open_high=True, optional=True),
+        weight_decay=Number(low=0.0),
+        scale_parameter=SWITCH,
+        relative_step=SWITCH,
+        warmup_init=SWITCH,
+    )
     structural = ("relative_step", "beta1")
     elementwise = False
     local = False
@@ -148,9 +150,9 @@ class Adafactor(RuleOptimizer):
 
 
 def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor | None, squares: Tensors) -> None:
-    """Go through a large tensor by blocks of rows that fit the cache: for the averages, for the length, for the step."""
+    """Go through a large tensor by blocks of rows that fit the cache: for averages, length and step."""
     blocks = _blocks(p, g)
-    columns = 0.0
+    columns: Any = 0.0
     rows, lengths = [], []
     for block in blocks:
         square = g[block].square() + k["floor"]
@@ -188,7 +190,7 @@ def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor
 
 
 def _blocks(p: Tensor, g: Tensor) -> list[Any]:
-    """Slices of the first dimension; all of it in a graph, and where the tensor has more than 2 dimensions or is small."""
+    """Slices of the first dimension; all of it in a graph, and of small or many-dimensional tensors."""
     split = p.dim() in (1, 2) and p.numel() > PIECE and not isinstance(p, DTensor) and p.is_cpu
     if torch.compiler.is_compiling() or not split:
         return [...]

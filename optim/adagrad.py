@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .engine import STEP, Factors, Work
-from .hyper import Number
+from .hyper import Number, table
 from .lists import Tensors, addcdiv_, addcmul_, shift_, sqrt
 from .optimizer import State
 from .rules import COMMON, RuleOptimizer, gradient
@@ -42,12 +42,12 @@ class Adagrad(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        **COMMON,
-        "lr_decay": Number(low=0.0),
-        "initial_accumulator_value": Number(low=0.0, scheduled=False),
-        "eps": Number(low=0.0),
-    }
+    hyper = table(
+        COMMON,
+        lr_decay=Number(low=0.0),
+        initial_accumulator_value=Number(low=0.0, scheduled=False),
+        eps=Number(low=0.0),
+    )
     may_be_missing = frozenset(("maximize",))
 
     def __init__(

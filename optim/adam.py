@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .engine import STEP, Factors, Work
-from .hyper import BETAS, SWITCH, Number
+from .hyper import BETAS, SWITCH, Number, table
 from .lists import Tensors, addcdiv_, addcmul_, lerp_, maximum_, mul_, shift_, sqrt
 from .rules import COMMON, RuleOptimizer, decay, off
 
@@ -43,14 +43,9 @@ class AdamBase(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        **COMMON,
-        "betas": BETAS,
-        "eps": Number(low=0.0),
-        "amsgrad": SWITCH,
-        "correct_bias": SWITCH,
-        "decoupled_weight_decay": SWITCH,
-    }
+    hyper = table(
+        COMMON, betas=BETAS, eps=Number(low=0.0), amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH
+    )
     structural = ("amsgrad", "decoupled_weight_decay")
     may_be_missing = frozenset(("maximize", "correct_bias", "decoupled_weight_decay"))
 

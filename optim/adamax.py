@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .engine import STEP, Factors
-from .hyper import BETAS, Number
+from .hyper import BETAS, Number, table
 from .lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from .rules import COMMON, RuleOptimizer, gradient
 
@@ -39,7 +39,7 @@ class Adamax(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {**COMMON, "betas": BETAS, "eps": Number(low=0.0)}
+    hyper = table(COMMON, betas=BETAS, eps=Number(low=0.0))
     may_be_missing = frozenset(("maximize",))
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .engine import STEP, Factors
-from .hyper import Number
+from .hyper import Number, table
 from .lists import Tensors, add_, copy_, lerp_, mul_
 from .optimizer import State, counter
 from .rules import COMMON, RuleOptimizer, gradient
@@ -17,7 +17,8 @@ from .rules import COMMON, RuleOptimizer, gradient
 class ASGD(RuleOptimizer):
     """Averaged stochastic gradient descent (https://doi.org/10.1137/0330046), whose average is the state `ax`.
 
-    The state of a parameter is `step`, `eta` (the rate of the next step), `mu` (the weight of the next average) and `ax`.
+    The state of a parameter is `step`, `eta` (the rate of the next step), `mu` (the weight of the next average) and
+    `ax`.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -41,7 +42,7 @@ class ASGD(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {**COMMON, "lambd": Number(), "alpha": Number(), "t0": Number()}
+    hyper = table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
     may_be_missing = frozenset(("maximize",))
     reads = (STEP, "eta", "mu")
 

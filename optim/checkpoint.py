@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from .hyper import KNOWN, check_group
 
@@ -52,16 +53,16 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
     groups = optimizer.param_groups
     if len(saved) != len(groups):
         raise ValueError(
-            f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build the optimizer "
-            "with the groups that were saved."
+            f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build "
+            "the optimizer with the groups that were saved."
         )
     result = []
     for i, (group, packed) in enumerate(zip(groups, saved)):
         where = f"{name}, group {i} of the state dict: "
         if len(packed["params"]) != len(group["params"]):
             raise ValueError(
-                f"{where}it has {len(packed['params'])} parameters, this optimizer's group {len(group['params'])}; build the "
-                "optimizer with the parameters that were saved, in their order."
+                f"{where}it has {len(packed['params'])} parameters, this optimizer's group {len(group['params'])}; "
+                "build the optimizer with the parameters that were saved, in their order."
             )
         values = {key: value for key, value in packed.items() if key != "params" and key not in EXECUTION}
         lacking = [key for key in optimizer.hyper if key not in values and key not in optimizer.may_be_missing]
@@ -77,8 +78,8 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
         for key in optimizer.structural:
             if key in values and _on(values[key]) != _on(group[key]):
                 raise ValueError(
-                    f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides about "
-                    f"its state or formula; build it with {key}={values[key]!r}."
+                    f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides "
+                    f"about its state or formula; build it with {key}={values[key]!r}."
                 )
         if "tags" in values:
             values["tags"] = {values["tags"]} if isinstance(values["tags"], str) else set(values["tags"])
@@ -137,13 +138,17 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
         raise ValueError(f"{where}it has the shape {tuple(value.shape)}, this optimizer's {tuple(mine.shape)}.")
     if value.is_complex() != mine.is_complex():
         raise ValueError(f"{where}it is of {value.dtype}, this optimizer's of {mine.dtype}.")
-    split, split_here = (getattr(x, "placements", None) for x in (value, mine))
-    if split != split_here or (split and value.device_mesh != mine.device_mesh):  # type: ignore[attr-defined]  # DTensors
+    split, split_here = (_distribution(x) for x in (value, mine))
+    if split != split_here:
         raise ValueError(
             f"{where}it is distributed as {split}, this optimizer's as {split_here}; use "
             "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict, which distributes it."
         )
     return value
+
+
+def _distribution(x: Tensor) -> Any:
+    return (x.device_mesh, x.placements) if isinstance(x, DTensor) else None
 
 
 def _taken(mine: Any, value: Any) -> Any:

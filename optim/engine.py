@@ -1,7 +1,8 @@
 """How a step runs: one update rule for each optimizer, carried out in the way that suits the tensors.
 
 On the CPU, eager: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
-otherwise the rule, on pieces of the tensors that fit the cache. Anywhere else, and in a graph, they stay tensors, nothing
+otherwise the rule, on pieces of the tensors that fit the cache. Anywhere else, and in a graph, they stay tensors,
+nothing
 is read, and the rule runs over all tensors at once.
 """
 
@@ -119,7 +120,7 @@ def _run(h: dict[str, Any], s: dict[str, Any], work: Work) -> None:
 
 
 def pieces(columns: list[Tensors], size: int = PIECE) -> Iterator[list[Tensors]]:
-    """The contiguous tensors of the columns in parts of about `size` elements: split where large, together where small."""
+    """The contiguous tensors of the columns in parts of about `size` elements: large ones split, small ones joined."""
     batch: list[Tensors] = [[] for _ in columns]
     filled = 0
     for i, first in enumerate(columns[0]):
@@ -128,7 +129,7 @@ def pieces(columns: list[Tensors], size: int = PIECE) -> Iterator[list[Tensors]]
             yield batch
             batch, filled = [[] for _ in columns], 0
         if count > size:
-            split = [column[i].view(-1).split(size) if column else () for column in columns]
+            split = [torch.split(column[i].view(-1), size) if column else () for column in columns]
             for j in range(len(split[0])):
                 yield [[parts[j]] if parts else [] for parts in split]
         elif count:
@@ -175,30 +176,34 @@ def _norms(xs: Tensors) -> Tensors:
 def in_graph(works: list[Work]) -> None:
     """A step that reads nothing, for tensors on an accelerator and under torch.compile."""
     for work in works:
-        work = _with_dimensions(work)
-        wide = torch.float32 if work.params[0].device.type == "mps" else torch.float64
-        if STEP in work.scalars:
-            torch._foreach_add_(work.scalars[STEP], 1)
+        _trace(_with_dimensions(work))
 
-        def stored(x: Tensor) -> Tensor:
-            return x.to(work.scalars[STEP][0].dtype).to(wide)
 
-        h = {name: _widened(value, wide) for name, value in work.h.items()}
-        reads = [name for name in work.rule.reads if name in work.scalars]
-        s = {name: torch.cat(work.scalars[name]).to(wide) for name in reads}
-        before = dict(s)
-        k = {**work.rule.numbers(h, s, stored), "spread": work.spread}
-        for name in reads:
-            if s[name] is not before[name]:
-                for i, x in enumerate(work.scalars[name]):
-                    x.copy_(s[name][i : i + 1])
-        work.rule.update(h, _spread(k, work.params), work.params, work.grads, *work.tensors)
+def _trace(work: Work) -> None:
+    wide = torch.float32 if work.params[0].device.type == "mps" else torch.float64
+    if STEP in work.scalars:
+        torch._foreach_add_(work.scalars[STEP], 1)
+
+    def stored(x: Tensor) -> Tensor:
+        return x.to(work.scalars[STEP][0].dtype).to(wide)
+
+    h = {name: _widened(value, wide) for name, value in work.h.items()}
+    reads = [name for name in work.rule.reads if name in work.scalars]
+    s = {name: torch.cat(work.scalars[name]).to(wide) for name in reads}
+    before = dict(s)
+    k = {**work.rule.numbers(h, s, stored), "spread": work.spread}
+    for name in reads:
+        if s[name] is not before[name]:
+            for i, x in enumerate(work.scalars[name]):
+                x.copy_(s[name][i : i + 1])
+    work.rule.update(h, _spread(k, work.params), work.params, work.grads, *work.tensors)
 
 
 def _with_dimensions(work: Work) -> Work:
     """Views with a dimension of tensors that have none.
 
-    torch (2.7 to 2.13) drops from a graph what is done in place to a 0-dim float64 input on the CPU, but not to a view of it.
+    torch (2.7 to 2.13) drops from a graph what is done in place to a 0-dim float64 input on the CPU, but not to a view
+    of it.
     """
     columns = [_shaped(column) for column in (work.params, work.grads, *work.tensors)]
     return changed(work, columns, {name: _shaped(column) for name, column in work.scalars.items()}, work.spread)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class Number:
         """Raise `ValueError` (or `TypeError` for what is no number) unless the value keeps the rule."""
         if value is None and self.optional:
             return
-        number = value
+        number: Any = value
         if isinstance(value, Tensor) and not self.whole:
             if value.numel() != 1 or value.dim() > 1 or not value.is_floating_point():
                 raise ValueError(
@@ -51,7 +52,8 @@ class Number:
             number = value.item()
         if isinstance(number, bool) or not isinstance(number, Integral if self.whole else Real):
             raise TypeError(
-                f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass {self.example!r}, say."
+                f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
+                f"{self.example!r}, say."
             )
         too_low = number < self.low or (self.open_low and number == self.low)
         too_high = number > self.high or (self.open_high and number == self.high)
@@ -134,6 +136,15 @@ class Choice:
 
 
 Rule = Number | Several | Choice
+
+
+def table(*tables: Mapping[str, Rule], **rules: Rule) -> Mapping[str, Rule]:
+    """Rules by the names of hyperparameters, those of `tables` first."""
+    merged: dict[str, Rule] = {}
+    for part in (*tables, rules):
+        merged.update(part)
+    return MappingProxyType(merged)
+
 
 KNOWN: set[str] = set()  # the hyperparameters of all optimizer classes there are
 

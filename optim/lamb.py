@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .engine import Factors, jobs, lengths
-from .hyper import BETAS, SWITCH, Number
+from .hyper import BETAS, SWITCH, Number, table
 from .lists import Tensors, add_, addcmul_, div, lerp_, mul_, shift_, sqrt
 from .rules import RuleOptimizer, off
 
@@ -42,13 +42,7 @@ class Lamb(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        "lr": Number(low=0.0),
-        "betas": BETAS,
-        "eps": Number(low=0.0),
-        "weight_decay": Number(low=0.0),
-        "adam": SWITCH,
-    }
+    hyper = table(lr=Number(low=0.0), betas=BETAS, eps=Number(low=0.0), weight_decay=Number(low=0.0), adam=SWITCH)
     elementwise = False
     reads = ()
 

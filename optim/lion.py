@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .engine import Factors
-from .hyper import BETAS, Number
+from .hyper import BETAS, Number, table
 from .lists import Tensors, add_, lerp, lerp_, mul_, sign_
 from .rules import RuleOptimizer, off
 
@@ -37,7 +37,7 @@ class Lion(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {"lr": Number(low=0.0), "betas": BETAS, "weight_decay": Number(low=0.0)}
+    hyper = table(lr=Number(low=0.0), betas=BETAS, weight_decay=Number(low=0.0))
     reads = ()
 
     def __init__(

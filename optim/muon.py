@@ -11,15 +11,17 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import Factors
-from .hyper import FRACTION, SWITCH, Choice, Number, Several
+from .hyper import FRACTION, SWITCH, Choice, Number, Several, table
 from .lists import Tensors, add_, lerp, lerp_, mul_
 from .rules import RuleOptimizer, off
 
 
 class Muon(RuleOptimizer):
-    """Muon (https://kellerjordan.github.io/posts/muon/): momentum made orthogonal by Newton-Schulz iterations in bfloat16.
+    """Muon (https://kellerjordan.github.io/posts/muon/): momentum made orthogonal by Newton-Schulz iterations in
+    bfloat16.
 
-    For matrices of hidden layers. A parameter of more than 2 dimensions counts as a matrix of `shape[0]` rows. The state of a
+    For matrices of hidden layers. A parameter of more than 2 dimensions counts as a matrix of `shape[0]` rows. The
+    state of a
     parameter is `momentum_buffer`.
 
     >>> import torch
@@ -39,24 +41,24 @@ class Muon(RuleOptimizer):
         ns_steps: iterations, 1 to 99.
         ns_coefficients: the polynomial of an iteration.
         eps: the least norm that is divided by, at least 0.
-        adjust_lr_fn: "match_rms_adamw" multiplies `lr` by 0.2 times the root of the larger side; "original" or None by the root
-            of rows over columns, if that is above 1.
+        adjust_lr_fn: "match_rms_adamw" multiplies `lr` by 0.2 times the root of the larger side; "original" or None by
+            the root of rows over columns, if that is above 1.
         enable_global_step: keep the state `step`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule, or a parameter has fewer than 2 dimensions.
     """
 
-    hyper = {
-        "lr": Number(low=0.0),
-        "weight_decay": Number(low=0.0),
-        "momentum": FRACTION,
-        "nesterov": SWITCH,
-        "ns_steps": Number(low=1, high=99, whole=True, scheduled=False),
-        "ns_coefficients": Several((Number(scheduled=False),) * 3),
-        "eps": Number(low=0.0, scheduled=False),
-        "adjust_lr_fn": Choice((None, "original", "match_rms_adamw")),
-    }
+    hyper = table(
+        lr=Number(low=0.0),
+        weight_decay=Number(low=0.0),
+        momentum=FRACTION,
+        nesterov=SWITCH,
+        ns_steps=Number(low=1, high=99, whole=True, scheduled=False),
+        ns_coefficients=Several((Number(scheduled=False),) * 3),
+        eps=Number(low=0.0, scheduled=False),
+        adjust_lr_fn=Choice((None, "original", "match_rms_adamw")),
+    )
     elementwise = False
     reads = ()
 
@@ -90,8 +92,8 @@ class Muon(RuleOptimizer):
         super().check_parameter(p, where)
         if p.dim() < 2 or p.is_complex():
             raise ValueError(
-                f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; give "
-                "biases, norms and embeddings to AdamW."
+                f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; "
+                "give biases, norms and embeddings to AdamW."
             )
 
     def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class Muon(RuleOptimizer):
 
 
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """The orthogonal matrix next to `x`, about: its singular values come near 1. Computed in bfloat16, as torch does."""
+    """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
     whole = x.full_tensor() if isinstance(x, DTensor) else x  # the iteration needs all rows: each rank computes it all
     flat = whole.reshape(whole.shape[0], -1).bfloat16()
     tall = flat.shape[0] > flat.shape[1]

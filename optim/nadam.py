@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .engine import STEP, Factors
-from .hyper import BETAS, SWITCH, Number
+from .hyper import BETAS, SWITCH, Number, table
 from .lists import Tensors, addcdiv_, addcmul_, lerp_, mul_, shift_, sqrt
 from .optimizer import State, counter
 from .rules import COMMON, RuleOptimizer, decay
@@ -42,13 +42,9 @@ class NAdam(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        **COMMON,
-        "betas": BETAS,
-        "eps": Number(low=0.0),
-        "momentum_decay": Number(low=0.0),
-        "decoupled_weight_decay": SWITCH,
-    }
+    hyper = table(
+        COMMON, betas=BETAS, eps=Number(low=0.0), momentum_decay=Number(low=0.0), decoupled_weight_decay=SWITCH
+    )
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
     reads = (STEP, "mu_product")

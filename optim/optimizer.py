@@ -23,7 +23,8 @@ State = dict[str, Any]
 def counter(p: Tensor, value: Any = 0.0) -> Tensor:
     """A number for each parameter, as torch's optimizers keep their step counts: 0-dim, on the device of the parameter.
 
-    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily traced
+    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily
+    traced
     device would take a scalar that is made there for a constant.
     """
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
@@ -65,7 +66,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
     [0.5, 0.5]
 
     Args:
-        params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (a name or several) become
+        params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (a name or several)
+            become
             a set.
         defaults: the hyperparameters of groups that do not set them.
         enable_global_step: give each parameter the state `step`, a count for `increment_global_step`.
@@ -106,7 +108,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The names of states to be sparsified along with a sparse parameter; a subclass says which. None by default."""
+        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
         return []
 
     # State
@@ -118,7 +120,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for p in chain.from_iterable(group["params"] for group in groups):
                 if self.enable_global_step:
                     self.state[p].setdefault(STEP, counter(p))
-                self.state[p]  # noqa: B018  # an entry also where there is no state: a checkpoint then names all
+                self.state[p]  # an entry also where there is no state: a checkpoint then names all
         finally:
             self.param_groups = everything
 
@@ -176,13 +178,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
         Raises `RuntimeError` where the parameter has no such state: construct with `enable_global_step=True`.
         """
-        counter = self.state[p].get(STEP) if p in self.state else None
-        if counter is None:
+        count: Tensor | None = self.state[p].get(STEP) if p in self.state else None
+        if count is None:
             raise RuntimeError(
                 f"{type(self).__name__} keeps no 'step' for this parameter: construct it with enable_global_step=True."
             )
-        counter.add_(1)
-        return counter
+        count.add_(1)
+        return count
 
     def visit_state(self, fn: Callable[[Any], Any]) -> None:
         """Call `fn` with each state value; a result that is not None takes its place."""
@@ -246,7 +248,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         The values are copied into the tensors that are there. Before anything is changed, everything is checked.
 
         Raises:
-            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter breaks
+            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
+                breaks
                 its rule; the message says which, and nothing has been changed.
         """
         checkpoint.load(self, state_dict)

@@ -10,7 +10,7 @@ from torch import Tensor
 from timesched.ops import where
 
 from .engine import STEP, Factors
-from .hyper import BETAS, SWITCH, Number
+from .hyper import BETAS, SWITCH, Number, table
 from .lists import Tensors, add_, addcdiv_, addcmul_, lerp_, mul_, shift_, sqrt
 from .rules import COMMON, RuleOptimizer, decay, off
 
@@ -42,7 +42,7 @@ class RAdam(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {**COMMON, "betas": BETAS, "eps": Number(low=0.0), "decoupled_weight_decay": SWITCH}
+    hyper = table(COMMON, betas=BETAS, eps=Number(low=0.0), decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
 

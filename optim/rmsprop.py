@@ -8,15 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from .engine import Factors
-from .hyper import SWITCH, Number
+from .hyper import SWITCH, Number, table
 from .lists import Tensors, add_, addcdiv_, addcmul, addcmul_, lerp_, mul_, shift_, sqrt, sqrt_
 from .rules import COMMON, RuleOptimizer, absent, gradient
 
 
 class RMSprop(RuleOptimizer):
-    """RMSprop (https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf): steps relative to recent gradients.
+    """RMSprop (https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf): steps relative to recent
+    gradients.
 
-    The state of a parameter is `step`, `square_avg`, `momentum_buffer` if there is momentum, and `grad_avg` if centered.
+    The state of a parameter is `step`, `square_avg`, `momentum_buffer` if there is momentum, and `grad_avg` if
+    centered.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -41,13 +43,13 @@ class RMSprop(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        **COMMON,
-        "alpha": Number(low=0.0, high=1.0),
-        "eps": Number(low=0.0),
-        "momentum": Number(low=0.0, zero_is_off=True),
-        "centered": SWITCH,
-    }
+    hyper = table(
+        COMMON,
+        alpha=Number(low=0.0, high=1.0),
+        eps=Number(low=0.0),
+        momentum=Number(low=0.0, zero_is_off=True),
+        centered=SWITCH,
+    )
     structural = ("momentum", "centered")
     may_be_missing = frozenset(("maximize",))
     reads = ()

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from .engine import Factors
-from .hyper import SWITCH, Number, Several
+from .hyper import SWITCH, Number, Several, table
 from .lists import Tensors, neg
 from .optimizer import State
-from .rules import COMMON, RuleOptimizer
+from .rules import RuleOptimizer
 
 
 class Rprop(RuleOptimizer):
@@ -41,12 +41,12 @@ class Rprop(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        "lr": Number(low=0.0),
-        "maximize": SWITCH,
-        "etas": Several((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
-        "step_sizes": Several((Number(low=0.0), Number(low=0.0)), ordered=True),
-    }
+    hyper = table(
+        lr=Number(low=0.0),
+        maximize=SWITCH,
+        etas=Several((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
+        step_sizes=Several((Number(low=0.0), Number(low=0.0)), ordered=True),
+    )
     may_be_missing = frozenset(("maximize",))
     reads = ()
 

@@ -53,9 +53,11 @@ class RuleOptimizer(Optimizer):
 
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        """The factors of the rule, from hyperparameters `h` and scalar states `s`, where `step` has been counted already.
+        """The factors of the rule, from hyperparameters `h` and scalar states `s`, where `step` has been counted
+        already.
 
-        They are Python numbers, or tensors with one element for each parameter. A new value of a scalar state is put into
+        They are Python numbers, or tensors with one element for each parameter. A new value of a scalar state is put
+        into
         `s`; `stored` rounds a number as the state will.
         """
         raise NotImplementedError
@@ -124,7 +126,7 @@ class RuleOptimizer(Optimizer):
 
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
-        works = []
+        works: list[Work] = []
         for group in self.param_groups:
             scalars = self._scalar_names(group)
             h = {name: group[name] for name in self.hyper}
@@ -135,8 +137,9 @@ class RuleOptimizer(Optimizer):
                     continue
                 if g.layout is not torch.strided:
                     raise RuntimeError(
-                        f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense "
-                        "gradients are supported; make the layer give dense ones (sparse=False) or use torch.optim.SparseAdam."
+                        f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only "
+                        "dense gradients are supported; make the layer give dense ones (sparse=False), or use "
+                        "torch.optim.SparseAdam."
                     )
                 state = self.state[p]
                 here = place(p) if not self.by_rank else (*place(p), p.dim() >= 2)
@@ -149,9 +152,9 @@ class RuleOptimizer(Optimizer):
                 work.grads.append(g)
                 for name, column in work.scalars.items():
                     column.append(state[name])
-                for name, column in zip(work.names, work.tensors):
-                    if name is not None:
-                        column.append(state[name])
+                for kept, column in zip(work.names, work.tensors):
+                    if kept is not None:
+                        column.append(state[kept])
             works.extend(plain(work) for work in found.values())
         return works
 

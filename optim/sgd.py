@@ -11,16 +11,18 @@ from torch import Tensor
 from timesched.ops import where
 
 from .engine import STEP, Factors, Work
-from .hyper import SWITCH, Number
+from .hyper import SWITCH, Number, table
 from .lists import Tensors, add, add_, mul_
 from .optimizer import State
 from .rules import COMMON, RuleOptimizer, absent, gradient
 
 
 class SGD(RuleOptimizer):
-    """Stochastic gradient descent, with Nesterov's or heavy-ball momentum (https://proceedings.mlr.press/v28/sutskever13.html).
+    """Stochastic gradient descent, with Nesterov's or heavy-ball momentum
+    (https://proceedings.mlr.press/v28/sutskever13.html).
 
-    The state of a parameter is `momentum_buffer` if there is momentum, and `step` if it is dampened too: the first gradient
+    The state of a parameter is `momentum_buffer` if there is momentum, and `step` if it is dampened too: the first
+    gradient
     enters the buffer undampened, as in torch.
 
     >>> import torch
@@ -46,12 +48,9 @@ class SGD(RuleOptimizer):
         ValueError, TypeError: a hyperparameter breaks its rule.
     """
 
-    hyper = {
-        **COMMON,
-        "momentum": Number(low=0.0, zero_is_off=True),
-        "dampening": Number(zero_is_off=True),
-        "nesterov": SWITCH,
-    }
+    hyper = table(
+        COMMON, momentum=Number(low=0.0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
+    )
     structural = ("momentum", "dampening")
     may_be_missing = frozenset(("maximize", "nesterov"))
 
@@ -80,8 +79,8 @@ class SGD(RuleOptimizer):
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         if group["nesterov"] and (absent(group["momentum"]) or not absent(group["dampening"])):
             raise ValueError(
-                f"{where}nesterov=True with momentum={group['momentum']!r} and dampening={group['dampening']!r}: it needs "
-                "momentum above 0 and dampening=0."
+                f"{where}nesterov=True with momentum={group['momentum']!r} and dampening={group['dampening']!r}: it "
+                "needs momentum above 0 and dampening=0."
             )
 
     def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:

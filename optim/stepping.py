@@ -34,10 +34,10 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
                 return step(self, *args, **kwargs)
         self._stepping = True
         try:
-            call = [args, kwargs]
+            call: list[Any] = [args, kwargs]
             with _hooks(self, call), torch.no_grad():
                 before = None if trusted else {p: frozenset(state) for p, state in self.state.items()}
-                args, kwargs = _with_gradients(*call)
+                args, kwargs = _with_gradients(call[0], call[1])
                 result = step(self, *args, **kwargs)
                 if before is not None:
                     _refuse_new_state(self, before)
