@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .optimizer import Optimizer
 from .twin import Refused, parameters, pieces, start, step, trainable, twin, without_state
 
-# Ways to run a step, which not every device has. They put the same state in another place.
-SWITCHES = ("fused", "capturable", "differentiable")
+# How a step runs, where the meta device lacks a way or an operation (maximize: to negate a sparse gradient). The
+# state has the same size with all of them.
+SWITCHES = ("fused", "capturable", "differentiable", "maximize")
 STEPS = 3
 
 
@@ -61,7 +62,8 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     except Refused as refused:
         raise ValueError(
             f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. "
-            "Pass an optimizer that has its state: after optim.preinitialize(), or after a step."
+            + (refused.fix or "Pass an optimizer that has its state, after optim.preinitialize() or a step")
+            + "."
         ) from refused.__cause__
 
 
@@ -119,7 +121,7 @@ def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any 
 def without_switches(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same arguments, ready for the meta device: switches off, and tensor hyperparameters readable."""
     off = {key: False if key in SWITCHES and value else value for key, value in values.items()}
-    return {key: value.cpu() if isinstance(value, Tensor) else value for key, value in off.items()}
+    return {key: value.cpu() if isinstance(value, Tensor) and key != "params" else value for key, value in off.items()}
 
 
 class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]

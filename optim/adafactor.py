@@ -36,7 +36,7 @@ class Adafactor(RuleOptimizer):
         lr: learning rate, at least 0; None with `relative_step`.
         eps: added to the squared gradient, and the least size of a parameter that counts; each at least 0.
         clip_threshold: the largest root mean square of an update, above 0.
-        decay_rate: power of the step count in the decay rate of the second moment.
+        decay_rate: power of the step count in the decay rate of the second moment, at most 0.
         beta1: decay rate of a first moment, in [0, 1); None keeps none.
         weight_decay: the parameter shrinks by the rate times this; at least 0.
         scale_parameter: multiply the rate by the parameter's root mean square.
@@ -54,7 +54,7 @@ class Adafactor(RuleOptimizer):
         lr=Number(low=0.0, optional=True),
         eps=Several((Number(low=0.0), Number(low=0.0))),
         clip_threshold=Number(low=0.0, open_low=True),
-        decay_rate=Number(),
+        decay_rate=Number(high=0.0),
         beta1=Number(low=0.0, high=1.0, open_high=True, optional=True),
         weight_decay=Number(low=0.0),
         scale_parameter=SWITCH,
@@ -208,7 +208,8 @@ def _average(mean: Tensor, x: Tensor, enter: Any) -> None:
 
 def _root_mean_square(lengths: Tensors, p: Tensor) -> Tensor:
     whole = lengths[0] if len(lengths) == 1 else torch.linalg.vector_norm(torch.stack(lengths))
-    return _settled(whole) / max(p.numel(), 1) ** 0.5
+    root: Tensor = _settled(whole) / max(p.numel(), 1) ** 0.5
+    return root
 
 
 def _settled(x: Tensor) -> Tensor:

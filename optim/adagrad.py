@@ -95,7 +95,7 @@ class Adagrad(RuleOptimizer):
         addcdiv_(p, g, root, k["rate"])
 
     @staticmethod
-    def fused(h: dict[str, Any], s: dict[str, Any], work: Work) -> bool:
+    def fused(h: dict[str, Any], work: Work) -> bool:
         torch._fused_adagrad_(
             work.params,
             work.grads,

@@ -110,7 +110,7 @@ class AdamBase(RuleOptimizer):
         addcdiv_(p, m, root, k["rate"])
 
     @staticmethod
-    def fused(h: dict[str, Any], s: dict[str, Any], work: Work) -> bool:
+    def fused(h: dict[str, Any], work: Work) -> bool:
         if not h["correct_bias"]:
             return False
         m, v, largest = work.tensors

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from timesched.ops import where
+
 from .engine import STEP, Factors
 from .hyper import Number, table
 from .lists import Tensors, add_, copy_, lerp_, mul_
@@ -30,7 +32,7 @@ class ASGD(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: learning rate, at least 0; a change acts from the step after the next, since `eta` is computed ahead.
+        lr: learning rate, at least 0; a change acts one step late, since `eta` is computed ahead.
         lambd: decay of the parameter, and of the rate.
         alpha: power of the rate's decay.
         t0: the count from which on there is averaging.
@@ -79,7 +81,8 @@ class ASGD(RuleOptimizer):
 
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        eta, mu, t = s["eta"], s["mu"], s[STEP]
+        mu, t = s["mu"], s[STEP]
+        eta = where(t == 1, stored(h["lr"]), s["eta"])  # the rate of the first step, as torch takes it
         since = t - h["t0"]
         s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
         s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))

@@ -32,6 +32,10 @@ def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
     for key in ("state", "param_groups"):
         if key not in saved:
             raise ValueError(f"{name}: the state dict has no {key!r}; pass what an optimizer's state_dict() returned.")
+    if not isinstance(saved["state"], Mapping) or not isinstance(saved["param_groups"], (list, tuple)):
+        raise ValueError(
+            f"{name}: 'state' must be a dict and 'param_groups' a list, as an optimizer's state_dict() returns."
+        )
     groups = _groups(optimizer, saved["param_groups"], name)
     writes = _state(optimizer, saved, name)
 
@@ -59,6 +63,8 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
     result = []
     for i, (group, packed) in enumerate(zip(groups, saved)):
         where = f"{name}, group {i} of the state dict: "
+        if not isinstance(packed, Mapping) or not isinstance(packed.get("params"), (list, tuple)):
+            raise ValueError(f"{where}it has no list 'params'; pass what an optimizer's state_dict() returned.")
         if len(packed["params"]) != len(group["params"]):
             raise ValueError(
                 f"{where}it has {len(packed['params'])} parameters, this optimizer's group {len(group['params'])}; "
@@ -156,7 +162,7 @@ def _taken(mine: Any, value: Any) -> Any:
     if isinstance(mine, Tensor):
         return mine.copy_(value) if isinstance(value, Tensor) else mine.fill_(value)
     if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
-        return tuple(_taken(*pair) for pair in zip(mine, value))
+        return type(mine)(_taken(*pair) for pair in zip(mine, value))
     if isinstance(value, Tensor):
         return value.item() if isinstance(mine, (int, float)) else value.clone()
     return copy.deepcopy(value)

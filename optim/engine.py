@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from .lists import Tensors
 
 STEP = "step"
+ONE = torch.ones((), dtype=torch.float32, device="cpu")
 
 PIECE = 1 << 17  # elements: about five arrays of that many fit into a core's second-level cache
 Factors = dict[str, Any]
@@ -32,13 +33,12 @@ class Work(NamedTuple):
     grads: Tensors
     scalars: dict[str, Tensors]  # states that are one number for each parameter
     tensors: list[Tensors]  # states that belong to the elements; empty for one that is switched off
-    names: tuple[str | None, ...]  # what the states are called
     spread: Any = None  # the mesh and the placements of distributed parameters
 
 
 def changed(work: Work, columns: list[Tensors], scalars: dict[str, Tensors], spread: Any) -> Work:
     """The work with other tensors; spelled out, since a graph of torch 2.7 knows no `_replace`."""
-    return Work(work.rule, work.h, columns[0], columns[1], scalars, columns[2:], work.names, spread)
+    return Work(work.rule, work.h, columns[0], columns[1], scalars, columns[2:], spread)
 
 
 def plain(work: Work) -> Work:
@@ -53,9 +53,16 @@ def plain(work: Work) -> Work:
     return changed(work, columns, work.scalars, spread)
 
 
-def place(p: Tensor) -> tuple[Any, ...]:
-    """What the parameters of one piece of work have in common."""
-    return (p.device, p.dtype, *((p.device_mesh, p.placements) if isinstance(p, DTensor) else ()))
+def together(params: Tensors, by_rank: bool) -> list[Tensors]:
+    """The parameters in parts that one piece of work can take: of one device, dtype and distribution."""
+    plain = not any(isinstance(p, DTensor) for p in params)
+    if plain and not by_rank and len({p.dtype for p in params}) < 2 and len({p.device for p in params}) < 2:
+        return [params] if params else []
+    found: dict[Any, Tensors] = {}
+    for p in params:
+        spread = (p.device_mesh, p.placements) if isinstance(p, DTensor) else None
+        found.setdefault((p.device, p.dtype, spread, by_rank and p.dim() >= 2), []).append(p)
+    return list(found.values())
 
 
 def _local(x: Tensor, p: Tensor) -> Tensor:
@@ -80,14 +87,18 @@ def readable(work: Work) -> bool:
 def on_host(work: Work) -> None:
     """A step whose numbers are read: parameters with the same counts go together."""
     if STEP in work.scalars:
-        torch._foreach_add_(work.scalars[STEP], 1)
+        torch._foreach_add_(work.scalars[STEP], ONE, alpha=1.0)  # three times as fast as adding the number 1
     h = {name: rule.numbers(work.h[name]) for name, rule in work.rule.hyper.items()}
+    columns = [work.params, work.grads, *work.tensors]
+    contiguous = all(all(map(Tensor.is_contiguous, column)) for column in columns)
+    if contiguous and work.rule.fused(h, work):
+        return
     reads = [name for name in work.rule.reads if name in work.scalars]
     rows = list(zip(*([x.item() for x in work.scalars[name]] for name in reads)))
     alike = set(rows)
     for row in alike or [()]:
         chosen = work if len(alike) < 2 else _chosen(work, [i for i, other in enumerate(rows) if other == row])
-        _run(h, dict(zip(reads, row)), chosen)
+        _run(h, dict(zip(reads, row)), chosen, contiguous)
 
 
 def _chosen(work: Work, indices: list[int]) -> Work:
@@ -98,24 +109,21 @@ def _chosen(work: Work, indices: list[int]) -> Work:
     return changed(work, columns, {name: pick(column) for name, column in work.scalars.items()}, work.spread)
 
 
-def _run(h: dict[str, Any], s: dict[str, Any], work: Work) -> None:
+def _run(h: dict[str, Any], s: dict[str, Any], work: Work, contiguous: bool) -> None:
     def stored(x: float) -> float:
         return float(torch.tensor(x, dtype=work.scalars[STEP][0].dtype).item())
 
     columns = [work.params, work.grads, *work.tensors]
-    plain = all(x.is_contiguous() for column in columns for x in column)
-    if plain and work.rule.fused(h, s, work):
-        return
     before = dict(s)
     k = {**work.rule.numbers(h, s, stored), "spread": work.spread}
     for name, value in s.items():
         if value != before[name]:
-            torch._foreach_mul_(work.scalars[name], 0.0)
-            torch._foreach_add_(work.scalars[name], value)
+            for x in work.scalars[name]:
+                x.fill_(value)
     if not work.rule.elementwise:
         work.rule.update(h, k, *columns)
         return
-    for part in pieces(columns) if plain else [columns]:
+    for part in pieces(columns) if contiguous else [columns]:
         work.rule.update(h, k, *part)
 
 
@@ -146,7 +154,7 @@ def jobs(columns: list[Tensors]) -> list[list[list[Tensors]]]:
 
     In a graph, and where a tensor is not contiguous, everything is one part.
     """
-    if torch.compiler.is_compiling() or not all(x.is_contiguous() for column in columns for x in column):
+    if torch.compiler.is_compiling() or not all(all(map(Tensor.is_contiguous, column)) for column in columns):
         return [[columns]]
     large = [i for i, x in enumerate(columns[0]) if x.numel() > PIECE]
     small = [i for i, x in enumerate(columns[0]) if x.numel() <= PIECE]
@@ -167,7 +175,8 @@ def lengths(parts: list[Tensors], k: Factors) -> Tensor:
 def _norms(xs: Tensors) -> Tensors:
     if torch.compiler.is_compiling():
         return [torch.linalg.vector_norm(x) for x in xs]
-    return list(torch._foreach_norm(xs))
+    norms: Tensors = list(torch._foreach_norm(xs))
+    return norms
 
 
 # In a graph
@@ -184,7 +193,8 @@ def _trace(work: Work) -> None:
     if STEP in work.scalars:
         torch._foreach_add_(work.scalars[STEP], 1)
 
-    def stored(x: Tensor) -> Tensor:
+    def stored(x: Any) -> Tensor:
+        x = x if isinstance(x, Tensor) else torch.full((), x, dtype=wide, device=work.params[0].device)
         return x.to(work.scalars[STEP][0].dtype).to(wide)
 
     h = {name: _widened(value, wide) for name, value in work.h.items()}

@@ -58,14 +58,15 @@ def preinitialize(optimizer: Foreign) -> Foreign:
 
     For any torch.optim.Optimizer. No step is made: parameters, gradients, counters, moments, hyperparameters and
     generators of random numbers stay as they are, no hook is called, and the training that follows is bit for bit
-    the one without this call. Every parameter gets its state, also those that do not require a gradient. State that is
-    there already stays as it is, so a run in progress can be completed after add_param_group(). The optimizers of this
-    package have their state since their construction and are returned as they are.
+    the one without this call (but for the sign of zeros where parameters are complex). Every parameter gets its
+    state, also one that does not require a gradient; a group gets the keys that the optimizer keeps there itself.
+    State that exists stays as it is, so that a run in progress can be completed after add_param_group(). The
+    optimizers of this package have their state since their construction and are returned as they are.
 
     Call it when parameters and hyperparameters have their values, so after loading weights and making schedulers:
     some initial values are made from them (the step size of Rprop is the lr, a schedule-free average is a copy of the
-    parameter). It works on temporary copies, which take about twice the memory of parameters, gradients and state.
-    With DTensor parameters every rank has to call it.
+    parameter). It works on temporary copies, which take two to three times the memory of parameters, gradients and
+    state. With DTensor parameters every rank has to call it.
 
     Raises TypeError if it is given no optimizer, and ValueError, with nothing changed, if
     * no initial value gives the same training (torch.optim.SGD with dampening, where the first gradient enters the
@@ -96,7 +97,7 @@ def preinitialize(optimizer: Foreign) -> Foreign:
         advice = next((text for known, text in ADVICE.items() if isinstance(optimizer, known)), DEFAULT_ADVICE)
         raise ValueError(
             f"preinitialize: optimizer {type(optimizer).__name__} cannot have its state before its first step: "
-            f"{refused}. {advice}."
+            f"{refused}. {refused.fix or advice}."
         ) from refused.__cause__
     install(optimizer, initial)
     return optimizer
@@ -105,23 +106,10 @@ def preinitialize(optimizer: Foreign) -> Foreign:
 def find(optimizer: torch.optim.Optimizer) -> Initial:
     """The state that is missing, verified."""
     if any(parameter.is_meta for parameter in parameters(optimizer)):
-        raise Refused("its parameters are on the meta device: give them memory and values first")
+        raise Refused("its parameters are on the meta device", "Give them memory and values first")
     if not without_state(optimizer):
         return Initial({}, [])
-    try:
-        sparse = False
-        one = capture(optimizer, 0, sparse)
-    except Refused as dense:
-        try:
-            sparse = True
-            one = capture(optimizer, 0, sparse)
-        except Refused:
-            raise dense from dense.__cause__
-    other = capture(optimizer, 1, sparse)
-    found = Initial(
-        agreed(one.state, other.state, "state"),
-        [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)],
-    )
+    found, sparse = captured(optimizer)
     if not found.state and not any(found.groups):
         return found
     reasons = []
@@ -155,6 +143,20 @@ def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, late:
         seed = 1000003 * number + len(found)
         found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
     return found
+
+
+def captured(optimizer: torch.optim.Optimizer) -> tuple[Initial, bool]:
+    """What is assigned first, as two runs agree on it, and whether it takes sparse gradients only."""
+    try:
+        one, sparse = capture(optimizer, 0, sparse=False), False
+    except Refused as dense:
+        try:
+            one, sparse = capture(optimizer, 0, sparse=True), True
+        except Refused:
+            raise dense from dense.__cause__
+    other = capture(optimizer, 1, sparse)
+    groups = [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)]
+    return Initial(agreed(one.state, other.state, "state"), groups), sparse
 
 
 def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial:

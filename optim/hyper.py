@@ -50,11 +50,12 @@ class Number:
             if value.is_meta:
                 return
             number = value.item()
-        if isinstance(number, bool) or not isinstance(number, Integral if self.whole else Real):
+        if isinstance(number, bool) or not isinstance(number, (Integral if self.whole else Real)):
             raise TypeError(
                 f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
                 f"{self.example!r}, say."
             )
+        number = int(number) if self.whole else float(number)
         too_low = number < self.low or (self.open_low and number == self.low)
         too_high = number > self.high or (self.open_high and number == self.high)
         if not math.isfinite(number) or too_low or too_high:

@@ -1,4 +1,4 @@
-"""Muon; torch's formula, which came with torch 2.9."""
+"""Muon, in the form of the Cerebras suite and in torch's, which came with torch 2.9."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import Factors
 from .hyper import FRACTION, SWITCH, Choice, Number, Several, table
-from .lists import Tensors, add_, lerp, lerp_, mul_
+from .lists import Tensors, add, add_, lerp, lerp_, mul_
 from .rules import RuleOptimizer, off
 
 
@@ -41,8 +41,11 @@ class Muon(RuleOptimizer):
         ns_steps: iterations, 1 to 99.
         ns_coefficients: the polynomial of an iteration.
         eps: the least norm that is divided by, at least 0.
-        adjust_lr_fn: "match_rms_adamw" multiplies `lr` by 0.2 times the root of the larger side; "original" or None by
-            the root of rows over columns, if that is above 1.
+        adjust_lr_fn: "cerebras", the form of that suite: the rate is 0.2 times the root of the larger side times `lr`,
+            also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's three
+            values mean torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by
+            1 - `momentum`: "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over
+            columns if that is above 1.
         enable_global_step: keep the state `step`.
 
     Raises:
@@ -57,7 +60,7 @@ class Muon(RuleOptimizer):
         ns_steps=Number(low=1, high=99, whole=True, scheduled=False),
         ns_coefficients=Several((Number(scheduled=False),) * 3),
         eps=Number(low=0.0, scheduled=False),
-        adjust_lr_fn=Choice((None, "original", "match_rms_adamw")),
+        adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw")),
     )
     elementwise = False
     reads = ()
@@ -73,7 +76,7 @@ class Muon(RuleOptimizer):
         *,
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
         eps: float = 1e-7,
-        adjust_lr_fn: str | None = "match_rms_adamw",
+        adjust_lr_fn: str | None = "cerebras",
         enable_global_step: bool = False,
     ) -> None:
         defaults = {
@@ -104,29 +107,29 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {
-            "enter": 1 - h["momentum"],
-            "momentum": h["momentum"],
-            "rate": -h["lr"],
-            "weight_decay": h["weight_decay"],
-            "shrink": 1 - h["lr"] * h["weight_decay"],
-        }
+        return {"enter": 1 - h["momentum"], "momentum": h["momentum"], "lr": h["lr"], "weight_decay": h["weight_decay"]}
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (buffer,) = states
+        cerebras = h["adjust_lr_fn"] == "cerebras"
         lerp_(buffer, g, k["enter"])
-        directions = lerp(g, buffer, k["momentum"]) if h["nesterov"] else buffer
-        if not off(k["weight_decay"]):
-            mul_(p, k["shrink"])
+        directions = buffer
+        if h["nesterov"]:
+            directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
         for x, direction in zip(p, directions):
-            rows, columns = x.shape[:2]
-            if h["adjust_lr_fn"] == "match_rms_adamw":
-                scale = 0.2 * math.sqrt(max(rows, columns))
-            else:
-                scale = math.sqrt(max(1.0, rows / columns)) if columns else 1.0
+            rate = k["lr"] * _adjustment(x, h["adjust_lr_fn"])
+            if not off(k["weight_decay"]):
+                mul_([x], 1 - (rate if cerebras else k["lr"]) * k["weight_decay"])
             step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"]).to(x.dtype)
-            add_([x], [step], k["rate"] * scale)
+            add_([x], [step], -rate)
+
+
+def _adjustment(x: Tensor, form: str | None) -> float:
+    rows, columns = x.shape[:2]
+    if form in ("cerebras", "match_rms_adamw"):
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns)) if columns else 1.0
 
 
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:

@@ -137,6 +137,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Add a group whose state is made at once. A bad group raises, and nothing is added."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group={param_group!r}: pass a dict with the key 'params'.")
+        if "params" not in param_group:
+            raise ValueError(f"param_group={param_group!r} has no 'params': put its parameters under that key.")
         group = dict(param_group)
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
@@ -144,6 +146,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
         check_group(self.hyper, group, where)
         self.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
+        given = group["params"]
+        group["params"] = given = (
+            [given] if isinstance(given, Tensor) else given if isinstance(given, set) else list(given)
+        )
+        tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
+        if len({id(x) for x in tensors}) < len(tensors):
+            raise ValueError(f"{where}params holds a parameter twice: name each parameter once.")
         try:
             super().add_param_group(group)
             for p in group["params"]:

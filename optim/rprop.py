@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import Factors
+from timesched.ops import where
+
+from .engine import STEP, Factors
 from .hyper import SWITCH, Number, Several, table
 from .lists import Tensors, neg
 from .optimizer import State
@@ -31,7 +33,7 @@ class Rprop(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: the first step size, at least 0; later values have no effect.
+        lr: the step size at a parameter's first step, at least 0; later values have no effect.
         etas: factors of the step size where the sign turned, in (0, 1), and where it stayed, above 1.
         step_sizes: the smallest and the largest step size.
         maximize: ascend.
@@ -48,7 +50,6 @@ class Rprop(RuleOptimizer):
         step_sizes=Several((Number(low=0.0), Number(low=0.0)), ordered=True),
     )
     may_be_missing = frozenset(("maximize",))
-    reads = ()
 
     def __init__(
         self,
@@ -79,14 +80,20 @@ class Rprop(RuleOptimizer):
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         (down, up), (low, high) = h["etas"], h["step_sizes"]
-        return {"down": down, "up": up, "low": low, "high": high}
+        start = where(s[STEP] == 1, h["lr"] + 0.0, -1.0)
+        return {"down": down, "up": up, "low": low, "high": high, "start": start}
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         prev, size = states
         if h["maximize"]:
             g = neg(g)
-        for x, now, before, step in zip(p, g, prev, size):
+        begins = k["start"] if isinstance(k["start"], list) else [k["start"]] * len(p)
+        for x, now, before, step, start in zip(p, g, prev, size, begins):
+            if isinstance(start, Tensor):
+                step.copy_(torch.where(start < 0, step, start.to(step.dtype)))
+            elif start >= 0:
+                step.fill_(start)
             # In this dtype, as torch would choose its default for two numbers.
             up, down, same = (torch.as_tensor(c, dtype=x.dtype, device=x.device) for c in (k["up"], k["down"], 1.0))
             agreement = now * before

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .engine import STEP, Factors, Work, in_graph, on_host, place, plain, readable
+from .engine import STEP, Factors, Work, in_graph, on_host, plain, readable, together
 from .hyper import SWITCH, Number, Rule
 from .lists import Factor, Tensors, add, add_, mul_, neg
 from .optimizer import Optimizer, State, counter
@@ -68,7 +68,7 @@ class RuleOptimizer(Optimizer):
         raise NotImplementedError
 
     @staticmethod
-    def fused(h: dict[str, Any], s: dict[str, Any], work: Work) -> bool:
+    def fused(h: dict[str, Any], work: Work) -> bool:
         """Run torch's fused CPU kernel on contiguous tensors; False where there is none for this case."""
         return False
 
@@ -128,34 +128,28 @@ class RuleOptimizer(Optimizer):
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
         works: list[Work] = []
         for group in self.param_groups:
-            scalars = self._scalar_names(group)
-            h = {name: group[name] for name in self.hyper}
-            found: dict[Any, Work] = {}
-            for p in group["params"]:
-                g = p.grad
-                if g is None:
-                    continue
+            live = [p for p in group["params"] if p.grad is not None]
+            for g in (p.grad for p in live):
                 if g.layout is not torch.strided:
                     raise RuntimeError(
-                        f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only "
-                        "dense gradients are supported; make the layer give dense ones (sparse=False), or use "
+                        f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: "
+                        "only dense gradients are supported; make the layer give dense ones (sparse=False), or use "
                         "torch.optim.SparseAdam."
                     )
-                state = self.state[p]
-                here = place(p) if not self.by_rank else (*place(p), p.dim() >= 2)
-                work = found.get(here)
-                if work is None:
-                    names = self.tensor_states(group, p)
-                    work = Work(type(self), h, [], [], {name: [] for name in scalars}, [[] for _ in names], names)
-                    found[here] = work
-                work.params.append(p)
-                work.grads.append(g)
-                for name, column in work.scalars.items():
-                    column.append(state[name])
-                for kept, column in zip(work.names, work.tensors):
-                    if kept is not None:
-                        column.append(state[kept])
-            works.extend(plain(work) for work in found.values())
+            h = {name: group[name] for name in self.hyper}
+            scalars = self._scalar_names(group)
+            for alike in together(live, self.by_rank):
+                states = [self.state[p] for p in alike]
+                names = self.tensor_states(group, alike[0])
+                work = Work(
+                    type(self),
+                    h,
+                    alike,
+                    [p.grad for p in alike if p.grad is not None],
+                    {name: [state[name] for state in states] for name in scalars},
+                    [[state[name] for state in states] if name else [] for name in names],
+                )
+                works.append(plain(work))
         return works
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:

@@ -120,7 +120,9 @@ class SGD(RuleOptimizer):
         add_(p, g, k["rate"])
 
     @staticmethod
-    def fused(h: dict[str, Any], s: dict[str, Any], work: Work) -> bool:
+    def fused(h: dict[str, Any], work: Work) -> bool:
+        if not absent(h["dampening"]) or work.params[0].dtype.itemsize < 4:
+            return False  # torch's kernel leaves tensors in half precision unchanged (2.7 to 2.13)
         torch._fused_sgd_(
             work.params,
             work.grads,
@@ -131,6 +133,6 @@ class SGD(RuleOptimizer):
             dampening=h["dampening"],
             nesterov=h["nesterov"],
             maximize=h["maximize"],
-            is_first_step=STEP in s and s[STEP] == 1,
+            is_first_step=False,  # without dampening, the first step from a buffer of zeros is like any other
         )
         return True

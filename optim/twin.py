@@ -19,7 +19,11 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
 
 class Refused(Exception):
-    """What is in the way."""
+    """What is in the way, and the fix if it is a special one."""
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.fix = fix
 
 
 class Recorder(dict[Any, Any]):
@@ -79,11 +83,13 @@ class Recorder(dict[Any, Any]):
 
 
 def pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """The plain tensors that a tensor is made of: its local part if it is a DTensor, itself if it is plain."""
+    """The plain tensors that a tensor is made of: of a DTensor its local part, of a plain tensor itself."""
     if hasattr(tensor, "__tensor_flatten__"):
         for part in (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]):
             if isinstance(part, Tensor):  # torch 2.13 names the mesh of a DTensor as well
                 yield from pieces(part)
+    elif tensor.is_sparse:
+        yield from (tensor._indices(), tensor._values())
     else:
         yield tensor
 
@@ -109,7 +115,7 @@ def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_stat
     for name, value in members.items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         if any(isinstance(one, torch.optim.Optimizer) for one in inside):
-            raise Refused(f"it wraps another optimizer, in {name}: preinitialize that one before it is wrapped")
+            raise Refused(f"it wraps another optimizer, in {name}", "Pass that one, before it is wrapped")
         if name.startswith("_optimizer_") and name.endswith("_hooks"):
             members[name] = OrderedDict()
     if not with_state:

@@ -1,0 +1,88 @@
+"""The public arguments, defaults and state keys of the fifteen optimizers, as data that the code is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+REQUIRED = object()  # in the place of a default
+
+_ADAM = {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-06, "weight_decay": 0.0}
+
+# Every argument after `params` with its default, in the order of the constructor.
+SIGNATURES: dict[str, dict[str, Any]] = {
+    "SGD": {
+        **{"lr": REQUIRED, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False},
+        **{"maximize": False},
+    },
+    "ASGD": {"lr": 0.01, "lambd": 0.0001, "alpha": 0.75, "t0": 1e6, "weight_decay": 0, "maximize": False},
+    "Adadelta": {"lr": 1.0, "rho": 0.9, "eps": 1e-06, "weight_decay": 0, "maximize": False},
+    "Adafactor": {
+        **{"lr": REQUIRED, "eps": (1e-30, 0.001), "clip_threshold": 1.0, "decay_rate": -0.8, "beta1": None},
+        **{"weight_decay": 0.0, "scale_parameter": True, "relative_step": False, "warmup_init": False},
+    },
+    "Adagrad": {
+        **{"lr": 0.01, "lr_decay": 0, "weight_decay": 0, "initial_accumulator_value": 0, "eps": 1e-06},
+        **{"maximize": False},
+    },
+    "Adam": {**_ADAM, "amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
+    "AdamW": {**_ADAM, "correct_bias": True, "amsgrad": False, "maximize": False},
+    "Adamax": {**_ADAM, "maximize": False},
+    "Lamb": {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-06, "weight_decay": 0, "adam": False},
+    "Lion": {"lr": 0.0001, "betas": (0.9, 0.99), "weight_decay": 0.0},
+    "Muon": {
+        **{"lr": 0.02, "weight_decay": 0.01, "momentum": 0.95, "nesterov": True, "ns_steps": 5},
+        **{"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-07, "adjust_lr_fn": "match_rms_adamw"},
+    },
+    "NAdam": {
+        **{"lr": 0.002, "betas": (0.9, 0.999), "eps": 1e-08, "weight_decay": 0, "momentum_decay": 0.004},
+        **{"decoupled_weight_decay": False, "maximize": False},
+    },
+    "RAdam": {**_ADAM, "decoupled_weight_decay": False, "maximize": False},
+    "RMSprop": {
+        **{"lr": 0.01, "alpha": 0.99, "eps": 1e-08, "weight_decay": 0, "momentum": 0, "centered": False},
+        **{"maximize": False},
+    },
+    "Rprop": {"lr": 0.001, "etas": (0.5, 1.2), "step_sizes": (1e-06, 50.0), "maximize": False},
+}
+KEYWORD_ONLY = {
+    "Adam": {"maximize", "decoupled_weight_decay"},
+    "AdamW": {"maximize"},
+    "Muon": {"ns_coefficients", "eps", "adjust_lr_fn"},
+    "NAdam": {"decoupled_weight_decay", "maximize"},
+    "RAdam": {"decoupled_weight_decay", "maximize"},
+    "RMSprop": {"maximize"},
+    "Rprop": {"maximize"},
+}
+NAMES = list(SIGNATURES)
+
+_STATE = {
+    "ASGD": {"step", "eta", "mu", "ax"},
+    "Adadelta": {"step", "square_avg", "acc_delta"},
+    "Adagrad": {"step", "sum"},
+    "Adam": {"step", "exp_avg", "exp_avg_sq"},
+    "AdamW": {"step", "exp_avg", "exp_avg_sq"},
+    "Adamax": {"step", "exp_avg", "exp_inf"},
+    "NAdam": {"step", "mu_product", "exp_avg", "exp_avg_sq"},
+    "RAdam": {"step", "exp_avg", "exp_avg_sq"},
+    "RMSprop": {"step", "square_avg"},
+    "Rprop": {"step", "prev", "step_size"},
+    "Lamb": {"exp_avg", "exp_avg_sq"},
+    "Lion": {"exp_avg"},
+    "Muon": {"momentum_buffer"},
+}
+
+
+def state_keys(name: str, group: Mapping[str, Any], ndim: int) -> set[str]:
+    """The state of a parameter with `ndim` dimensions, given the hyperparameters of its group."""
+    if name == "SGD":
+        # The step tells the undampened first gradient from the later ones.
+        there = {"momentum_buffer": group["momentum"] != 0, "step": group["momentum"] != 0 and group["dampening"] != 0}
+    elif name == "RMSprop":
+        there = {"momentum_buffer": group["momentum"] != 0, "grad_avg": group["centered"]}
+    elif name == "Adafactor":
+        there = {"step": True, "exp_avg": group["beta1"] is not None, "exp_avg_sq": ndim < 2}
+        there |= dict.fromkeys(["exp_avg_sq_row", "exp_avg_sq_col"], ndim >= 2)
+    else:
+        there = {"max_exp_avg_sq": group.get("amsgrad", False)}
+    return _STATE.get(name, set()) | {key for key, is_there in there.items() if is_there}

@@ -1,0 +1,239 @@
+"""The base class as its users see it: their own optimizers, global steps, state visited, names to sparsify."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+import optim
+from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, same, snapshot
+from tests.optim.rows import FULLEST, ROWS
+from tests.optim.signatures import NAMES
+
+ALL = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+
+
+class CustomOptimizer(optim.Optimizer):
+    """Heavy ball, in the outline of the page "Writing custom optimizers"."""
+
+    def __init__(self, params, lr=0.1, decay=0.9, enable_global_step=False):
+        defaults = {"lr": lr, "decay": decay}
+        super().__init__(params, defaults, enable_global_step=enable_global_step)
+
+    def preinitialize(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["velocity"] = torch.zeros_like(p)
+
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if self.enable_global_step:
+                    self.increment_global_step(p)
+                velocity = self.state[p]["velocity"]
+                velocity.mul_(group["decay"]).add_(p.grad)
+                p.sub_(group["lr"] * velocity)
+        return loss
+
+    def state_names_to_sparsify(self):
+        return ["velocity"]
+
+
+class Forgetful(CustomOptimizer):
+    """Makes state in its step, as torch's own optimizers do."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            self.state[p].setdefault("late_moment", torch.zeros_like(p))
+
+
+class Averaging(CustomOptimizer):
+    """A subclass of a subclass, whose step calls the one above it."""
+
+    def preinitialize(self):
+        super().preinitialize()
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["average"] = p.detach().clone()
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for p in flat(self):
+            self.state[p]["average"].lerp_(p, 0.1)
+        return loss
+
+
+@pytest.mark.parametrize("global_step", [False, True])
+def test_a_custom_optimizer(global_step):
+    params, twins = parameters("Adam"), parameters("Adam")
+    optimizer = CustomOptimizer(params, lr=0.1, enable_global_step=global_step)
+    twin = torch.optim.SGD(twins, lr=0.1, momentum=0.9)
+    keys = {"velocity", "step"} if global_step else {"velocity"}
+    assert all(set(optimizer.state[p]) == keys for p in params)
+    for one, ps in ((optimizer, params), (twin, twins)):
+        run(one, ps, 1, 6)
+    assert all(torch.allclose(p, q, rtol=0, atol=1e-14) for p, q in zip(params, twins))
+    assert optimizer.step(lambda: torch.is_grad_enabled()) is True
+    if global_step:
+        # The three steps, less those without a gradient, and the one with the closure.
+        assert [int(optimizer.state[p]["step"]) for p in params[:4]] == [7, 5, 3, 0]
+    new = Parameter(torch.ones(2))
+    optimizer.add_param_group({"params": [new], "tags": "late"})
+    assert set(optimizer.state[new]) == keys and optimizer.param_groups[1]["decay"] == 0.9
+    assert optimizer.param_groups[1]["tags"] == {"late"}
+
+
+def test_a_custom_optimizer_saves_copies_and_pickles(tmp_path):
+    params = parameters("Adam")
+    optimizer = Averaging(params, enable_global_step=True)
+    run(optimizer, params, 1, 3)
+    torch.save(optimizer.state_dict(), tmp_path / "custom.pt")
+    resumed_params = [Parameter(p.detach().clone()) for p in params]
+    resumed = Averaging(resumed_params, enable_global_step=True)
+    resumed.load_state_dict(torch.load(tmp_path / "custom.pt", weights_only=True))
+    copied = copy.deepcopy(optimizer)
+    pickled = pickle.loads(pickle.dumps(optimizer))
+    for one in (optimizer, resumed, copied, pickled):
+        run(one, flat(one), 4, 6)
+        for p, q in zip(flat(one), params):
+            assert torch.equal(p, q) and all(same(v, optimizer.state[q][k]) for k, v in one.state[p].items())
+    with pytest.raises((ValueError, TypeError)):
+        optimizer.load_state_dict(CustomOptimizer(parameters("Adam")).state_dict())
+
+
+def test_state_made_in_a_step_is_caught():
+    params = [Parameter(torch.ones(2)), Parameter(torch.ones(3))]
+    optimizer = Forgetful(params)
+    give_gradients(params, 8)
+    with pytest.raises(RuntimeError, match=r"(?s)late_moment.*preinitialize"):
+        optimizer.step()
+
+
+def test_an_optimizer_must_say_how_it_starts_and_steps():
+    class NoState(optim.Optimizer):
+        def step(self, closure=None):
+            return None
+
+    class NoStep(optim.Optimizer):
+        def preinitialize(self):
+            return None
+
+    for incomplete in (NoState, NoStep, optim.Optimizer):
+        with pytest.raises(TypeError, match="abstract"):
+            incomplete([Parameter(torch.ones(2))], {"lr": 0.1})
+
+
+def test_a_custom_step_may_use_torch_decorators_and_autograd():
+    class Decorated(CustomOptimizer):
+        @torch.no_grad()
+        def step(self, closure=None):
+            return super().step(closure)
+
+    params = [Parameter(torch.ones(2))]
+    optimizer = Decorated(params)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = params[0].square().sum()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        loss = optimizer.step(closure)
+    assert loss.item() == 2.0 and torch.equal(params[0], torch.full((2,), 0.8)) and params[0].requires_grad
+
+
+@BY_NAME
+def test_global_steps(row):
+    params = parameters(row.name)
+    optimizer = ours(row, params, enable_global_step=True)
+    assert all(torch.equal(optimizer.state[p]["step"], torch.tensor(0.0)) for p in params)
+    give_gradients(params, 8)
+    before = snapshot(optimizer)
+    counted = optimizer.increment_global_step(params[0])
+    assert counted is optimizer.state[params[0]]["step"] or torch.equal(counted, optimizer.state[params[0]]["step"])
+    assert differences(before, snapshot(optimizer)) == [("state", 0, "step")]
+    optimizer.step()
+    assert optimizer.state_dict()["state"][0].keys() >= {"step"}
+
+
+@BY_NAME
+def test_a_global_step_counts_the_steps_with_a_gradient(row):
+    """Each step counts once, also where the optimizer keeps a step for itself, and changes nothing else."""
+    params, twins = parameters(row.name), parameters(row.name)
+    optimizer, plain = ours(row, params, enable_global_step=True), ours(row, twins)
+    for one, ps in ((optimizer, params), (plain, twins)):
+        run(one, ps, 1, 6)
+    assert [int(optimizer.state[p]["step"]) for p in params[:4]] == [6, 4, 2, 0]
+    for p, q in zip(params, twins):
+        assert torch.equal(p, q) and all(same(v, optimizer.state[p][k]) for k, v in plain.state[q].items())
+    saved = copy.deepcopy(optimizer.state_dict())
+    again = ours(row, parameters(row.name), enable_global_step=True)
+    again.load_state_dict(saved)
+    assert [int(again.state[p]["step"]) for p in flat(again)[:4]] == [6, 4, 2, 0]
+
+
+@pytest.mark.parametrize("name", ["Lion", "Lamb", "Muon", "SGD"])
+def test_no_global_step_unless_asked_for(name):
+    row = next(row for row in ROWS if row.name == name and row.label in ("lr", "defaults"))
+    optimizer = ours(row, parameters(name))
+    with pytest.raises(RuntimeError, match="enable_global_step"):
+        optimizer.increment_global_step(flat(optimizer)[0])
+
+
+@BY_NAME
+def test_visit_state(row):
+    params = parameters(row.name)
+    optimizer = ours(row, params)
+    run(optimizer, params, 1, 2)
+    seen = []
+    before = snapshot(optimizer)
+    assert optimizer.visit_state(lambda value: seen.append(value)) is None
+    assert {id(v) for v in seen} == {id(v) for s in optimizer.state.values() for v in s.values()}
+    assert not differences(before, snapshot(optimizer))
+    optimizer.visit_state(lambda value: value.clone() if value.dim() else None)
+    now = [v for s in optimizer.state.values() for v in s.values()]
+    assert all((a is b) == (a.dim() == 0) for a, b in zip(seen, now)) and not differences(before, snapshot(optimizer))
+    run(optimizer, params, 3, 4)
+
+
+def test_apply():
+    optimizer = optim.Adam(parameters("Adam"))
+    seen = []
+    assert optimizer.apply(seen.append) is optimizer and seen[0] is optimizer and len(seen) == 1
+
+
+@ALL
+def test_state_names_to_sparsify(row):
+    """States whose zeros follow those of the parameter: same shape, and never a step counter."""
+    optimizer = ours(row, parameters(row.name))
+    names = optimizer.state_names_to_sparsify()
+    assert isinstance(names, list) and len(set(names)) == len(names) and "step" not in names
+    full = {k for p, s in optimizer.state.items() for k, v in s.items() if v.dim() == p.dim() and v.shape == p.shape}
+    factored = {"exp_avg_sq"} if row.name == "Adafactor" else set()
+    kept = {k for s in optimizer.state.values() for k in s} & full - {"step", "eta", "mu", "mu_product"}
+    assert set(names) - factored == kept - factored
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_the_meta_device(name):
+    """A model that does not fit: its optimizer is there before its memory is."""
+    row = next(row for row in FULLEST if row.name == name)
+    with torch.device("meta"):
+        model = torch.nn.Linear(100_000, 100_000, bias=False)
+    optimizer = ours(row, list(model.parameters()))
+    state = optimizer.state[model.weight]
+    assert state and all(value.is_meta for value in state.values())
+    shapes = {
+        key: value.shape for key, value in ours(row, [Parameter(torch.ones(3, 2))]).state_dict()["state"][0].items()
+    }
+    assert shapes.keys() == state.keys()

@@ -1,0 +1,111 @@
+"""The golden numbers that bind: what the table calls `golden`, held to tests/golden/optimizers.json.
+
+Tolerances are those of the file's `about`: its float64 runs keep several scalars in float32.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+import optim
+from tests.optim.problems import flat
+from tests.optim.reference import muon_scale
+from tests.optim.rows import ROWS
+
+FILE = json.loads((Path(__file__).parents[1] / "golden" / "optimizers.json").read_text())
+SHAPES = FILE["about"]["param_order"]
+GOLDEN = pytest.mark.parametrize("row", [row for row in ROWS if row.golden], ids=lambda row: row.id)
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def tuples(value):
+    return tuple(value) if isinstance(value, list) else value
+
+
+def case_of(row):
+    return FILE["cases"][row.name][row.golden]
+
+
+def formula(name, of_index):
+    """A tensor in the shape of the named parameter from the formulas of its flat index and its number."""
+    index = torch.arange(math.prod(SHAPES[name]), dtype=torch.float64)
+    return of_index(index, list(SHAPES).index(name)).reshape(SHAPES[name])
+
+
+def start(name, dtype):
+    return Parameter(formula(name, lambda i, j: 0.8 * torch.cos(0.5 * i + 1.1 * j + 0.3)).to(dtype))
+
+
+def gradient(name, step, full_rank):
+    values = formula(name, lambda i, j: 0.5 * torch.sin(0.7 * step + 0.3 * i + j))
+    return values + full_rank * formula(name, lambda i, j: 0.3 * torch.cos(0.9 * i * i + 0.4 * step + j))
+
+
+def build(row, dtype):
+    case = case_of(row)
+    params = {name: start(name, dtype) for name in case["params"]}
+    kwargs = {key: tuples(value) for key, value in case["kwargs"].items()}
+    groups = [
+        {key: [params[p] for p in value] if key == "params" else tuples(value) for key, value in group.items()}
+        for group in case.get("groups", [{"params": case["params"]}])
+    ]
+    return params, getattr(optim, row.name)(groups, **kwargs)
+
+
+def assert_near(mine, golden, relative, what):
+    golden = torch.tensor(golden, dtype=torch.float64).expand(mine.numel())
+    error = (mine.detach().double().flatten() - golden).abs() / golden.abs().clamp(min=0.05)
+    assert error.max() <= relative, (what, float(error.max()))
+
+
+def test_every_case_is_used_and_has_the_arguments_of_its_row():
+    used = {(row.name, row.golden) for row in ROWS if row.golden}
+    assert used == {(name, case) for name, cases in FILE["cases"].items() for case in cases}
+    for row in ROWS:
+        if row.golden:
+            case = case_of(row)
+            groups = [{k: tuples(v) for k, v in g.items() if k != "params"} for g in case.get("groups", [{}])]
+            assert {k: tuples(v) for k, v in case["kwargs"].items()} == row.kwargs, row.id
+            assert tuple(groups) == row.groups, row.id
+
+
+@GOLDEN
+def test_groups_and_state_after_construction(row):
+    params, optimizer = build(row, torch.float32)
+    case = case_of(row)
+    for group, golden in zip(optimizer.param_groups, case["param_groups"], strict=True):
+        assert {key: tuples(group[key]) for key in golden} == {key: tuples(value) for key, value in golden.items()}
+    for name, states in case["state_init"].items():
+        for key, golden in states.items():
+            value = optimizer.state[params[name]][key]
+            assert list(value.shape) == golden["shape"] and bool((value == golden["fill"]).all()), (name, key)
+
+
+@GOLDEN
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_parameters(row, dtype):
+    case = case_of(row)
+    if dtype not in case:
+        pytest.skip("Muon's numbers are derived in float64")
+    params, optimizer = build(row, DTYPES[dtype])
+    groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+    for step in range(1, 21):
+        for name, p in params.items():
+            absent = step in case.get("grad_none", {}).get(name, ())
+            p.grad = None if absent else gradient(name, step, full_rank=row.name == "Muon").to(p.dtype)
+        optimizer.step()
+        for name, golden in case[dtype].get(str(step), {}).items():
+            p = params[name]
+            if row.name == "Muon":  # bfloat16 inside; the golden numbers are exact
+                bound = 0.15 * groups[p]["lr"] * muon_scale(p, groups[p]) * step
+                assert (p.flatten() - torch.tensor(golden, dtype=p.dtype)).abs().max() <= bound, (step, name)
+            else:
+                assert_near(p, golden, 2e-5 if dtype == "float64" or row.name == "RAdam" else 1e-5, (step, name))
+    for name, states in case.get("state_float32", {}).items() if dtype == "float32" else ():
+        for key, golden in states.items():
+            assert_near(optimizer.state[params[name]][key], golden, 1e-5, (name, key))
+    assert len(flat(optimizer)) == len(params)
