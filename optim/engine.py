@@ -194,8 +194,9 @@ def _trace(work: Work) -> None:
         torch._foreach_add_(work.scalars[STEP], 1)
 
     def stored(x: Any) -> Tensor:
-        x = x if isinstance(x, Tensor) else torch.full((), x, dtype=wide, device=work.params[0].device)
-        return x.to(work.scalars[STEP][0].dtype).to(wide)
+        number = x if isinstance(x, Tensor) else torch.full((), x, dtype=wide, device=work.params[0].device)
+        rounded: Tensor = number.to(work.scalars[STEP][0].dtype).to(wide)
+        return rounded
 
     h = {name: _widened(value, wide) for name, value in work.h.items()}
     reads = [name for name in work.rule.reads if name in work.scalars]

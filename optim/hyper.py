@@ -55,10 +55,10 @@ class Number:
                 f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
                 f"{self.example!r}, say."
             )
-        number = int(number) if self.whole else float(number)
-        too_low = number < self.low or (self.open_low and number == self.low)
-        too_high = number > self.high or (self.open_high and number == self.high)
-        if not math.isfinite(number) or too_low or too_high:
+        size = float(number)
+        too_low = size < self.low or (self.open_low and size == self.low)
+        too_high = size > self.high or (self.open_high and size == self.high)
+        if not math.isfinite(size) or too_low or too_high:
             raise ValueError(f"{name}={value!r}: it must be {self.rule}; pass {self.example!r}, say.")
 
     @property
