@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import PIECE, STEP, Factors
 from .hyper import SWITCH, Number, Several, table
-from .lists import Tensors
+from .lists import Tensors, off
 from .optimizer import State, counter
-from .rules import RuleOptimizer, off
+from .rules import RuleOptimizer
 
 
 class Adafactor(RuleOptimizer):
@@ -155,38 +155,39 @@ def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor
     columns: Any = 0.0
     rows, lengths = [], []
     for block in blocks:
-        square = g[block].square() + k["floor"]
+        square = _part(g, block).square().add_(k["floor"])
         if h["scale_parameter"]:
-            lengths.append(torch.linalg.vector_norm(p[block]))
+            lengths.append(torch.linalg.vector_norm(_part(p, block)))
         if len(squares) == 1:
-            _average(squares[0][block], square, k["enter"])
+            _average(_part(squares[0], block), square, k["enter"])
         else:
             rows.append(_settled(square.mean(-1)))
-            columns = columns + _settled(square.sum(-2))
+            columns = columns + _settled(square.sum(-2)) if block is not ... else _settled(square.mean(-2))
     if len(squares) == 1:
         left, right = None, squares[0].rsqrt()
     else:
         row, column = squares
         _average(row, rows[0] if len(rows) == 1 else torch.cat(rows), k["enter"])
-        _average(column, columns / max(p.shape[-2], 1), k["enter"])
-        left = (row / _settled(row.mean(-1, keepdim=True))).rsqrt().unsqueeze(-1)
+        _average(column, columns if blocks == [...] else columns / p.shape[-2], k["enter"])
+        left = (row / _settled(row.mean(-1, keepdim=True))).rsqrt_().unsqueeze(-1)
         right = column.rsqrt().unsqueeze(-2)
 
     rate = k["rate"]
     if h["scale_parameter"]:
-        rate = rate * _root_mean_square(lengths, p).clamp(min=k["least"])
-    directions = [_direction(g, left, right, block) for block in blocks[:1]]
-    lengths = [torch.linalg.vector_norm(directions[0])]
+        rate = rate * _root_mean_square(lengths, p).clamp_(min=k["least"])
+    direction = _direction(g, left, right, blocks[0])
+    lengths = [torch.linalg.vector_norm(direction)]
     lengths += [torch.linalg.vector_norm(_direction(g, left, right, block)) for block in blocks[1:]]
-    scale = rate / (_root_mean_square(lengths, p) / k["threshold"]).clamp(min=1.0)
+    scale = rate / _root_mean_square(lengths, p, k["threshold"]).clamp_(min=1.0)
     for block in blocks:
-        step = (directions.pop() if directions else _direction(g, left, right, block)).mul_(scale)
+        step = (direction if block is blocks[0] else _direction(g, left, right, block)).mul_(scale)
         if average is not None:
-            _average(average[block], step, k["first"])
-            step = average[block]
+            _average(_part(average, block), step, k["first"])
+            step = _part(average, block)
+        x = _part(p, block)
         if not off(k["weight_decay"]):
-            p[block].mul_(1 - k["weight_decay"] * rate)
-        p[block].sub_(step)
+            x.mul_(1 - k["weight_decay"] * rate)
+        x.sub_(step)
 
 
 def _blocks(p: Tensor, g: Tensor) -> list[Any]:
@@ -198,17 +199,26 @@ def _blocks(p: Tensor, g: Tensor) -> list[Any]:
     return [slice(at, at + rows) for at in range(0, p.shape[0], rows)]
 
 
+def _part(x: Tensor, block: Any) -> Tensor:
+    return x if block is ... else x[block]
+
+
 def _direction(g: Tensor, left: Tensor | None, right: Tensor, block: Any) -> Tensor:
-    return g[block] * right[block] if left is None else (g[block] * right).mul_(left[block])
+    if left is None:
+        return _part(g, block) * _part(right, block)
+    return (_part(g, block) * right).mul_(_part(left, block))
 
 
 def _average(mean: Tensor, x: Tensor, enter: Any) -> None:
-    mean.add_((x - mean) * enter)
+    if isinstance(enter, Tensor):
+        mean.add_((x - mean) * enter)
+    else:
+        mean.lerp_(x, enter)
 
 
-def _root_mean_square(lengths: Tensors, p: Tensor) -> Tensor:
+def _root_mean_square(lengths: Tensors, p: Tensor, unit: Any = 1.0) -> Tensor:
     whole = lengths[0] if len(lengths) == 1 else torch.linalg.vector_norm(torch.stack(lengths))
-    root: Tensor = _settled(whole) / max(p.numel(), 1) ** 0.5
+    root: Tensor = _settled(whole) / (max(p.numel(), 1) ** 0.5 * unit)
     return root
 
 

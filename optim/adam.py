@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .engine import STEP, Factors, Work
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, addcdiv_, addcmul_, lerp_, maximum_, mul_, shift_, sqrt
-from .rules import COMMON, RuleOptimizer, decay, off
+from .lists import Tensors, adapt_, addcmul_, lerp_, maximum_, mul_, over_root_
+from .rules import COMMON, RuleOptimizer, decay
 
 
 class AdamBase(RuleOptimizer):
@@ -81,14 +81,15 @@ class AdamBase(RuleOptimizer):
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
-        corrected = h["correct_bias"]
+        # The correction of the second moment goes into the rate and eps, which are not as large as the moment.
+        correct = h["correct_bias"]
+        root = (1 - beta2**t) ** 0.5 if correct else 1.0
         return {
             "first": 1 - beta1,
             "keep": beta2,
             "second": 1 - beta2,
-            "eps": h["eps"],
-            "rate": -lr / (1 - beta1**t) if corrected else -lr,
-            "root": (1 - beta2**t) ** -0.5 if corrected else 1.0,
+            "eps": h["eps"] * root,
+            "rate": -lr * root / (1 - beta1**t) if correct else -lr,
             "weight_decay": h["weight_decay"],
             "shrink": 1 - lr * h["weight_decay"],
         }
@@ -97,17 +98,14 @@ class AdamBase(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v, largest = states
         g = decay(h, k, p, g)
+        if not largest:
+            adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["rate"], k["eps"])
+            return
         lerp_(m, g, k["first"])
         mul_(v, k["keep"])
         addcmul_(v, g, g, k["second"])
-        if largest:
-            maximum_(largest, v)
-        root = sqrt(largest or v)
-        if not (isinstance(k["root"], float) and k["root"] == 1.0):
-            mul_(root, k["root"])
-        if not off(k["eps"]):
-            shift_(root, k["eps"])
-        addcdiv_(p, m, root, k["rate"])
+        maximum_(largest, v)
+        over_root_(p, m, largest, k["rate"], k["eps"])
 
     @staticmethod
     def fused(h: dict[str, Any], work: Work) -> bool:

@@ -11,9 +11,9 @@ from timesched.ops import where
 
 from .engine import STEP, Factors
 from .hyper import Number, table
-from .lists import Tensors, add_, copy_, lerp_, mul_
+from .lists import Tensors, copy_, descend_, lerp_, neg
 from .optimizer import State, counter
-from .rules import COMMON, RuleOptimizer, gradient
+from .rules import COMMON, RuleOptimizer
 
 
 class ASGD(RuleOptimizer):
@@ -86,14 +86,13 @@ class ASGD(RuleOptimizer):
         since = t - h["t0"]
         s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
         s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))
-        return {"shrink": 1 - h["lambd"] * eta, "rate": -eta, "mu": mu, "weight_decay": h["weight_decay"]}
+        both = h["lambd"] + h["weight_decay"]  # the decay and the penalty's gradient act alike
+        return {"decay": both, "shrink": 1 - both * eta, "rate": -eta, "mu": mu}
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (average,) = states
-        g = gradient(h, k, p, g)
-        mul_(p, k["shrink"])
-        add_(p, g, k["rate"])
+        descend_(p, neg(g) if h["maximize"] else g, k["rate"], k["decay"], k["shrink"])
         if isinstance(k["mu"], float) and k["mu"] == 1.0:
             copy_(average, p)
         else:

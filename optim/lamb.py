@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .engine import Factors, jobs, lengths
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, add_, addcmul_, div, lerp_, mul_, shift_, sqrt
-from .rules import RuleOptimizer, off
+from .lists import Tensors, add_, addcmul_, div, lerp_, mul_, off, shift_, sqrt
+from .rules import RuleOptimizer
 
 MOST = 10.0  # a parameter's norm counts up to this
 

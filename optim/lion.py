@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .engine import Factors
 from .hyper import BETAS, Number, table
-from .lists import Tensors, add_, lerp, lerp_, mul_, sign_
-from .rules import RuleOptimizer, off
+from .lists import Tensors, descend_, lerp, lerp_, sign_
+from .rules import RuleOptimizer
 
 
 class Lion(RuleOptimizer):
@@ -71,9 +71,7 @@ class Lion(RuleOptimizer):
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (m,) = states
-        if not off(k["weight_decay"]):
-            mul_(p, k["shrink"])
         direction = lerp(m, g, k["direct"])
         sign_(direction)
-        add_(p, direction, k["rate"])
+        descend_(p, direction, k["rate"], k["weight_decay"], k["shrink"])
         lerp_(m, g, k["enter"])

@@ -19,6 +19,11 @@ Tensors: TypeAlias = list[Tensor]
 Factor: TypeAlias = "float | Tensor | list[Tensor]"
 
 
+def off(factor: Factor) -> bool:
+    """Whether a factor is the number 0, so that what it multiplies can be left out."""
+    return isinstance(factor, (int, float)) and factor == 0
+
+
 def _unrolled(xs: Tensors) -> bool:
     return torch.compiler.is_compiling() and xs[0].device.type == "cpu"
 
@@ -203,3 +208,90 @@ def copy_(xs: Tensors, ys: Tensors) -> None:
             x.copy_(y)
     else:
         torch._foreach_copy_(xs, ys)
+
+
+# Steps that several rules take. On the CPU, torch's fused kernels take them in one pass over the memory.
+
+ENDLESS = torch.full((), 1e30, dtype=torch.float32, device="cpu")  # so many steps correct no bias
+
+
+def _fusable(columns: tuple[Tensors, ...], factors: tuple[Factor, ...]) -> bool:
+    first = columns[0][0]
+    if torch.compiler.is_compiling() or not first.is_cpu or first.dtype not in (torch.float32, torch.float64):
+        return False
+    numbers = all(isinstance(c, (float, int)) for c in factors)
+    return numbers and all(all(map(Tensor.is_contiguous, column)) for column in columns)
+
+
+def descend_(p: Tensors, g: Tensors, rate: Any, decay: Any, shrink: Any) -> None:
+    """p = shrink * p + rate * g, where shrink = 1 + rate * decay."""
+    if _fusable((p, g), (rate, decay)):
+        torch._fused_sgd_(
+            p,
+            g,
+            [],
+            weight_decay=decay,
+            momentum=0.0,
+            lr=-rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+        return
+    if not off(decay):
+        mul_(p, shrink)
+    add_(p, g, rate)
+
+
+def adapt_(
+    p: Tensors,
+    g: Tensors,
+    m: Tensors,
+    v: Tensors,
+    first: Any,
+    keep: Any,
+    second: Any,
+    rate: Any,
+    eps: Any,
+) -> None:
+    """m += first * (g - m); v = keep * v + second * g * g; p += rate * m / (sqrt(v) + eps)."""
+    if _fusable((p, g, m, v), (first, keep, second, rate, eps)):
+        torch._fused_adam_(
+            p,
+            g,
+            m,
+            v,
+            [],
+            [ENDLESS] * len(p),
+            lr=-rate,
+            beta1=1 - first,
+            beta2=keep,
+            weight_decay=0.0,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        return
+    lerp_(m, g, first)
+    mul_(v, keep)
+    addcmul_(v, g, g, second)
+    over_root_(p, m, v, rate, eps)
+
+
+def follow_(p: Tensors, g: Tensors, v: Tensors, keep: Any, second: Any, rate: Any, eps: Any) -> None:
+    """v = keep * v + second * g * g; p += rate * g / (sqrt(v) + eps)."""
+    if _fusable((p, g, v), (keep, second, rate, eps)):
+        adapt_(p, g, [torch.zeros_like(x) for x in g], v, 1.0, keep, second, rate, eps)
+        return
+    mul_(v, keep)
+    addcmul_(v, g, g, second)
+    over_root_(p, g, v, rate, eps)
+
+
+def over_root_(p: Tensors, x: Tensors, v: Tensors, rate: Any, eps: Any) -> None:
+    """p += rate * x / (sqrt(v) + eps)."""
+    root = sqrt(v)
+    if not off(eps):
+        shift_(root, eps)
+    addcdiv_(p, x, root, rate)

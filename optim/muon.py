@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import Factors
 from .hyper import FRACTION, SWITCH, Choice, Number, Several, table
-from .lists import Tensors, add, add_, lerp, lerp_, mul_
-from .rules import RuleOptimizer, off
+from .lists import Tensors, add, add_, lerp, lerp_, mul_, off
+from .rules import RuleOptimizer
 
 
 class Muon(RuleOptimizer):

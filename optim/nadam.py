@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .engine import STEP, Factors
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, addcdiv_, addcmul_, lerp_, mul_, shift_, sqrt
+from .lists import Tensors, adapt_, over_root_
 from .optimizer import State, counter
 from .rules import COMMON, RuleOptimizer, decay
 
@@ -88,14 +88,14 @@ class NAdam(RuleOptimizer):
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         following = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
         product = s["mu_product"] = stored(s["mu_product"] * stored(mu))  # as torch rounds it
+        root = (1 - beta2**t) ** 0.5
         return {
             "first": 1 - beta1,
             "keep": beta2,
             "second": 1 - beta2,
-            "root": (1 - beta2**t) ** -0.5,
-            "eps": h["eps"],
-            "along": -lr * (1 - mu) / (1 - product),
-            "ahead": -lr * following / (1 - product * following),
+            "eps": h["eps"] * root,
+            "along": -lr * root * (1 - mu) / (1 - product),
+            "ahead": -lr * root * following / (1 - product * following),
             "shrink": 1 - lr * h["weight_decay"],
             "weight_decay": h["weight_decay"],
         }
@@ -104,11 +104,5 @@ class NAdam(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
         g = decay(h, k, p, g)
-        lerp_(m, g, k["first"])
-        mul_(v, k["keep"])
-        addcmul_(v, g, g, k["second"])
-        root = sqrt(v)
-        mul_(root, k["root"])
-        shift_(root, k["eps"])
-        addcdiv_(p, g, root, k["along"])
-        addcdiv_(p, m, root, k["ahead"])
+        adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["ahead"], k["eps"])
+        over_root_(p, g, v, k["along"], k["eps"])

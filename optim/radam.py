@@ -11,8 +11,8 @@ from timesched.ops import where
 
 from .engine import STEP, Factors
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, add_, addcdiv_, addcmul_, lerp_, mul_, shift_, sqrt
-from .rules import COMMON, RuleOptimizer, decay, off
+from .lists import Tensors, adapt_, add_, addcmul_, lerp_, mul_, off, over_root_
+from .rules import COMMON, RuleOptimizer, decay
 
 
 class RAdam(RuleOptimizer):
@@ -97,12 +97,12 @@ class RAdam(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
         g = decay(h, k, p, g)
+        if off(k["plain"]):
+            adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["adaptive"], k["eps"])
+            return
         lerp_(m, g, k["first"])
         mul_(v, k["keep"])
         addcmul_(v, g, g, k["second"])
-        if not off(k["plain"]):
-            add_(p, m, k["plain"])
+        add_(p, m, k["plain"])
         if not off(k["adaptive"]):
-            root = sqrt(v)
-            shift_(root, k["eps"])
-            addcdiv_(p, m, root, k["adaptive"])
+            over_root_(p, m, v, k["adaptive"], k["eps"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .engine import Factors
 from .hyper import SWITCH, Number, table
-from .lists import Tensors, add_, addcdiv_, addcmul, addcmul_, lerp_, mul_, shift_, sqrt, sqrt_
+from .lists import Tensors, add_, addcdiv_, addcmul, addcmul_, follow_, lerp_, mul_, shift_, sqrt, sqrt_
 from .rules import COMMON, RuleOptimizer, absent, gradient
 
 
@@ -97,6 +97,9 @@ class RMSprop(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         square, buffer, mean = states
         g = gradient(h, k, p, g)
+        if not buffer and not mean:
+            follow_(p, g, square, k["keep"], k["enter"], k["rate"], k["eps"])
+            return
         mul_(square, k["keep"])
         addcmul_(square, g, g, k["enter"])
         if mean:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .engine import STEP, Factors, Work, in_graph, on_host, plain, readable, together
 from .hyper import SWITCH, Number, Rule
-from .lists import Factor, Tensors, add, add_, mul_, neg
+from .lists import Tensors, add, add_, mul_, neg, off
 from .optimizer import Optimizer, State, counter
 from .stepping import makes_no_state
 
@@ -155,11 +155,6 @@ class RuleOptimizer(Optimizer):
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)
         return (*names, STEP) if self.enable_global_step and STEP not in names else names
-
-
-def off(factor: Factor) -> bool:
-    """Whether a factor is the number 0, so that what it multiplies can be left out."""
-    return isinstance(factor, (int, float)) and factor == 0
 
 
 def gradient(h: Mapping[str, Any], k: Factors, p: Tensors, g: Tensors) -> Tensors:
