@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import PIECE, STEP, Factors
 from .hyper import SWITCH, Number, Several, table
 from .lists import Tensors, off
 from .optimizer import State, counter
 from .rules import RuleOptimizer
+from .sharding import distribution, summed
 
 
 class Adafactor(RuleOptimizer):
@@ -117,8 +117,8 @@ class Adafactor(RuleOptimizer):
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         state: State = {STEP: counter(p)}
         if p.dim() >= 2:
-            state["exp_avg_sq_row"] = torch.zeros_like(_settled(p.detach().sum(-1)))
-            state["exp_avg_sq_col"] = torch.zeros_like(_settled(p.detach().sum(-2)))
+            state["exp_avg_sq_row"] = torch.zeros_like(summed(p.detach().sum(-1)))
+            state["exp_avg_sq_col"] = torch.zeros_like(summed(p.detach().sum(-2)))
         else:
             state["exp_avg_sq"] = torch.zeros_like(p)
         if group["beta1"] is not None:
@@ -161,15 +161,15 @@ def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor
         if len(squares) == 1:
             _average(_part(squares[0], block), square, k["enter"])
         else:
-            rows.append(_settled(square.mean(-1)))
-            columns = columns + _settled(square.sum(-2)) if block is not ... else _settled(square.mean(-2))
+            rows.append(summed(square.mean(-1)))
+            columns = columns + summed(square.sum(-2)) if block is not ... else summed(square.mean(-2))
     if len(squares) == 1:
         left, right = None, squares[0].rsqrt()
     else:
         row, column = squares
         _average(row, rows[0] if len(rows) == 1 else torch.cat(rows), k["enter"])
         _average(column, columns if blocks == [...] else columns / p.shape[-2], k["enter"])
-        left = (row / _settled(row.mean(-1, keepdim=True))).rsqrt_().unsqueeze(-1)
+        left = (row / summed(row.mean(-1, keepdim=True))).rsqrt_().unsqueeze(-1)
         right = column.rsqrt().unsqueeze(-2)
 
     rate = k["rate"]
@@ -192,7 +192,7 @@ def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor
 
 def _blocks(p: Tensor, g: Tensor) -> list[Any]:
     """Slices of the first dimension; all of it in a graph, and of small or many-dimensional tensors."""
-    split = p.dim() in (1, 2) and p.numel() > PIECE and not isinstance(p, DTensor) and p.is_cpu
+    split = p.dim() in (1, 2) and p.numel() > PIECE and distribution(p) is None and p.is_cpu
     if torch.compiler.is_compiling() or not split:
         return [...]
     rows = max(1, PIECE // (p.shape[1] if p.dim() == 2 else 1))
@@ -218,12 +218,5 @@ def _average(mean: Tensor, x: Tensor, enter: Any) -> None:
 
 def _root_mean_square(lengths: Tensors, p: Tensor, unit: Any = 1.0) -> Tensor:
     whole = lengths[0] if len(lengths) == 1 else torch.linalg.vector_norm(torch.stack(lengths))
-    root: Tensor = _settled(whole) / (max(p.numel(), 1) ** 0.5 * unit)
+    root: Tensor = summed(whole) / (max(p.numel(), 1) ** 0.5 * unit)
     return root
-
-
-def _settled(x: Tensor) -> Tensor:
-    """`x`, summed up if it is distributed and the sum is pending."""
-    if isinstance(x, DTensor) and any(placement.is_partial() for placement in x.placements):
-        return x.redistribute(placements=[Replicate() if y.is_partial() else y for y in x.placements])
-    return x

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from .hyper import KNOWN, check_group
+from .sharding import distribution, notice
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer
@@ -144,17 +144,14 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
         raise ValueError(f"{where}it has the shape {tuple(value.shape)}, this optimizer's {tuple(mine.shape)}.")
     if value.is_complex() != mine.is_complex():
         raise ValueError(f"{where}it is of {value.dtype}, this optimizer's of {mine.dtype}.")
-    split, split_here = (_distribution(x) for x in (value, mine))
+    notice(value)
+    split, split_here = (distribution(x) for x in (value, mine))
     if split != split_here:
         raise ValueError(
             f"{where}it is distributed as {split}, this optimizer's as {split_here}; use "
             "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict, which distributes it."
         )
     return value
-
-
-def _distribution(x: Tensor) -> Any:
-    return (x.device_mesh, x.placements) if isinstance(x, DTensor) else None
 
 
 def _taken(mine: Any, value: Any) -> Any:

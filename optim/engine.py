@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from .lists import Tensors
+from .sharding import distribution, local, total
 
 STEP = "step"
 ONE = torch.ones((), dtype=torch.float32, device="cpu")
@@ -45,9 +45,8 @@ def plain(work: Work) -> Work:
     """The tensors that the rule computes with: real views of complex ones, and the local parts of distributed ones."""
     columns = [work.params, work.grads, *work.tensors]
     first, spread = work.params[0], None
-    if work.rule.local and isinstance(first, DTensor):
-        columns = [[_local(x, p) for x, p in zip(column, work.params)] for column in columns]
-        spread = (first.device_mesh, first.placements)
+    if work.rule.local and (spread := distribution(first)):
+        columns = [[local(x, p) for x, p in zip(column, work.params)] for column in columns]
     if first.is_complex():
         columns = [[torch.view_as_real(x) for x in column] for column in columns]
     return changed(work, columns, work.scalars, spread)
@@ -55,22 +54,14 @@ def plain(work: Work) -> Work:
 
 def together(params: Tensors, by_rank: bool) -> list[Tensors]:
     """The parameters in parts that one piece of work can take: of one device, dtype and distribution."""
-    plain = not any(isinstance(p, DTensor) for p in params)
-    if plain and not by_rank and len({p.dtype for p in params}) < 2 and len({p.device for p in params}) < 2:
+    mixed = by_rank or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
+    if not mixed and not any(distribution(p) for p in params):
         return [params] if params else []
     found: dict[Any, Tensors] = {}
     for p in params:
-        spread = (p.device_mesh, p.placements) if isinstance(p, DTensor) else None
-        found.setdefault((p.device, p.dtype, spread, by_rank and p.dim() >= 2), []).append(p)
+        kind = (p.device, p.dtype, distribution(p), by_rank and p.dim() >= 2)
+        found.setdefault(kind, []).append(p)
     return list(found.values())
-
-
-def _local(x: Tensor, p: Tensor) -> Tensor:
-    if not isinstance(x, DTensor):
-        return x
-    if isinstance(p, DTensor) and x.placements != p.placements:  # a gradient that is yet to be summed up
-        x = x.redistribute(placements=p.placements)
-    return x.to_local()
 
 
 def readable(work: Work) -> bool:
@@ -167,9 +158,7 @@ def lengths(parts: list[Tensors], k: Factors) -> Tensor:
     norms = torch.stack([torch.stack(_norms(part)) for part in parts])
     if k["spread"] is None:
         return torch.linalg.vector_norm(norms, dim=0) if len(parts) > 1 else norms[0]
-    mesh, placements = k["spread"]
-    split = [Partial() if placement.is_shard() else Replicate() for placement in placements]
-    return DTensor.from_local(norms.square().sum(0), mesh, split, run_check=False).full_tensor().sqrt()
+    return total(norms.square().sum(0), k["spread"]).sqrt()
 
 
 def _norms(xs: Tensors) -> Tensors:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -140,11 +139,14 @@ Rule = Number | Several | Choice
 
 
 def table(*tables: Mapping[str, Rule], **rules: Rule) -> Mapping[str, Rule]:
-    """Rules by the names of hyperparameters, those of `tables` first."""
+    """Rules by the names of hyperparameters, those of `tables` first.
+
+    A dict and not a read-only view of one, whose guards fail in a graph of torch 2.7.
+    """
     merged: dict[str, Rule] = {}
     for part in (*tables, rules):
         merged.update(part)
-    return MappingProxyType(merged)
+    return merged
 
 
 KNOWN: set[str] = set()  # the hyperparameters of all optimizer classes there are

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
 
 from .engine import Factors
 from .hyper import FRACTION, SWITCH, Choice, Number, Several, table
 from .lists import Tensors, add, add_, lerp, lerp_, mul_, off
 from .rules import RuleOptimizer
+from .sharding import like, whole
 
 
 class Muon(RuleOptimizer):
@@ -134,8 +134,7 @@ def _adjustment(x: Tensor, form: str | None) -> float:
 
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
-    whole = x.full_tensor() if isinstance(x, DTensor) else x  # the iteration needs all rows: each rank computes it all
-    flat = whole.reshape(whole.shape[0], -1).bfloat16()
+    flat = whole(x).reshape(x.shape[0], -1).bfloat16()  # all rows are needed, so that every rank computes all
     tall = flat.shape[0] > flat.shape[1]
     y = flat.T if tall else flat
     y = y / y.norm().clamp(min=eps)
@@ -143,10 +142,4 @@ def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int,
     for _ in range(steps):
         gram = y @ y.T
         y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
-    result = (y.T if tall else y).reshape(whole.shape)
-    if isinstance(x, DTensor):
-        mesh = x.device_mesh
-        return DTensor.from_local(result, mesh, [Replicate()] * mesh.ndim, run_check=False).redistribute(
-            mesh, x.placements
-        )
-    return result
+    return like((y.T if tall else y).reshape(x.shape), x)

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from . import checkpoint
 from .engine import STEP
 from .hyper import KNOWN, Rule, check_group
+from .sharding import notice
 from .stepping import guarded
 
 State = dict[str, Any]
@@ -156,6 +157,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         try:
             super().add_param_group(group)
             for p in group["params"]:
+                notice(p)
                 self.check_parameter(p, where)
             if self._ready:
                 self._fill(self.param_groups[before:])

@@ -110,6 +110,11 @@ def has_twin(row: Row) -> bool:
     return row.twin is not None and hasattr(torch.optim, row.twin)
 
 
+def is_rough(row: Row) -> bool:
+    """Whether the row's reference is not in bfloat16 where the optimizer is: this torch has no Muon to do it."""
+    return row.name == "Muon" and not hasattr(torch.optim, "Muon")
+
+
 def run(
     optimizer: torch.optim.Optimizer, params: Sequence[Tensor], first: int, last: int, *, zeros: bool = True
 ) -> None:

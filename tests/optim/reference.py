@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -81,28 +82,53 @@ def adafactor(p: Tensor, g: Tensor, state: dict[str, Any], h: Mapping[str, Any])
     return p - h["weight_decay"] * size * p - update
 
 
-def muon(p: Tensor, g: Tensor, state: dict[str, Any], h: Mapping[str, Any]) -> Tensor:
-    """https://kellerjordan.github.io/posts/muon, in the dtype of the parameter instead of bfloat16."""
-    momentum = h["momentum"]
-    buffer = momentum * state.get("momentum_buffer", torch.zeros_like(p)) + (1 - momentum) * g
-    state["momentum_buffer"] = buffer
-    update = (1 - momentum) * g + momentum * buffer if h["nesterov"] else buffer
-    x = update.reshape(p.shape[0], -1)
+def exactly_orthogonal(x: Tensor, h: Mapping[str, Any]) -> Tensor:
+    """The iterations of https://kellerjordan.github.io/posts/muon, in the dtype of `x` instead of bfloat16."""
     a, b, c = h["ns_coefficients"]
     x = x / x.norm().clamp(min=h["eps"])
     for _ in range(h["ns_steps"]):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return p * (1 - h["lr"] * h["weight_decay"]) - h["lr"] * muon_scale(p, h) * x.reshape(p.shape)
+    return x
+
+
+def torchs_orthogonal(x: Tensor, h: Mapping[str, Any]) -> Tensor:
+    """The same in bfloat16, by torch.optim.Muon: what it takes off a matrix of zeros without momentum."""
+    p = torch.zeros_like(x, dtype=torch.float64).requires_grad_()
+    p.grad = x.double()
+    kept = {key: h[key] for key in ("ns_coefficients", "eps", "ns_steps")}
+    torch.optim.Muon([p], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, **kept).step()
+    return (-p.detach() / sqrt(max(1, p.shape[0] / p.shape[1]))).to(x.dtype)
+
+
+def muon(
+    p: Tensor,
+    g: Tensor,
+    state: dict[str, Any],
+    h: Mapping[str, Any],
+    orthogonal: Callable[[Tensor, Mapping[str, Any]], Tensor] = exactly_orthogonal,
+) -> Tensor:
+    """torch's form, and that of the Cerebras suite: the gradient is not weighed, the adjusted rate decays too."""
+    cerebras, momentum = h["adjust_lr_fn"] == "cerebras", h["momentum"]
+    buffer = momentum * state.get("momentum_buffer", torch.zeros_like(p)) + (1 - momentum) * g
+    state["momentum_buffer"] = buffer
+    update = (1 if cerebras else 1 - momentum) * g + momentum * buffer if h["nesterov"] else buffer
+    rate = h["lr"] * muon_scale(p, h)
+    kept = 1 - (rate if cerebras else h["lr"]) * h["weight_decay"]
+    return kept * p - rate * orthogonal(update.reshape(p.shape[0], -1), h).reshape(p.shape)
 
 
 def muon_scale(p: Tensor, h: Mapping[str, Any]) -> float:
     """What the learning rate is multiplied by: the first two dimensions of the parameter count."""
     height, width = p.shape[:2]
-    return 0.2 * sqrt(max(height, width)) if h["adjust_lr_fn"] == "match_rms_adamw" else sqrt(max(1, height / width))
+    like_adam = h["adjust_lr_fn"] in ("cerebras", "match_rms_adamw")
+    return 0.2 * sqrt(max(height, width)) if like_adam else sqrt(max(1, height / width))
 
 
-RULES = {"Lion": lion, "Lamb": lamb, "AdamW": adamw, "Adafactor": adafactor, "Muon": muon}
+RULES = {
+    **{"Lion": lion, "Lamb": lamb, "AdamW": adamw, "Adafactor": adafactor},
+    "Muon": partial(muon, orthogonal=torchs_orthogonal) if hasattr(torch.optim, "Muon") else muon,
+}
 
 
 class Reference(torch.optim.Optimizer):

@@ -41,8 +41,9 @@ class Row:
     @property
     def twin(self) -> str | None:
         """The name of torch's class with this formula."""
-        corrects_bias = all({**self.arguments, **group}.get("correct_bias", True) for group in self.groups)
-        if self.name in WITHOUT_TWIN or not corrects_bias:
+        groups = [{**self.arguments, **group} for group in self.groups]
+        another = any(not g.get("correct_bias", True) or g.get("adjust_lr_fn") == "cerebras" for g in groups)
+        if self.name in WITHOUT_TWIN or another:
             return None
         return "AdamW" if self.name == "Adam" and self.kwargs.get("decoupled_weight_decay") else self.name
 
@@ -59,6 +60,7 @@ B, W = "betas", "weight_decay"
 MAX = {"maximize": True}
 L2 = {W: 0.1}
 UP = {**L2, **MAX}  # uphill
+MATCH = {"adjust_lr_fn": "match_rms_adamw"}
 
 ROWS = [
     Row("SGD", "lr", {"lr": 0.1}, "plain"),
@@ -180,17 +182,19 @@ ROWS = [
     Row("Lion", "zero_lr", {"lr": 0.0, W: 0.5}),
     Row("Lion", "tensor_lr", {"lr": tensor(0.03)}),
     Row("Lion", "tensors", {"lr": tensor(0.03), B: tensors(0.8, 0.7), W: tensor(0.1)}),
-    Row("Muon", "defaults"),
-    Row("Muon", "no_weight_decay", {"lr": 0.1, W: 0.0}),
+    Row("Muon", "defaults", {}, "defaults"),
+    Row("Muon", "no_weight_decay", {"lr": 0.1, W: 0.0}, "no_wd"),
     Row("Muon", "not_nesterov", {"lr": 0.1, "momentum": 0.9, "nesterov": False}, "no_nesterov"),
     Row("Muon", "momentum_zero", {"lr": 0.1, "momentum": 0.0}, "momentum_zero"),
-    Row("Muon", "ns_steps_one", {"lr": 0.1, "ns_steps": 1}),
+    Row("Muon", "ns_steps_one", {"lr": 0.1, "ns_steps": 1}, "ns_steps"),
     Row("Muon", "groups", {"lr": 0.05}, "groups", ({"lr": 0.2, "momentum": 0.5}, {W: 0.3, "nesterov": False})),
     Row("Muon", "ns_steps_six", {"lr": 0.01, W: 0.2, "ns_steps": 6}),
     Row("Muon", "momentum", {"momentum": 0.8}),
     Row("Muon", "coefficients", {"ns_coefficients": (3.4, -4.7, 2.0), "eps": 1e-3}),
     Row("Muon", "original", {"lr": 0.05, "adjust_lr_fn": "original"}),
-    Row("Muon", "group_adjustment", {"lr": 0.05}, None, ({"adjust_lr_fn": "original"}, {})),
+    Row("Muon", "none", {"lr": 0.05, "adjust_lr_fn": None, "nesterov": False}),
+    Row("Muon", "group_torch", {"lr": 0.05, **MATCH}, None, ({"adjust_lr_fn": "original", W: 0.3}, {})),
+    Row("Muon", "group_forms", {"lr": 0.05, W: 0.3}, None, ({"adjust_lr_fn": None}, {}, MATCH)),
     Row("Muon", "zero_lr", {"lr": 0.0}),
     Row("Muon", "tensor_lr", {"lr": tensor(0.05)}),
     Row("Muon", "tensors", dict(zip(["lr", W, "momentum"], tensors(0.05, 0.2, 0.8)))),
@@ -271,6 +275,13 @@ ROWS += [
     Row("AdamW", "uncorrected", {"lr": 0.05, **L2, "correct_bias": False}, "no_correct_bias"),
     Row("AdamW", "group_uncorrected", {"lr": 0.05}, "group_correct_bias", ({"correct_bias": False}, {W: 0.4})),
     Row("AdamW", "uncorrected_amsgrad", {"lr": 0.05, **UP, "amsgrad": True, "correct_bias": False}),
+]
+
+# What Muon does in its default form, also in torch's.
+ROWS += [
+    Row("Muon", f"torch_{row.label}", {**row.kwargs, **MATCH}, None, row.groups)
+    for row in ROWS
+    if row.name == "Muon" and row.label != "group_forms" and not row.twin
 ]
 
 BY_ID = {row.id: row for row in ROWS}

@@ -116,6 +116,23 @@ def test_a_dict_of_torch_loads(row, at, tmp_path):
     assert_states_close(mine, other, BOUND)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9")
+@pytest.mark.parametrize("form", [{}, {"adjust_lr_fn": "original"}, {"adjust_lr_fn": "match_rms_adamw"}])
+@pytest.mark.parametrize("at", [0, MORE])
+def test_a_muon_of_another_form_takes_over_that_of_torch(form, at, tmp_path):
+    """The default forms differ; that of the dict counts, as any other value of a group does."""
+    twins = parameters("Muon")
+    other = torch.optim.Muon(twins, lr=0.05, weight_decay=0.3, **form)
+    run(other, twins, 1, at)
+    params = copies(BY_ID["Muon-defaults"], twins)
+    mine = optim.Muon(params)
+    mine.load_state_dict(on_disk(other.state_dict(), tmp_path / "torch.pt"))
+    assert mine.param_groups[0]["adjust_lr_fn"] == form.get("adjust_lr_fn")
+    for one, ps in ((other, twins), (mine, params)):
+        run(one, ps, at + 1, at + MORE)
+    assert_states_close(mine, other, BOUND)
+
+
 @TWINS
 @pytest.mark.parametrize("at", [0, MORE])
 def test_torch_loads_our_dict(row, at, tmp_path):

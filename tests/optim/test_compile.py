@@ -6,25 +6,25 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, move, race, tensors
+from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, race, tensors
 from tests.optim.problems import (
-    assert_close,
     assert_states_close,
     differences,
     flat,
-    give_gradients,
     ours,
     parameters,
-    run,
     snapshot,
-    theirs,
+    values,
 )
-from tests.optim.rows import FULLEST, ROWS, Row
+from tests.optim.reference import Reference
+from tests.optim.rows import ROWS
 from tests.optim.signatures import NAMES
+from tests.optim.test_precision import start, train
 
 ALL = pytest.mark.parametrize("name", NAMES)
 NEVER = {3: range(1000)}  # parameter 3 has no gradient at any step
 STEPS = range(1, 101)
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(autouse=True)
@@ -40,14 +40,26 @@ def small(name, seed=0):
     return [Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in shapes]
 
 
+def everything(name):
+    """Parameters of every kind; of complex ones a number and a matrix, where they are taken."""
+    numbers = [] if name in ("Adafactor", "Muon") else parameters(name, torch.complex128)[0:3:2]
+    return [*parameters(name), *numbers]
+
+
 def places(optimizer):
     return [(id(v), v.data_ptr()) for p in flat(optimizer) for v in (p, *optimizer.state[p].values())]
 
 
+def assert_as_near(mine, eager, exact, dtype):
+    """No farther from the exact run than twice the eager one is, and four roundings of the dtype."""
+    rounding = torch.finfo(dtype).eps * max(1.0, float(exact.abs().max()))
+    assert (mine - exact).abs().max() <= 2 * (eager - exact).abs().max() + 4 * rounding
+
+
 @ALL
 def test_compile_makes_one_graph(name):
-    """Of parameters of all shapes and layouts; and what has no gradient is left alone."""
-    optimizer, eager = ours(PLAIN[name], parameters(name)), ours(PLAIN[name], parameters(name))
+    """Of parameters of all shapes and layouts, real and complex; and what has no gradient is left alone."""
+    optimizer, eager = ours(PLAIN[name], everything(name)), ours(PLAIN[name], everything(name))
     assert optimizer.compile(backend=BACKEND) is None
     starts = tensors(optimizer)
     assert starts[0].keys() >= {key for start in tensors(ours(HELD[name], parameters(name))) for key in start}
@@ -74,3 +86,75 @@ def test_by_hand_makes_one_graph(name):
     assert graphs() == 1
     assert_states_close(optimizer, eager, 1e-12)
     assert places(optimizer) == where
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "NAdam", "ASGD", "Adafactor", "Lamb"])
+def test_with_inductor(name):
+    """The compiler that users have, C++ and all."""
+    optimizer, eager = ours(PLAIN[name], small(name)), ours(PLAIN[name], small(name))
+    optimizer.compile()
+    race(STEPS, tensors(optimizer), (optimizer, optimizer.step), (eager, eager.step))
+    assert graphs() == 1
+    assert_states_close(optimizer, eager, 1e-12)
+
+
+def test_muon_with_inductor():
+    """It works in bfloat16, whose roundings inductor leaves out between operations that it fuses."""
+    optimizer, eager, params = ours(PLAIN["Muon"], small("Muon")), ours(PLAIN["Muon"], small("Muon")), small("Muon")
+    exact = Reference("Muon", params, values(PLAIN["Muon"].arguments))
+    optimizer.compile()
+    starts = tensors(optimizer)
+    race(STEPS, starts, (optimizer, optimizer.step), (eager, eager.step), (exact, exact.step))
+    assert graphs() == 1
+    for p, q, e in zip(flat(optimizer), flat(eager), params, strict=True):
+        assert_as_near(p.detach(), q.detach(), e.detach(), torch.bfloat16)
+
+
+def switched(name):
+    """The rows of an optimizer that differ in what is on, not only in numbers: one of each kind."""
+
+    def kind(value):
+        return value if isinstance(value, (bool, str, type(None))) else isinstance(value, tuple) or value != 0
+
+    chosen = {}
+    for row in ROWS:
+        if row.name == name and row.groups == ({},) and row.zeros:
+            chosen.setdefault(tuple(kind(value) for value in row.arguments.values()), row)
+    return [values(row.arguments, plain=True) for row in chosen.values()]
+
+
+@ALL
+def test_groups_of_every_kind_in_one_graph(name):
+    """One group for every combination of switches in the table."""
+
+    def build():
+        kinds = switched(name)
+        some = slice(0, 2 if name == "Adafactor" else 1)  # to which a vector is another kind than a matrix
+        groups = [{"params": small(name, seed)[some], **kind} for seed, kind in enumerate(kinds)]
+        return getattr(optim, name)(groups, **({"lr": 1.0} if name in ("SGD", "Adafactor") else {}))
+
+    optimizer, eager = build(), build()
+    assert len(optimizer.param_groups) >= 2
+    optimizer.compile(backend="eager")  # what is captured is looked at here, and not how it is lowered
+    race(range(1, 31), tensors(optimizer), (optimizer, optimizer.step), (eager, eager.step))
+    assert graphs() == 1
+    assert_states_close(optimizer, eager, 1e-12)
+
+
+@ALL
+def test_dtypes_in_one_graph(name):
+    """In single and half precision as near to the exact run as the eager step is: see test_precision.py."""
+    row = PLAIN[name]
+
+    def build():
+        return [p for dtype in DTYPES for p in (start(row, dtype)[-1], parameters(name, dtype)[2])]
+
+    params = build()
+    optimizer = ours(row, params)
+    optimizer.compile(backend=BACKEND)
+    mine = train(optimizer, row, torch.bfloat16)
+    assert graphs() == 1
+    eager = train(ours(row, build()), row, torch.bfloat16)
+    exact = train(ours(row, [Parameter(p.detach().double()) for p in build()]), row, torch.bfloat16)
+    for p, m, q, e in zip(params, mine, eager, exact, strict=True):
+        assert_as_near(m, q, e, p.dtype)

@@ -1,10 +1,10 @@
-"""What the distributed programs share: the model and its data, the optimizers, and how results are compared and told."""
+"""What the distributed programs share: the model and its data, the optimizers, how results are compared and told."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
@@ -15,36 +15,44 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 import optim
 from tests.optim.problems import ours
 from tests.optim.rows import BY_ID, FULLEST, Row
 
-BATCH = 8  # rows of a whole batch, which 1, 2 and 4 ranks share evenly
+BATCH = 8  # rows of a whole batch, which 1, 2 and 4 processes share evenly
 STEPS = 10
 SAVED = (0, 5)  # the steps after which there is a checkpoint
+LAST = max(SAVED) + STEPS
 
 # A step of several processes differs from that of one in the order of its sums: of a gradient, and of a norm.
 BOUND = 1e-10
-# Muon rounds what it makes orthogonal to bfloat16, where the last bit of a float64 can turn into a whole 2^-9: one step
-# by lr * 0.2 * sqrt(7) = 0.0106 then differs by some 2^-8 of that in a few elements, ten of them by 4e-4. Where ranks
-# orthogonalize their own rows instead of the whole matrix, or skip some, the difference is above 1e-2.
+# Muon rounds what it makes orthogonal to bfloat16, where the last bit of a float64 can turn into a whole 2^-9: a step
+# of lr * 0.2 * sqrt(7) = 0.0106 may then differ by some 2^-8 of that in a few elements, ten of them by 4e-4. Where
+# ranks orthogonalize their own rows instead of the whole matrix, the difference is above 1e-2.
 MUON_BOUND = 4e-4
 
-# The fifteen with as much state as they can have; then without state, without a first moment, with a rate from the step
-# count, with several groups (SGD's have other keys than one another), and with 0-dim tensors as hyperparameters.
-CASES: dict[str, Row] = {row.name: row for row in FULLEST} | {
-    name: BY_ID[name]
-    for name in (
-        "SGD-lr", "Adafactor-lr", "Adafactor-warmup_init", "Lamb-adam", "SGD-groups_momentum_or_not", "AdamW-groups",
-        "SGD-tensors", "ASGD-tensors", "Adafactor-tensors", "AdamW-tensors", "Lamb-tensors", "Muon-tensors",
-    )
-}  # fmt: skip
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    row: Row
+    compiled: bool = False  # the backend does not matter here: what is new is that groups hold tensors, and the graph
+
+    @property
+    def bound(self) -> float:
+        return MUON_BOUND if self.row.name == "Muon" else BOUND
 
 
-def bound(case: str) -> float:
-    return MUON_BOUND if CASES[case].name == "Muon" else BOUND
+# The fifteen with as much state as they can have.
+FIFTEEN: dict[str, Case] = {row.name: Case(row) for row in FULLEST}
+# And some without state, without a first moment, with a rate from the step count, with several groups (SGD's with other
+# keys than one another), with 0-dim tensors as hyperparameters, and with an update that is compiled.
+MORE = ("SGD-lr", "Adafactor-warmup_init", "SGD-groups_momentum_or_not", "AdamW-groups", "AdamW-tensors")
+COMPILED = {f"{name} compiled": Case(BY_ID[f"{name}-tensors"], True) for name in ("AdamW", "Adafactor", "Lamb", "Muon")}
+CASES = FIFTEEN | {name: Case(BY_ID[name]) for name in MORE} | COMPILED
+SAVING = [name for name in CASES if name not in COMPILED or name == "AdamW compiled"]  # it takes time to compile anew
+WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon")  # their updates depend on more than an element
 
 
 class Network(nn.Module):
@@ -55,23 +63,14 @@ class Network(nn.Module):
         torch.manual_seed(0)
         self.first = nn.Linear(5, 7, dtype=torch.float64)
         self.second = nn.Linear(7, 3, dtype=torch.float64)
-        self.mix = Mix()
+        # Three dimensions, for the optimizers that treat matrices differently from vectors.
+        self.mix = nn.Parameter(torch.randn(3, 2, 3, dtype=torch.float64))
         self.last = nn.Linear(3, 1, dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(self.mix(torch.tanh(self.second(torch.tanh(self.first(x))))))
+        x = torch.tanh(self.second(torch.tanh(self.first(x))))
+        y: Tensor = self.last(torch.tanh(torch.einsum("ni,ijk->nk", x, self.mix)))
         return y
-
-
-class Mix(nn.Module):
-    """A parameter of three dimensions, for the optimizers that treat matrices differently from vectors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 2, 3, dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(torch.einsum("ni,ijk->nk", x, self.weight))
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -83,9 +82,10 @@ def batch(step: int) -> tuple[Tensor, Tensor]:
 
 def train(model: nn.Module, optimizers: Sequence[optim.Optimizer], first: int, last: int, after: Any = None) -> None:
     """Steps first..last (counted from 1) on this rank's share of the data; `after(step)` is called after each."""
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    if not distributed(model):
-        rank, world = 0, 1
+    shared = isinstance(model, nn.parallel.DistributedDataParallel) or any(
+        is_distributed(p) for p in model.parameters()
+    )
+    rank, world = (dist.get_rank(), dist.get_world_size()) if shared else (0, 1)
     for step in range(first, last + 1):
         x, y = (part.chunk(world)[rank] for part in batch(step))
         (model(x) - y).square().mean().backward()
@@ -96,38 +96,76 @@ def train(model: nn.Module, optimizers: Sequence[optim.Optimizer], first: int, l
             after(step)
 
 
-def distributed(model: nn.Module) -> bool:
-    return isinstance(model, nn.parallel.DistributedDataParallel) or any(
-        isinstance(p, DTensor) for p in model.parameters()
-    )
-
-
-def optimizers_of(case: str, model: nn.Module, other_lr: bool = False) -> list[optim.Optimizer]:
+def optimizers_of(name: str, model: nn.Module, other_lr: bool = False) -> list[optim.Optimizer]:
     """The optimizer of a case, and with Muon an AdamW for what is no matrix. `other_lr`: not the rate of the case."""
-    row = CASES[case]
+    case, params = CASES[name], list(model.parameters())
+    row = case.row
     if other_lr and row.arguments["lr"] is not None:
         row = dataclasses.replace(row, kwargs={**row.kwargs, "lr": row.arguments["lr"] * 3})
-    params = list(model.parameters())
-    if row.name != "Muon":
-        return [ours(row, params)]
-    vectors = optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02)
-    return [ours(row, [p for p in params if p.ndim >= 2]), vectors]
+    if row.name == "Muon":
+        vectors = optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02)
+        made = [ours(row, [p for p in params if p.ndim >= 2]), vectors]
+    else:
+        made = [ours(row, params)]
+    if case.compiled:
+        for optimizer in made:
+            optimizer.compile(backend="eager")
+    return made
 
 
-def whole(model: nn.Module, optimizers: Iterable[optim.Optimizer]) -> dict[str, Tensor]:
-    """Copies of all parameters and states by name, gathered from the ranks: all of them must call this."""
-    taken = {}
-    states = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
-    for name, p in model.named_parameters():
-        name = name.removeprefix("module.")
-        taken[name] = gathered(p)
-        for key, value in states[p].items():
-            taken[f"{name}: {key}"] = gathered(value)
+@functools.cache
+def alone(name: str) -> dict[int, dict[str, Tensor]]:
+    """The run of a single process on the whole batch, without a break: what there is after each step."""
+    model = Network()
+    optimizers = optimizers_of(name, model)
+    taken = {0: copies(model, optimizers)}
+    train(model, optimizers, 1, LAST, lambda step: taken.__setitem__(step, copies(model, optimizers)))
     return taken
 
 
-def gathered(x: Tensor) -> Tensor:
-    return (x.full_tensor() if isinstance(x, DTensor) else x).detach().clone()
+def is_distributed(x: Any) -> bool:
+    return isinstance(x, DTensor)
+
+
+def named(model: nn.Module, optimizers: Iterable[optim.Optimizer]) -> dict[str, Tensor]:
+    """All parameters and states by name."""
+    states = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
+    found = {}
+    for name, p in model.named_parameters():
+        found[name] = p.detach()
+        found.update((f"{name}: {key}", value) for key, value in states[p].items())
+    return found
+
+
+def local(x: Tensor) -> Tensor:
+    return x.to_local() if isinstance(x, DTensor) else x
+
+
+def copies(model: nn.Module, optimizers: Iterable[optim.Optimizer]) -> dict[str, Tensor]:
+    """Of what this rank has of all parameters and states."""
+    return {name: local(x).clone() for name, x in named(model, optimizers).items()}
+
+
+def part(whole: Tensor, like: Tensor) -> Tensor:
+    """What this rank must have of a whole tensor that is distributed as `like` is."""
+    if isinstance(like, DTensor):
+        for i, placement in enumerate(like.placements):
+            count, place = like.device_mesh.size(i), like.device_mesh.get_local_rank(i)
+            assert placement.is_replicate() or isinstance(placement, Shard), placement
+            if isinstance(placement, Shard):
+                chunks = whole.chunk(count, placement.dim)
+                whole = chunks[place] if place < len(chunks) else whole.narrow(placement.dim, 0, 0)
+    return whole
+
+
+def assert_parts(
+    model: nn.Module, optimizers: Iterable[optim.Optimizer], whole: dict[str, Tensor], most: float
+) -> None:
+    """This rank has its part of what a single process has."""
+    mine = named(model, optimizers)
+    assert mine.keys() == whole.keys(), sorted(mine.keys() ^ whole.keys())
+    assert all(x.shape == whole[name].shape for name, x in mine.items())
+    assert_alike({k: local(x) for k, x in mine.items()}, {k: part(whole[k], x) for k, x in mine.items()}, most)
 
 
 def assert_alike(mine: dict[str, Tensor], other: dict[str, Tensor], most: float) -> None:
@@ -139,7 +177,7 @@ def assert_alike(mine: dict[str, Tensor], other: dict[str, Tensor], most: float)
         assert x.shape == y.shape and x.dtype == y.dtype, (key, x.shape, y.shape, x.dtype, y.dtype)
         assert bool(x.isfinite().all()), (key, x)
         error = ((x - y).abs() / y.abs().clamp(min=1)).max().item() if x.numel() else 0.0
-        if error > most or (most == 0 and not torch.equal(x, y)):
+        if error > most:
             wrong.append(f"{key} is off by {error:.3g}")
     assert not wrong, f"allowed {most}; " + "; ".join(wrong)
 
@@ -152,12 +190,12 @@ class Report:
         self.results: dict[str, str] = {}
 
     def check(self, name: str, call: Callable[[], None]) -> None:
+        error = ""
         try:
             call()
-            error = ""
         except Exception:
-            error = f"rank {dist.get_rank()}: {traceback.format_exc()}"
-            print(name, error, file=sys.stderr, sep="\n", flush=True)
+            error = f"{name}, rank {dist.get_rank()}: {traceback.format_exc()}"
+            print(error, file=sys.stderr, flush=True)
         errors: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(errors, error)  # where the ranks went different ways, this ends the program
         self.results[name] = "\n".join(filter(None, errors))
@@ -165,8 +203,8 @@ class Report:
             self.path.write_text(json.dumps(self.results))
 
 
-def start() -> tuple[int, int]:
-    """Join the others. Returns the rank and the number of ranks."""
+def start() -> int:
+    """Join the others. Returns how many processes there are."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    return dist.get_world_size()

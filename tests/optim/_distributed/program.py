@@ -1,37 +1,50 @@
-"""Started by torchrun on 1, 2 or 4 processes: python -m torch.distributed.run ... program.py FOLDER.
+"""Started by torchrun on 1, 2 or 4 processes, with a folder as its argument.
 
-The two processes save the checkpoints that all others load, so they come first. What became of each check is written to
-FOLDER/results-{processes}.json.
+Two processes save the checkpoints that all others load, so they come first. What became of each check is written to
+results-{processes}.json in the folder.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 
 from tests.optim._distributed import checkpoints, experts, training
-from tests.optim._distributed.common import CASES, Report, start
+from tests.optim._distributed.common import CASES, COMPILED, FIFTEEN, SAVING, WHOLE_TENSOR, Report, start
+
+Check = tuple[str, str, Callable[..., None]]
+
+
+def checks(world: int) -> Iterator[Check]:
+    """Kind, case, and the function that checks it, in the order in which they run."""
+    if world > 1:
+        yield from (("ddp", case, training.ddp) for case in FIFTEEN)
+        yield from (("sharded", case, training.sharded) for case in CASES if world == 2 or case not in COMPILED)
+        other = training.columns if world == 2 else training.hybrid
+        yield from ((other.__name__, case, other) for case in ["AdamW", *WHOLE_TENSOR])
+        yield "empty", "Network", training.some_ranks_are_empty
+    yield from (("initialised", case, checkpoints.initialised_by_dcp) for case in FIFTEEN)
+    if world == 2:
+        yield from (("save", case, checkpoints.save) for case in SAVING)
+    yield from (("load", case, checkpoints.load) for case in SAVING)
+    for form in ("flattened", "full"):
+        load = partial(checkpoints.load, form=form, saved=(5,), steps=1)
+        yield from ((form, case, load) for case in checkpoints.OTHER_FORMS)
+    if world == 2:
+        yield "lazy", "torch", experts.keys_of_torch
+        yield from (("save experts", case, experts.save) for case in FIFTEEN)
+    yield from (("load experts", case, experts.load) for case in FIFTEEN)
 
 
 def main(folder: Path) -> None:
-    _, world = start()
+    world = start()
     report = Report(folder / f"results-{world}.json")
-    for case in CASES:
-        if world > 1:
-            report.check(f"ddp {case}", lambda case=case: training.ddp(case))
-            for way in training.WAYS[world]:
-                report.check(f"{way} {case}", lambda case=case, way=way: training.sharded(case, way))
-        report.check(f"init {case}", lambda case=case: checkpoints.initialised_by_dcp(case))
-        if world == 2:
-            report.check(f"save {case}", lambda case=case: checkpoints.save(case, folder))
-        for form in checkpoints.FORMS:
-            report.check(f"load {form} {case}", lambda case=case, form=form: checkpoints.load(case, form, folder))
-    for case in experts.CASES:
-        if world == 2:
-            report.check(f"experts save {case}", lambda case=case: experts.save(case, folder))
-        report.check(f"experts load {case}", lambda case=case: experts.load(case, folder))
+    for kind, case, check in checks(world):
+        report.check(f"{kind} {case}", partial(check, case, folder))
     dist.barrier()
     dist.destroy_process_group()
 

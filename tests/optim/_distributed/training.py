@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,93 +14,112 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from tests.optim._distributed.common import Network, assert_alike, bound, optimizers_of, train, whole, STEPS
-
-# How the parameters are spread, by the number of processes: by rows; by columns; by rows in each of two groups of
-# two processes that repeat one another.
-WAYS = {2: ("fsdp", "columns"), 4: ("fsdp", "hybrid")}
-
-
-@functools.cache
-def alone(case: str, last: int = STEPS) -> dict[int, dict[str, Tensor]]:
-    """The run of a single process on the whole batch: what there is after each step."""
-    model = Network()
-    optimizers = optimizers_of(case, model)
-    taken = {0: whole(model, optimizers)}
-    train(model, optimizers, 1, last, lambda step: taken.__setitem__(step, whole(model, optimizers)))
-    return taken
+import optim
+from tests.optim._distributed.common import (
+    CASES,
+    STEPS,
+    Network,
+    alone,
+    assert_alike,
+    assert_parts,
+    copies,
+    local,
+    optimizers_of,
+    train,
+)
 
 
-def ddp(case: str) -> None:
+def ddp(name: str, folder: Path) -> None:
     model = Network()
     wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizers = optimizers_of(case, model)
-    trajectory = {0: whole(model, optimizers)}
-    train(wrapped, optimizers, 1, STEPS, lambda step: trajectory.__setitem__(step, whole(model, optimizers)))
+    optimizers = optimizers_of(name, model)
+    trajectory = {0: copies(model, optimizers)}
+    train(wrapped, optimizers, 1, STEPS, lambda step: trajectory.__setitem__(step, copies(model, optimizers)))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, trajectory)
     for step, there in trajectory.items():
         for other in everyone:
             assert_alike(other[step], there, 0)
-        assert_alike(there, alone(case)[step], bound(case))
+        assert_alike(there, alone(name)[step], CASES[name].bound)
 
 
 @functools.cache
-def mesh(way: str = "fsdp") -> DeviceMesh:
+def mesh(hybrid: bool = False) -> DeviceMesh:
     world = dist.get_world_size()
-    if way == "hybrid":
+    if hybrid:
         return init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicate", "shard"))
     return init_device_mesh("cpu", (world,))
 
 
-def shard(model: nn.Module, way: str = "fsdp") -> nn.Module:
-    """Each layer by itself, then the rest, as models are sharded in practice."""
-
-    def by_column(p: nn.Parameter) -> Shard | None:  # where they come out even, as FSDP wants columns to
-        return Shard(1) if p.ndim > 1 and p.shape[1] % dist.get_world_size() == 0 else None
-
-    options = {"mesh": mesh(way), "shard_placement_fn": by_column if way == "columns" else None}
-    for layer in model.children():
-        fully_shard(layer, **options)
+def shard(model: nn.Module, **options: Any) -> nn.Module:
+    """One layer by itself, then the rest with the model: it takes one collective operation for each."""
+    options.setdefault("mesh", mesh())
+    fully_shard(next(model.children()), **options)
     fully_shard(model, **options)
     return model
 
 
-def sharded(case: str, way: str) -> None:
-    model = shard(Network(), way)
-    optimizers = optimizers_of(case, model)
+def sharded(name: str, folder: Path, **options: Any) -> None:
+    """By rows, unless options say otherwise."""
+    model = shard(Network(), **options)
+    optimizers = optimizers_of(name, model)
     assert_distributed(optimizers)
-    before = [id(value) for value in tensors(optimizers)]
-    memory = [local(value).data_ptr() for value in tensors(optimizers)]
-    assert_alike(whole(model, optimizers), alone(case)[0], 0)
-    for step in range(1, STEPS + 1):
-        train(model, optimizers, step, step)
-        assert_alike(whole(model, optimizers), alone(case)[step], bound(case))
+    before = [(id(value), local(value).data_ptr()) for value in tensors(optimizers)]
+    assert_parts(model, optimizers, alone(name)[0], 0)
+    train(
+        model,
+        optimizers,
+        1,
+        STEPS,
+        lambda step: assert_parts(model, optimizers, alone(name)[step], CASES[name].bound),
+    )
     assert_distributed(optimizers)
-    assert [id(value) for value in tensors(optimizers)] == before
-    assert [local(value).data_ptr() for value in tensors(optimizers)] == memory
+    assert [(id(value), local(value).data_ptr()) for value in tensors(optimizers)] == before
 
 
-def tensors(optimizers: list[Any]) -> list[Tensor]:
+def columns(name: str, folder: Path) -> None:
+    """By columns where they come out even, as FSDP wants columns to, else by rows."""
+
+    def placement(p: nn.Parameter) -> Shard | None:
+        return Shard(1) if p.ndim > 1 and p.shape[1] % dist.get_world_size() == 0 else None
+
+    sharded(name, folder, shard_placement_fn=placement)
+
+
+def hybrid(name: str, folder: Path) -> None:
+    """By rows in each of two groups of processes, which repeat one another."""
+    sharded(name, folder, mesh=mesh(hybrid=True))
+
+
+def tensors(optimizers: list[optim.Optimizer]) -> list[Tensor]:
     return [value for one in optimizers for state in one.state.values() for value in state.values()]
 
 
-def local(x: Tensor) -> Tensor:
-    return x.to_local() if isinstance(x, DTensor) else x
+def parameters(optimizers: list[optim.Optimizer]) -> list[Tensor]:
+    groups = itertools.chain.from_iterable(one.param_groups for one in optimizers)
+    return list(itertools.chain.from_iterable(group["params"] for group in groups))
 
 
-def assert_distributed(optimizers: list[Any]) -> None:
+def assert_distributed(optimizers: list[optim.Optimizer]) -> None:
     """Parameters are distributed, so are the states, and those of the parameter's shape in the same way."""
     for optimizer in optimizers:
-        for p in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        for p in parameters([optimizer]):
             assert isinstance(p, DTensor)
             for key, value in optimizer.state[p].items():
+                assert value.grad_fn is None and not value.requires_grad, key
                 if value.ndim:
-                    assert isinstance(value, DTensor), key
-                    assert value.device_mesh == p.device_mesh, key
+                    assert isinstance(value, DTensor) and value.device_mesh == p.device_mesh, key
+                    assert not any(placement.is_partial() for placement in value.placements), key
                 if value.ndim and value.shape == p.shape:
                     assert value.placements == p.placements, (key, value.placements, p.placements)
                     assert local(value).shape == local(p).shape, key
-    empty = [p for one in optimizers for g in one.param_groups for p in g["params"] if local(p).numel() == 0]
-    assert empty or dist.get_rank() == 0 or mesh().size() == 1, "the model is to leave some ranks without an element"
-    assert not torch.is_grad_enabled() or all(local(value).grad_fn is None for value in tensors(optimizers))
+
+
+def some_ranks_are_empty(name: str, folder: Path) -> None:
+    """The model is one in which shards are uneven, and some ranks have nothing of a parameter."""
+    sizes: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(sizes, {k: local(p).numel() for k, p in shard(Network()).named_parameters()})
+    spread = {name: [size[name] for size in sizes] for name in sizes[0]}
+    assert all(len(set(counts)) > 1 for counts in spread.values()), spread
+    assert [min(counts) for counts in spread.values()].count(0) >= 2, spread
+    assert torch.is_grad_enabled()

@@ -1,0 +1,147 @@
+"""Several processes, for real: torchrun with gloo on the CPU.
+
+A launch costs seconds, so there is one for each number of processes; _distributed/program.py says what runs in it. The
+tests below report what became of each check.
+"""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+from tests.optim._distributed.program import checks
+from tests.optim.problems import differences, ours, parameters, snapshot
+from tests.optim.rows import ROWS
+
+# One after the other, on one worker: they share the launches.
+pytestmark = pytest.mark.xdist_group("distributed")
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("_distributed") / "program.py"
+TIMEOUT = 400  # seconds for a launch; it takes about 30, on two idle cores
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    """A function of the number of processes: what became of each check (nothing, or a traceback), and the output."""
+    folder = tmp_path_factory.mktemp("distributed")
+
+    @functools.cache
+    def launch(world):
+        if world != 2:
+            launch(2)  # it saves the checkpoints
+        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), str(PROGRAM), str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        if sys.platform == "linux":
+            environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
+        with (folder / f"output-{world}.txt").open("w+") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *command], env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+            try:
+                ended = f"ended with {process.wait(TIMEOUT)}"
+            except subprocess.TimeoutExpired:
+                ended = f"was ended after {TIMEOUT} seconds"
+            finally:
+                stop(process)
+            output.seek(0)
+            said = output.read()
+        there = folder / f"results-{world}.json"
+        return json.loads(there.read_text()) if there.exists() else {}, f"torchrun {ended}:\n{said[-6000:]}"
+
+    return launch
+
+
+def stop(process):
+    """torchrun ends its processes when it is asked to end itself."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def on(worlds, *kinds):
+    """The checks of these kinds, in launches of these sizes."""
+    there = [
+        pytest.param(world, f"{kind} {case}", id=f"{world}-{kind}-{case}".replace(" ", "_"))
+        for world in worlds
+        for kind, case, _ in checks(world)
+        if kind in kinds
+    ]
+    assert there
+    return pytest.mark.parametrize(("world", "check"), there)
+
+
+def confirm(launched, world, check):
+    results, output = launched(world)
+    if check not in results:
+        pytest.fail(f"'{check}' did not come to its end on {world} processes. {output}", pytrace=False)
+    if results[check]:
+        pytest.fail(f"On {world} processes: {results[check]}", pytrace=False)
+
+
+@on([2, 4], "ddp")
+def test_ddp_equals_a_single_process_on_the_whole_batch(launched, world, check):
+    """And all ranks have the same bits, after every step."""
+    confirm(launched, world, check)
+
+
+@on([2, 4], "sharded", "columns", "hybrid")
+def test_fully_shard_equals_a_single_process(launched, world, check):
+    """Parameters and states are distributed, their sums are those of whole tensors, and no state is made anew."""
+    confirm(launched, world, check)
+
+
+@on([2, 4], "empty")
+def test_shards_are_uneven_and_some_are_empty(launched, world, check):
+    confirm(launched, world, check)
+
+
+@on([1, 2, 4], "initialised")
+def test_dcp_finds_the_state_there_and_does_nothing(launched, world, check):
+    confirm(launched, world, check)
+
+
+@on([2], "save")
+def test_saving_on_two_processes_changes_nothing(launched, world, check):
+    confirm(launched, world, check)
+
+
+@on([1, 2, 4], "load", "flattened", "full")
+def test_what_two_processes_saved_goes_on_as_if_uninterrupted(launched, world, check):
+    """Before the first step and later; on two processes to the bit."""
+    confirm(launched, world, check)
+
+
+@on([2], "lazy")
+def test_lazy_state_differs_between_ranks(launched, world, check):
+    """What is avoided: so it is with torch's optimizers, where an expert got no tokens."""
+    confirm(launched, world, check)
+
+
+@on([1, 2, 4], "save experts", "load experts")
+def test_experts_without_tokens_have_the_keys_of_the_others(launched, world, check):
+    """And what two processes saved is loaded by 1, 2 and 4, among which the experts are dealt out anew."""
+    confirm(launched, world, check)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+@pytest.mark.parametrize("flattened", [False, True], ids=["nested", "flattened"])
+def test_dcp_initialises_nothing_in_one_process(row, flattened):
+    """For every configuration: the state and the parameters stay as they are, bit for bit, and there is no step."""
+    model = torch.nn.ParameterList(parameters(row.name))
+    optimizer = ours(row, list(model))
+    optimizer.register_step_pre_hook(lambda *_: pytest.fail("a step"))
+    before = snapshot(optimizer)
+    saved = get_optimizer_state_dict(model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=flattened))
+    assert saved and not differences(snapshot(optimizer), before)
+    assert all(p.grad is None for p in model)
