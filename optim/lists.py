@@ -9,7 +9,7 @@ elements (torch 2.13).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -36,52 +36,83 @@ def _zip(xs: Tensors, *columns: Any) -> Iterator[Any]:
     return zip(xs, *(_each(column, len(xs)) for column in columns))
 
 
+def _in_place(several: Callable[..., Any], single: Callable[..., Any], xs: Tensors, *columns: Any) -> None:
+    if _unrolled(xs):
+        for row in _zip(xs, *columns):
+            single(*row)
+    else:
+        several(xs, *columns)
+
+
+def _new(several: Callable[..., Any], single: Callable[..., Any], xs: Tensors, *columns: Any) -> Tensors:
+    if _unrolled(xs):
+        return [single(*row) for row in _zip(xs, *columns)]
+    return list(several(xs, *columns))
+
+
 def mul_(xs: Tensors, c: Factor) -> None:
     """xs *= c; `c` may also be a list of tensors of the same shapes."""
-    if _unrolled(xs):
-        for x, k in _zip(xs, c):
-            x.mul_(k)
-    else:
-        torch._foreach_mul_(xs, c)
+    _in_place(torch._foreach_mul_, Tensor.mul_, xs, c)
 
 
 def mul(xs: Tensors, c: Factor) -> Tensors:
     """xs * c."""
-    if _unrolled(xs):
-        return [x * k for x, k in _zip(xs, c)]
-    return list(torch._foreach_mul(xs, c))
+    return _new(torch._foreach_mul, torch.mul, xs, c)
 
 
 def div(xs: Tensors, ys: Tensors) -> Tensors:
     """xs / ys."""
-    if _unrolled(xs):
-        return [x / y for x, y in zip(xs, ys)]
-    return list(torch._foreach_div(xs, ys))
+    return _new(torch._foreach_div, torch.div, xs, ys)
 
 
 def div_(xs: Tensors, ys: Tensors) -> None:
     """xs /= ys."""
-    if _unrolled(xs):
-        for x, y in zip(xs, ys):
-            x.div_(y)
-    else:
-        torch._foreach_div_(xs, ys)
+    _in_place(torch._foreach_div_, Tensor.div_, xs, ys)
 
 
 def shift_(xs: Tensors, c: Factor) -> None:
     """xs += c."""
-    if _unrolled(xs):
-        for x, k in _zip(xs, c):
-            x.add_(k)
-    else:
-        torch._foreach_add_(xs, c)
+    _in_place(torch._foreach_add_, Tensor.add_, xs, c)
 
 
 def shift(xs: Tensors, c: Factor) -> Tensors:
     """xs + c."""
-    if _unrolled(xs):
-        return [x + k for x, k in _zip(xs, c)]
-    return list(torch._foreach_add(xs, c))
+    return _new(torch._foreach_add, torch.add, xs, c)
+
+
+def sqrt(xs: Tensors) -> Tensors:
+    """The square roots."""
+    return _new(torch._foreach_sqrt, torch.sqrt, xs)
+
+
+def sqrt_(xs: Tensors) -> None:
+    """The square roots, in place."""
+    _in_place(torch._foreach_sqrt_, Tensor.sqrt_, xs)
+
+
+def neg(xs: Tensors) -> Tensors:
+    """-xs."""
+    return _new(torch._foreach_neg, torch.neg, xs)
+
+
+def absolute(xs: Tensors) -> Tensors:
+    """|xs|."""
+    return _new(torch._foreach_abs, torch.abs, xs)
+
+
+def sign_(xs: Tensors) -> None:
+    """-1, 0 or 1, in place."""
+    _in_place(torch._foreach_sign_, Tensor.sign_, xs)
+
+
+def copy_(xs: Tensors, ys: Tensors) -> None:
+    """xs = ys."""
+    _in_place(torch._foreach_copy_, Tensor.copy_, xs, ys)
+
+
+def maximum_(xs: Tensors, ys: Tensors) -> None:
+    """xs = max(xs, ys)."""
+    _in_place(torch._foreach_maximum_, lambda x, y: x.copy_(torch.maximum(x, y)), xs, ys)
 
 
 def add_(xs: Tensors, ys: Tensors, c: Factor = 1.0) -> None:
@@ -151,63 +182,6 @@ def addcdiv_(xs: Tensors, ys: Tensors, zs: Tensors, c: Factor) -> None:
         torch._foreach_addcdiv_(xs, ys, zs, value=c)
     else:
         torch._foreach_addcdiv_(xs, mul(ys, c), zs)
-
-
-def maximum_(xs: Tensors, ys: Tensors) -> None:
-    """xs = max(xs, ys)."""
-    if _unrolled(xs):
-        for x, y in zip(xs, ys):
-            x.copy_(torch.maximum(x, y))
-    else:
-        torch._foreach_maximum_(xs, ys)
-
-
-def sqrt(xs: Tensors) -> Tensors:
-    """The square roots."""
-    return [x.sqrt() for x in xs] if _unrolled(xs) else list(torch._foreach_sqrt(xs))
-
-
-def sqrt_(xs: Tensors) -> None:
-    """The square roots, in place."""
-    if _unrolled(xs):
-        for x in xs:
-            x.sqrt_()
-    else:
-        torch._foreach_sqrt_(xs)
-
-
-def neg(xs: Tensors) -> Tensors:
-    """-xs."""
-    return [-x for x in xs] if _unrolled(xs) else list(torch._foreach_neg(xs))
-
-
-def absolute(xs: Tensors) -> Tensors:
-    """|xs|."""
-    return [x.abs() for x in xs] if _unrolled(xs) else list(torch._foreach_abs(xs))
-
-
-def sign_(xs: Tensors) -> None:
-    """-1, 0 or 1, in place."""
-    if _unrolled(xs):
-        for x in xs:
-            x.sign_()
-    else:
-        torch._foreach_sign_(xs)
-
-
-def clamp_(xs: Tensors, low: Any, high: Any) -> None:
-    """xs limited to [low, high], which are numbers or 0-dim tensors."""
-    for x in xs:
-        x.clamp_(low, high)
-
-
-def copy_(xs: Tensors, ys: Tensors) -> None:
-    """xs = ys."""
-    if _unrolled(xs):
-        for x, y in zip(xs, ys):
-            x.copy_(y)
-    else:
-        torch._foreach_copy_(xs, ys)
 
 
 # Steps that several rules take. On the CPU, torch's fused kernels take them in one pass over the memory.
