@@ -49,11 +49,15 @@ lint: ## ruff and mypy
 	"$$python" -m ruff format --check . && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py)
 
+# The optimizers are compared on the newest torch, where their rivals are; the schedules with Composer.
 bench: ## run the benchmarks, one after the other
-	@$(call use,composer); \
-	for script in $(sort $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))); do \
-	  printf '\n== %s\n' "$$script"; "$$python" "$$script" $(ARGS) || exit 1; \
-	done
+	@run() { printf '\n== %s\n' "$$2"; "$$1" "$$2" $(ARGS); }; \
+	$(call use,composer); \
+	for script in $(sort $(filter-out benchmarks/_% benchmarks/optimizer_step.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))); do \
+	  run "$$python" "$$script" || exit 1; \
+	done; \
+	$(call use,newest); \
+	run "$$python" benchmarks/optimizer_step.py && run "$$python" benchmarks/gpu.py
 
 clean: ## delete what builds, tests and linters leave in the checkout
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
