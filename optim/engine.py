@@ -143,8 +143,10 @@ def pieces(columns: list[Tensors], size: int = PIECE) -> Iterator[list[Tensors]]
 def jobs(columns: list[Tensors]) -> list[list[list[Tensors]]]:
     """For rules that need a whole tensor: the parts of each large tensor, and small tensors together as a single part.
 
-    In a graph, and where a tensor is not contiguous, everything is one part.
+    In a graph, on an accelerator, and where a tensor is not contiguous, everything is one part.
     """
+    if not columns[0][0].is_cpu:
+        return [[columns]]
     if torch.compiler.is_compiling() or not all(all(map(Tensor.is_contiguous, column)) for column in columns):
         return [[columns]]
     large = [i for i, x in enumerate(columns[0]) if x.numel() > PIECE]
@@ -153,19 +155,12 @@ def jobs(columns: list[Tensors]) -> list[list[list[Tensors]]]:
     return result + [list(pieces([[column[i]] for column in columns])) for i in large]
 
 
-def lengths(parts: list[Tensors], k: Factors) -> Tensor:
-    """The norms of tensors that are given in parts, as one tensor; of distributed ones, those of the whole."""
-    norms = torch.stack([torch.stack(_norms(part)) for part in parts])
+def joined(parts: list[Tensors], k: Factors) -> Tensor:
+    """The norms of tensors, from those of their parts, as one tensor; of distributed tensors, those of the whole."""
+    norms = torch.stack([torch.stack(part) for part in parts])
     if k["spread"] is None:
         return torch.linalg.vector_norm(norms, dim=0) if len(parts) > 1 else norms[0]
     return total(norms.square().sum(0), k["spread"]).sqrt()
-
-
-def _norms(xs: Tensors) -> Tensors:
-    if torch.compiler.is_compiling():
-        return [torch.linalg.vector_norm(x) for x in xs]
-    norms: Tensors = list(torch._foreach_norm(xs))
-    return norms
 
 
 # In a graph

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import Factors, jobs, lengths
+from .engine import Factors, jobs, joined
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, add_, addcmul_, div, lerp_, mul_, off, shift_, sqrt
+from .lists import Tensors, adapt_, add_, mul_, norms, off, over_root_
 from .rules import RuleOptimizer
 
 MOST = 10.0  # a parameter's norm counts up to this
@@ -82,26 +82,26 @@ class Lamb(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         for job in jobs([p, g, *states]):
             # A large tensor is gone through in pieces, a second time once the length of the whole direction is known.
-            directions = None
+            direction: Tensors = []
+            weights, lengths = [], []
             for x, now, m, v in job:
-                lerp_(m, now, k["first"])
-                mul_(v, k["keep"])
-                addcmul_(v, now, now, k["second"])
-                directions = _direction(k, x, m, v) if len(job) == 1 else None
+                direction = [torch.zeros_like(y) for y in x]
+                adapt_(direction, now, m, v, k["first"], k["keep"], k["second"], 1.0, k["eps"])
+                if not off(k["weight_decay"]):
+                    add_(direction, x, k["weight_decay"])
+                if not h["adam"]:
+                    weights.append(norms(x))
+                    lengths.append(norms(direction))
             rate = k["rate"]
             if not h["adam"]:
-                weight = lengths([part[0] for part in job], k).clamp(max=MOST)
-                length = lengths([directions or _direction(k, x, m, v) for x, _, m, v in job], k)
+                weight, length = joined(weights, k).clamp(max=MOST), joined(lengths, k)
                 trust = torch.where((weight > 0) & (length > 0), weight / length, 1.0)
                 rate = list((trust * rate).unbind())
+            if len(job) == 1:
+                add_(job[0][0], direction, rate)
+                continue
+            amount = rate[0].item() if isinstance(rate, list) else rate  # parts there are on the host alone
             for x, _, m, v in job:
-                add_(x, directions or _direction(k, x, m, v), rate)
-
-
-def _direction(k: Factors, p: Tensors, m: Tensors, v: Tensors) -> Tensors:
-    root = sqrt(v)
-    shift_(root, k["eps"])
-    direction = div(m, root)
-    if not off(k["weight_decay"]):
-        add_(direction, p, k["weight_decay"])
-    return direction
+                if not off(k["weight_decay"]):
+                    mul_(x, 1 + amount * k["weight_decay"])
+                over_root_(x, m, v, amount, k["eps"])

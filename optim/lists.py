@@ -110,6 +110,16 @@ def copy_(xs: Tensors, ys: Tensors) -> None:
     _in_place(torch._foreach_copy_, Tensor.copy_, xs, ys)
 
 
+def copies(xs: Tensors) -> Tensors:
+    """xs, as new tensors."""
+    return [x.clone() for x in xs]
+
+
+def norms(xs: Tensors) -> Tensors:
+    """The root of the sum of squares of each."""
+    return _new(torch._foreach_norm, torch.linalg.vector_norm, xs)
+
+
 def maximum_(xs: Tensors, ys: Tensors) -> None:
     """xs = max(xs, ys)."""
     _in_place(torch._foreach_maximum_, lambda x, y: x.copy_(torch.maximum(x, y)), xs, ys)
@@ -250,7 +260,8 @@ def adapt_(
     lerp_(m, g, first)
     mul_(v, keep)
     addcmul_(v, g, g, second)
-    over_root_(p, m, v, rate, eps)
+    if not off(rate):
+        over_root_(p, m, v, rate, eps)
 
 
 def follow_(p: Tensors, g: Tensors, v: Tensors, keep: Any, second: Any, rate: Any, eps: Any) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .engine import STEP, Factors
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, adapt_, over_root_
+from .lists import Tensors, adapt_, copies, lerp_
 from .optimizer import State, counter
 from .rules import COMMON, RuleOptimizer, decay
 
@@ -89,13 +89,15 @@ class NAdam(RuleOptimizer):
         following = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
         product = s["mu_product"] = stored(s["mu_product"] * stored(mu))  # as torch rounds it
         root = (1 - beta2**t) ** 0.5
+        # The step is along the gradient and ahead along its new average: a mix of the gradient and the old average.
+        along, ahead = (1 - mu) / (1 - product), following / (1 - product * following)
         return {
             "first": 1 - beta1,
             "keep": beta2,
             "second": 1 - beta2,
             "eps": h["eps"] * root,
-            "along": -lr * root * (1 - mu) / (1 - product),
-            "ahead": -lr * root * following / (1 - product * following),
+            "mix": (along + ahead * (1 - beta1)) / (along + ahead),
+            "rate": -lr * root * (along + ahead),
             "shrink": 1 - lr * h["weight_decay"],
             "weight_decay": h["weight_decay"],
         }
@@ -104,5 +106,6 @@ class NAdam(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
         g = decay(h, k, p, g)
-        adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["ahead"], k["eps"])
-        over_root_(p, g, v, k["along"], k["eps"])
+        direction = copies(m)
+        lerp_(m, g, k["first"])
+        adapt_(p, g, direction, v, k["mix"], k["keep"], k["second"], k["rate"], k["eps"])

@@ -11,7 +11,7 @@ from timesched.ops import where
 
 from .engine import STEP, Factors
 from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, adapt_, add_, addcmul_, lerp_, mul_, off, over_root_
+from .lists import Tensors, adapt_, add_, off, over_root_
 from .rules import COMMON, RuleOptimizer, decay
 
 
@@ -100,9 +100,7 @@ class RAdam(RuleOptimizer):
         if off(k["plain"]):
             adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["adaptive"], k["eps"])
             return
-        lerp_(m, g, k["first"])
-        mul_(v, k["keep"])
-        addcmul_(v, g, g, k["second"])
+        adapt_(p, g, m, v, k["first"], k["keep"], k["second"], 0.0, 1.0)  # the moments alone
         add_(p, m, k["plain"])
         if not off(k["adaptive"]):
             over_root_(p, m, v, k["adaptive"], k["eps"])

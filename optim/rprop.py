@@ -94,10 +94,10 @@ class Rprop(RuleOptimizer):
                 step.copy_(torch.where(start < 0, step, start.to(step.dtype)))
             elif start >= 0:
                 step.fill_(start)
-            # In this dtype, as torch would choose its default for two numbers.
-            up, down, same = (torch.as_tensor(c, dtype=x.dtype, device=x.device) for c in (k["up"], k["down"], 1.0))
-            agreement = now * before
+            agreement = (now * before).sign_()
             turned = agreement < 0
-            step.mul_(torch.where(turned, down, torch.where(agreement > 0, up, same))).clamp_(k["low"], k["high"])
+            # 1 where the gradient was 0; else beyond the factor that is meant, which the clamp then gives exactly.
+            factor = agreement.mul_(k["up"]).add_(1.0)
+            step.mul_(factor.clamp_(k["down"], k["up"])).clamp_(k["low"], k["high"])
             before.copy_(now).masked_fill_(turned, 0)
             x.addcmul_(before.sign(), step, value=-1)

@@ -41,9 +41,11 @@ def small(name, seed=0):
 
 
 def everything(name):
-    """Parameters of every kind; of complex ones a number and a matrix, where they are taken."""
-    numbers = [] if name in ("Adafactor", "Muon") else parameters(name, torch.complex128)[0:3:2]
-    return [*parameters(name), *numbers]
+    """Parameters of every kind: shapes, layouts, and a complex number where that is taken."""
+    if name == "Muon":
+        return parameters(name)
+    some = [p for i, p in enumerate(parameters(name)) if i not in (4, 9)]  # which are like others
+    return some if name == "Adafactor" else [*some, parameters(name, torch.complex128)[2]]
 
 
 def places(optimizer):

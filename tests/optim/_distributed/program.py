@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from tests.optim._distributed import checkpoints, experts, training
+from tests.optim._distributed import checkpoints, experts, meshes, training
 from tests.optim._distributed.common import CASES, COMPILED, FIFTEEN, SAVING, WHOLE_TENSOR, Report, start
 
 Check = tuple[str, str, Callable[..., None]]
@@ -24,8 +24,8 @@ def checks(world: int) -> Iterator[Check]:
     if world > 1:
         yield from (("ddp", case, training.ddp) for case in FIFTEEN)
         yield from (("sharded", case, training.sharded) for case in CASES if world == 2 or case not in COMPILED)
-        other = training.columns if world == 2 else training.hybrid
-        yield from ((other.__name__, case, other) for case in ["AdamW", *WHOLE_TENSOR])
+        for way in [meshes.columns] if world == 2 else [meshes.placed, meshes.hybrid, meshes.tensor_parallel]:
+            yield from ((way.__name__, case, way) for case in ("AdamW", *WHOLE_TENSOR))
         yield "empty", "Network", training.some_ranks_are_empty
     yield from (("initialised", case, checkpoints.initialised_by_dcp) for case in FIFTEEN)
     if world == 2:
