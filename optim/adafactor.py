@@ -21,7 +21,7 @@ class Adafactor(RuleOptimizer):
 
     The formula is that of Hugging Face's class and of fairseq, not torch's. The state of a parameter is `step`,
     `exp_avg_sq_row`
-    and `exp_avg_sq_col` (below 2 dimensions `exp_avg_sq`), and `exp_avg` with `beta1`.
+    and `exp_avg_sq_col` (below 2 dimensions `exp_avg_sq`), and `exp_avg` with `beta1`; in float32 at least.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -61,7 +61,7 @@ class Adafactor(RuleOptimizer):
         relative_step=SWITCH,
         warmup_init=SWITCH,
     )
-    structural = ("relative_step", "beta1")
+    structural = ("relative_step",)
     elementwise = False
     local = False
     by_rank = True
@@ -116,13 +116,14 @@ class Adafactor(RuleOptimizer):
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         state: State = {STEP: counter(p)}
+        dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         if p.dim() >= 2:
-            state["exp_avg_sq_row"] = torch.zeros_like(summed(p.detach().sum(-1)))
-            state["exp_avg_sq_col"] = torch.zeros_like(summed(p.detach().sum(-2)))
+            state["exp_avg_sq_row"] = torch.zeros_like(summed(p.detach().sum(-1)), dtype=dtype)
+            state["exp_avg_sq_col"] = torch.zeros_like(summed(p.detach().sum(-2)), dtype=dtype)
         else:
-            state["exp_avg_sq"] = torch.zeros_like(p)
+            state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype)
         if group["beta1"] is not None:
-            state["exp_avg"] = torch.zeros_like(p)
+            state["exp_avg"] = torch.zeros_like(p, dtype=dtype)
         return state
 
     @staticmethod
@@ -145,8 +146,13 @@ class Adafactor(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         average, *squares = states
         for i, (x, now) in enumerate(zip(p, g)):
+            half = x.dtype.itemsize < 4  # squares of such numbers leave their range
+            wide = x.float() if half else x
             one = {name: value[i] if isinstance(value, list) else value for name, value in k.items()}
-            _update(h, one, x, now, average[i] if average else None, [square[i] for square in squares])
+            parts = [square[i] for square in squares]
+            _update(h, one, wide, now.float() if half else now, average[i] if average else None, parts)
+            if half:
+                x.copy_(wide)
 
 
 def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor | None, squares: Tensors) -> None:

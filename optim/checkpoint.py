@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .hyper import KNOWN, check_group
+from .hyper import KNOWN, as_tags, check_group
 from .sharding import distribution, notice
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
     writes = _state(optimizer, saved, name)
 
     with torch.no_grad():  # nothing is refused from here on
+        written: dict[int, Any] = {}
         for group, values in zip(optimizer.param_groups, groups):
             for key, value in values.items():
-                group[key] = _taken(group.get(key), value)
+                group[key] = _taken(group.get(key), value, written)
         for state, key, value in writes:
             if isinstance(state[key], Tensor):
                 state[key].copy_(value)
@@ -77,24 +78,24 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
             if keys and optimizer.hyper:
                 listed = ", ".join(map(repr, sorted(keys)))
                 raise ValueError(
-                    f"{where}it {verb} {listed}, so it is not a {name}'s; load it into the class that saved it."
+                    f"{where}it {verb} {listed}, so it is no state dict of {name}; load it into the class it is of."
                 )
         check_group(optimizer.hyper, values, where)
         optimizer.check_combination({**group, **values}, where)
         for key in optimizer.structural:
-            if key in values and _on(values[key]) != _on(group[key]):
+            if key in values and bool(values[key]) != bool(group[key]):
                 raise ValueError(
                     f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides "
                     f"about its state or formula; build it with {key}={values[key]!r}."
                 )
         if "tags" in values:
-            values["tags"] = {values["tags"]} if isinstance(values["tags"], str) else set(values["tags"])
+            values["tags"] = as_tags(values["tags"], where)
+        for key, value in values.items():
+            _check_taken(f"{where}{key}", group.get(key), value)
+        for p in group["params"]:
+            optimizer.check_states({**group, **values}, p, where)
         result.append(values)
     return result
-
-
-def _on(value: Any) -> bool:
-    return value is not None and bool(value != 0)
 
 
 def _state(optimizer: Optimizer, saved: Mapping[str, Any], name: str) -> list[tuple[dict[str, Any], str, Any]]:
@@ -109,6 +110,8 @@ def _state(optimizer: Optimizer, saved: Mapping[str, Any], name: str) -> list[tu
     for i, (key, (p, group)) in enumerate(zip(ids, owners)):
         mine = optimizer.state[p]
         given = saved["state"].get(key)
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f"{name}: the state of parameter {i} is {given!r}; it must be a dict of names and values.")
         if not given:  # torch makes no state for a parameter that never had a gradient
             initial = initial or (optimizer.fresh_state() if mine else {})
             given = initial.get(p, {})
@@ -136,14 +139,20 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
         return value
     if not isinstance(value, Tensor):
         if isinstance(value, (int, float)) and mine.dim() == 0:  # the counters of older versions
-            return torch.tensor(float(value))
+            return torch.tensor(float(value), device="cpu")
         raise ValueError(
             f"{where}{type(value).__name__} is no tensor; this optimizer keeps a tensor of shape {tuple(mine.shape)}."
         )
+    if mine.dim() == 0 and value.numel() == 1 and distribution(value) is None:
+        value = value.reshape(())
     if value.shape != mine.shape:
         raise ValueError(f"{where}it has the shape {tuple(value.shape)}, this optimizer's {tuple(mine.shape)}.")
-    if value.is_complex() != mine.is_complex():
+    count = mine.dim() == 0  # older versions kept whole ones
+    same_kind = value.is_complex() == mine.is_complex() and (value.is_floating_point() or value.is_complex() or count)
+    if not same_kind or value.is_quantized or value.dtype is torch.bool:
         raise ValueError(f"{where}it is of {value.dtype}, this optimizer's of {mine.dtype}.")
+    if value.layout is not mine.layout or (value.is_meta and not mine.is_meta):
+        raise ValueError(f"{where}it is {value.layout} on {value.device}, and only dense values can be loaded.")
     notice(value)
     split, split_here = (distribution(x) for x in (value, mine))
     if split != split_here:
@@ -154,12 +163,33 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
     return value
 
 
-def _taken(mine: Any, value: Any) -> Any:
-    """`value` as what `mine` is: a tensor stays that tensor, a number a number."""
-    if isinstance(mine, Tensor):
-        return mine.copy_(value) if isinstance(value, Tensor) else mine.fill_(value)
+def _check_taken(where: str, mine: Any, value: Any) -> None:
+    """Refuse what `_taken` could not write."""
+    if isinstance(value, Tensor) and value.is_meta:
+        raise ValueError(f"{where}: its tensor is on the meta device, so it has no value; save and load with values.")
     if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
-        return type(mine)(_taken(*pair) for pair in zip(mine, value))
+        for pair in zip(mine, value):
+            _check_taken(where, *pair)
+    elif isinstance(mine, Tensor):
+        fits = value.numel() == mine.numel() if isinstance(value, Tensor) else isinstance(value, (int, float))
+        if not fits:
+            raise ValueError(f"{where}={value!r}: this optimizer has a tensor of shape {tuple(mine.shape)} there.")
+
+
+def _taken(mine: Any, value: Any, written: dict[int, Any]) -> Any:
+    """`value` as what `mine` is: a tensor stays that tensor, a number a number.
+
+    A tensor that several groups share becomes one for each, if they were saved with different values.
+    """
+    if isinstance(mine, Tensor):
+        number = value.reshape(mine.shape) if isinstance(value, Tensor) else torch.full_like(mine, value)
+        if id(mine) in written and not torch.equal(written[id(mine)], number.to(mine)):
+            mine = mine.detach().clone()
+        mine.copy_(number)
+        written[id(mine)] = mine.detach().clone()
+        return mine
+    if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
+        return type(mine)(_taken(*pair, written) for pair in zip(mine, value))
     if isinstance(value, Tensor):
-        return value.item() if isinstance(mine, (int, float)) else value.clone()
+        return value.item() if isinstance(mine, (int, float)) and value.numel() == 1 else value.detach().clone()
     return copy.deepcopy(value)

@@ -77,13 +77,41 @@ def readable(work: Work) -> bool:
 
 def on_host(work: Work) -> None:
     """A step whose numbers are read: parameters with the same counts go together."""
+    h = {name: rule.numbers(work.h[name]) for name, rule in work.rule.hyper.items()}
     if STEP in work.scalars:
         torch._foreach_add_(work.scalars[STEP], ONE, alpha=1.0)  # three times as fast as adding the number 1
-    h = {name: rule.numbers(work.h[name]) for name, rule in work.rule.hyper.items()}
+    for part, contiguous in _by_layout(work):
+        if not (contiguous and part.rule.fused(h, part)):
+            _by_count(h, part, contiguous)
+
+
+def _by_layout(work: Work) -> list[tuple[Work, bool]]:
+    """The contiguous tensors, for which there are kernels and pieces, and the others apart."""
     columns = [work.params, work.grads, *work.tensors]
-    contiguous = all(all(map(Tensor.is_contiguous, column)) for column in columns)
-    if contiguous and work.rule.fused(h, work):
-        return
+    if all(all(map(Tensor.is_contiguous, column)) for column in columns):
+        return [(work, True)]
+    if work.rule.elementwise:
+        rows = [_flat([column[i] if column else None for column in columns]) for i in range(len(work.params))]
+        columns = [[row[j] for row in rows] if columns[j] else [] for j in range(len(columns))]
+        work = changed(work, columns, work.scalars, work.spread)
+    good = [all(column[i].is_contiguous() for column in columns if column) for i in range(len(work.params))]
+    parts = [(_chosen(work, [i for i, x in enumerate(good) if x is kind]), kind) for kind in (True, False)]
+    return [(part, kind) for part, kind in parts if part.params]
+
+
+def _flat(row: list[Any]) -> list[Any]:
+    """Tensors that lie in memory alike and without gaps, as if they were vectors; others as they are."""
+    first = row[0]
+    order = sorted(range(first.dim()), key=first.stride)
+    dense, expected = True, 1
+    for i in order:
+        dense, expected = dense and (first.stride(i) == expected or first.shape[i] == 1), expected * first.shape[i]
+    if not dense or any(x is not None and x.stride() != first.stride() for x in row):
+        return row
+    return [x if x is None else x.as_strided((x.numel(),), (1,)) for x in row]
+
+
+def _by_count(h: dict[str, Any], work: Work, contiguous: bool) -> None:
     reads = [name for name in work.rule.reads if name in work.scalars]
     rows = list(zip(*([x.item() for x in work.scalars[name]] for name in reads)))
     alike = set(rows)
@@ -102,7 +130,7 @@ def _chosen(work: Work, indices: list[int]) -> Work:
 
 def _run(h: dict[str, Any], s: dict[str, Any], work: Work, contiguous: bool) -> None:
     def stored(x: float) -> float:
-        return float(torch.tensor(x, dtype=work.scalars[STEP][0].dtype).item())
+        return float(torch.tensor(x, dtype=work.scalars[STEP][0].dtype, device="cpu").item())
 
     columns = [work.params, work.grads, *work.tensors]
     before = dict(s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -54,7 +54,10 @@ class Number:
                 f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
                 f"{self.example!r}, say."
             )
-        size = float(number)
+        try:
+            size = float(number)
+        except OverflowError:  # an int that is too large
+            size = math.inf
         too_low = size < self.low or (self.open_low and size == self.low)
         too_high = size > self.high or (self.open_high and size == self.high)
         if not math.isfinite(size) or too_low or too_high:
@@ -62,7 +65,7 @@ class Number:
 
     @property
     def example(self) -> float:
-        for candidate in (0.9, 0.001, 5, 1.5):
+        for candidate in (0.001, 5, 1.5):
             if self.low < candidate < self.high and (not self.whole or candidate == int(candidate)):
                 return candidate
         return self.low
@@ -75,6 +78,9 @@ class Number:
 
     def numbers(self, value: Any) -> Any:
         """The value as a Python number."""
+        if type(value) is float:
+            return value
+        self.check("a hyperparameter", value)
         if isinstance(value, Tensor):
             return value.item()
         return value if value is None or self.whole else float(value)
@@ -163,7 +169,7 @@ def scalar(value: float, device: torch.device) -> Tensor:
     It is made on the host and then moved: a lazily traced device would take what is made there for a constant.
     """
     dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
-    return torch.tensor(value, dtype=dtype).to(device)
+    return torch.tensor(value, dtype=dtype, device="cpu").to(device)
 
 
 def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str) -> None:
@@ -174,3 +180,17 @@ def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str)
                 rule.check(name, group[name])
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{where}{error}") from None
+
+
+def as_tags(tags: Any, where: str) -> set[Any]:
+    """The tags of a group as a set."""
+    if tags is None:
+        return set()
+    if isinstance(tags, str):
+        return {tags}
+    if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
+        raise TypeError(f"{where}tags={tags!r}: pass a name, or a list or set of names.")
+    tags = list(tags)
+    if not all(isinstance(tag, str) for tag in tags):
+        raise TypeError(f"{where}tags={tags!r}: every tag is a string.")
+    return set(tags)

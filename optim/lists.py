@@ -200,8 +200,7 @@ ENDLESS = torch.full((), 1e30, dtype=torch.float32, device="cpu")  # so many ste
 
 
 def _fusable(columns: tuple[Tensors, ...], factors: tuple[Factor, ...]) -> bool:
-    first = columns[0][0]
-    if torch.compiler.is_compiling() or not first.is_cpu or first.dtype not in (torch.float32, torch.float64):
+    if torch.compiler.is_compiling() or not columns[0][0].is_cpu:
         return False
     numbers = all(isinstance(c, (float, int)) for c in factors)
     return numbers and all(all(map(Tensor.is_contiguous, column)) for column in columns)
@@ -209,7 +208,8 @@ def _fusable(columns: tuple[Tensors, ...], factors: tuple[Factor, ...]) -> bool:
 
 def descend_(p: Tensors, g: Tensors, rate: Any, decay: Any, shrink: Any) -> None:
     """p = shrink * p + rate * g, where shrink = 1 + rate * decay."""
-    if _fusable((p, g), (rate, decay)):
+    # torch's kernel leaves tensors in half precision unchanged (2.7 to 2.13).
+    if p[0].dtype.itemsize >= 4 and _fusable((p, g), (rate, decay)):
         torch._fused_sgd_(
             p,
             g,
@@ -240,7 +240,7 @@ def adapt_(
     eps: Any,
 ) -> None:
     """m += first * (g - m); v = keep * v + second * g * g; p += rate * m / (sqrt(v) + eps)."""
-    if _fusable((p, g, m, v), (first, keep, second, rate, eps)):
+    if _fusable((p, g, m, v), (first, keep, second, rate, eps)) and keep < 1:
         torch._fused_adam_(
             p,
             g,
@@ -266,7 +266,7 @@ def adapt_(
 
 def follow_(p: Tensors, g: Tensors, v: Tensors, keep: Any, second: Any, rate: Any, eps: Any) -> None:
     """v = keep * v + second * g * g; p += rate * g / (sqrt(v) + eps)."""
-    if _fusable((p, g, v), (keep, second, rate, eps)):
+    if _fusable((p, g, v), (keep, second, rate, eps)) and keep < 1:
         adapt_(p, g, [torch.zeros_like(x) for x in g], v, 1.0, keep, second, rate, eps)
         return
     mul_(v, keep)

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import checkpoint
 from .engine import STEP
-from .hyper import KNOWN, Rule, check_group
+from .hyper import KNOWN, Rule, as_tags, check_group
 from .sharding import notice
 from .stepping import guarded
 
@@ -32,7 +32,8 @@ def counter(p: Tensor, value: Any = 0.0) -> Tensor:
     if p.is_meta:
         return torch.zeros((), dtype=dtype, device=p.device)
     number = torch.zeros((), dtype=dtype, device="cpu")
-    return (number.copy_(value) if isinstance(value, Tensor) else number.fill_(value)).to(p.device)
+    number.copy_(value.detach().reshape(())) if isinstance(value, Tensor) else number.fill_(value)
+    return number.to(p.device)
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
@@ -85,10 +86,15 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._ready = False
+        self._keys: dict[Tensor, frozenset[str]] = {}  # what preinitialize made
         self._stepping = False
         self.enable_global_step = bool(enable_global_step)
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        if not isinstance(params, (Tensor, Iterable)):
+            raise TypeError(
+                f"params={params!r}: pass the parameters, or dicts with the key 'params', as a list or iterator."
+            )
         check_group(self.hyper, defaults, f"{type(self).__name__}: ")
         super().__init__(params, defaults)
         self._fill(self.param_groups)
@@ -97,8 +103,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         KNOWN.update(cls.hyper)
-        if "step" in cls.__dict__:
-            cls.step = guarded(cls.__dict__["step"])  # type: ignore[method-assign]  # what torch does at construction
+        if not getattr(cls.step, "hooked", False) and not getattr(cls.step, "__isabstractmethod__", False):
+            cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
     @abstractmethod
     def preinitialize(self) -> None:
@@ -121,7 +127,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for p in chain.from_iterable(group["params"] for group in groups):
                 if self.enable_global_step:
                     self.state[p].setdefault(STEP, counter(p))
-                self.state[p]  # an entry also where there is no state: a checkpoint then names all
+                self._keys[p] = frozenset(
+                    self.state[p]
+                )  # an entry also where there is no state: a checkpoint then names all
         finally:
             self.param_groups = everything
 
@@ -143,7 +151,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         group = dict(param_group)
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
-            group["tags"] = _tags(group["tags"], where)
+            group["tags"] = as_tags(group["tags"], where)
         check_group(self.hyper, group, where)
         self.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
@@ -170,6 +178,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
+
+    def check_states(self, group: Mapping[str, Any], p: Tensor, where: str) -> None:
+        """Raise `ValueError` where a group's values need a state that parameter `p` does not have; for subclasses."""
 
     def check_parameter(self, p: Tensor, where: str) -> None:
         """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""
@@ -237,7 +248,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
-        return {**kept, "enable_global_step": self.enable_global_step, "_ready": True, "_stepping": False}
+        return {
+            **kept,
+            "enable_global_step": self.enable_global_step,
+            "_keys": self._keys,
+            "_ready": True,
+            "_stepping": False,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -264,16 +281,3 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 its rule; the message says which, and nothing has been changed.
         """
         checkpoint.load(self, state_dict)
-
-
-def _tags(tags: Any, where: str) -> set[Any]:
-    if tags is None:
-        return set()
-    if isinstance(tags, str):
-        return {tags}
-    if not isinstance(tags, Iterable) or isinstance(tags, Mapping):
-        raise TypeError(f"{where}tags={tags!r}: pass a name, or a list or set of names.")
-    tags = list(tags)
-    if not all(isinstance(tag, str) for tag in tags):
-        raise TypeError(f"{where}tags={tags!r}: every tag is a string.")
-    return set(tags)

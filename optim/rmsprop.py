@@ -50,7 +50,6 @@ class RMSprop(RuleOptimizer):
         momentum=Number(low=0.0, zero_is_off=True),
         centered=SWITCH,
     )
-    structural = ("momentum", "centered")
     may_be_missing = frozenset(("maximize",))
     reads = ()
 

@@ -69,7 +69,7 @@ class Rprop(RuleOptimizer):
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         size = torch.zeros_like(p)
-        lr = group["lr"]
+        lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         with torch.no_grad():
             if p.is_complex():
                 torch.view_as_real(size).fill_(lr)

@@ -51,7 +51,6 @@ class SGD(RuleOptimizer):
     hyper = table(
         COMMON, momentum=Number(low=0.0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
     )
-    structural = ("momentum", "dampening")
     may_be_missing = frozenset(("maximize", "nesterov"))
 
     def __init__(
@@ -121,6 +120,8 @@ class SGD(RuleOptimizer):
 
     @staticmethod
     def fused(h: dict[str, Any], work: Work) -> bool:
+        if work.tensors[0] and h["momentum"] == 0:
+            return False  # a tensor that is 0 for now; the kernel then wants no buffer
         if not absent(h["dampening"]) or work.params[0].dtype.itemsize < 4:
             return False  # torch's kernel leaves tensors in half precision unchanged (2.7 to 2.13)
         torch._fused_sgd_(

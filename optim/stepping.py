@@ -36,11 +36,10 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
         try:
             call: list[Any] = [args, kwargs]
             with _hooks(self, call), torch.no_grad():
-                before = None if trusted else {p: frozenset(state) for p, state in self.state.items()}
                 args, kwargs = _with_gradients(call[0], call[1])
                 result = step(self, *args, **kwargs)
-                if before is not None:
-                    _refuse_new_state(self, before)
+                if not trusted:
+                    _refuse_new_state(self)
             return result
         finally:
             self._stepping = False
@@ -57,14 +56,14 @@ def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     return args, kwargs
 
 
-def _refuse_new_state(optimizer: Any, before: dict[Any, frozenset[str]]) -> None:
+def _refuse_new_state(optimizer: Any) -> None:
     for p, state in optimizer.state.items():
-        made = set(state) - before.get(p, frozenset())
+        made = set(state) - optimizer._keys.get(p, frozenset()) if isinstance(state, dict) else {p}
         if made:
             names = ", ".join(sorted(map(repr, made)))
             raise RuntimeError(
-                f"{type(optimizer).__name__}.step() made the state {names} for a parameter of shape "
-                f"{tuple(getattr(p, 'shape', ()))}: all state is made in preinitialize(), which must fill in {names}."
+                f"{type(optimizer).__name__} made the state {names}, for a parameter of shape "
+                f"{tuple(getattr(p, 'shape', ()))}, outside preinitialize(): fill in {names} there."
             )
 
 

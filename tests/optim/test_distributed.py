@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
+from tests.optim._distributed.meshes import NO_HYBRID
 from tests.optim._distributed.program import checks
 from tests.optim.problems import differences, ours, parameters, snapshot
 from tests.optim.rows import ROWS
@@ -95,9 +96,22 @@ def test_ddp_equals_a_single_process_on_the_whole_batch(launched, world, check):
     confirm(launched, world, check)
 
 
-@on([2, 4], "sharded", "columns", "hybrid")
+@on([2, 4], "sharded", "columns")
 def test_fully_shard_equals_a_single_process(launched, world, check):
     """Parameters and states are distributed, their sums are those of whole tensors, and no state is made anew."""
+    confirm(launched, world, check)
+
+
+@pytest.mark.skipif(NO_HYBRID != "", reason=NO_HYBRID)
+@on([4], "hybrid")
+def test_fully_shard_over_groups_that_repeat_one_another(launched, world, check):
+    """The same on a mesh of 2 x 2."""
+    confirm(launched, world, check)
+
+
+@on([4], "placed", "tensor_parallel")
+def test_other_placements_equal_a_single_process(launched, world, check):
+    """Split in both directions of a mesh, in strides, repeated or not distributed; with gradients yet to be summed."""
     confirm(launched, world, check)
 
 

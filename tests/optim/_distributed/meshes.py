@@ -31,6 +31,12 @@ from tests.optim._distributed.common import (
 from tests.optim._distributed.training import parameters, sharded
 
 HALF = STEPS // 2
+NO_HYBRID = (
+    "fully_shard of torch 2.7 cannot take the backward pass on a 2-dimensional mesh of CPUs: after the all-reduce it "
+    "asserts that there is an event of a stream (_fsdp_param_group.py, post_backward: all_reduce_event is not None)"
+    if torch.__version__.startswith("2.7.")
+    else ""
+)
 
 
 @functools.cache
