@@ -146,6 +146,8 @@ class Adafactor(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         average, *squares = states
         for i, (x, now) in enumerate(zip(p, g)):
+            if x.numel() == 0:
+                continue
             half = x.dtype.itemsize < 4  # squares of such numbers leave their range
             wide = x.float() if half else x
             one = {name: value[i] if isinstance(value, list) else value for name, value in k.items()}

@@ -46,7 +46,7 @@ class AdamBase(RuleOptimizer):
     hyper = table(
         COMMON, betas=BETAS, eps=Number(low=0.0), amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH
     )
-    structural = ("decoupled_weight_decay",)
+    structural = ("amsgrad", "decoupled_weight_decay")
     may_be_missing = frozenset(("maximize", "correct_bias", "decoupled_weight_decay"))
 
     def __init__(

@@ -37,7 +37,7 @@ def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
             f"{name}: 'state' must be a dict and 'param_groups' a list, as an optimizer's state_dict() returns."
         )
     groups = _groups(optimizer, saved["param_groups"], name)
-    writes = _state(optimizer, saved, name)
+    writes = _state(optimizer, saved, groups, name)
 
     with torch.no_grad():  # nothing is refused from here on
         written: dict[int, Any] = {}
@@ -92,45 +92,52 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
             values["tags"] = as_tags(values["tags"], where)
         for key, value in values.items():
             _check_taken(f"{where}{key}", group.get(key), value)
-        for p in group["params"]:
-            optimizer.check_states({**group, **values}, p, where)
         result.append(values)
     return result
 
 
-def _state(optimizer: Optimizer, saved: Mapping[str, Any], name: str) -> list[tuple[dict[str, Any], str, Any]]:
+def _state(
+    optimizer: Optimizer, saved: Mapping[str, Any], groups: list[dict[str, Any]], name: str
+) -> list[tuple[dict[str, Any], str, Any]]:
     """What to write where."""
     ids = list(chain.from_iterable(group["params"] for group in saved["param_groups"]))
-    owners = [(p, group) for group in optimizer.param_groups for p in group["params"]]
+    owners = [(p, group, new) for group, new in zip(optimizer.param_groups, groups) for p in group["params"]]
     stray = [key for key in saved["state"] if key not in set(ids)]
     if stray:
         raise ValueError(f"{name}: the state dict has state for {stray[0]!r}, which none of its groups contains.")
     initial: dict[Tensor, dict[str, Any]] = {}
     writes = []
-    for i, (key, (p, group)) in enumerate(zip(ids, owners)):
+    for i, (key, (p, group, new)) in enumerate(zip(ids, owners)):
         mine = optimizer.state[p]
         given = saved["state"].get(key)
         if given is not None and not isinstance(given, Mapping):
             raise ValueError(f"{name}: the state of parameter {i} is {given!r}; it must be a dict of names and values.")
-        if not given:  # torch makes no state for a parameter that never had a gradient
+        where = f"{name}: state of parameter {i}, of shape {tuple(p.shape)}: "
+        values = {**group, **new}
+        needed = optimizer.needed_states(values, p)
+        if given:
+            given = optimizer.adapt_state(dict(given), p, group)
+            lacking, extra = set(mine) - set(given), set(given) - set(mine)
+        else:  # torch makes no state for a parameter that never had a gradient
             initial = initial or (optimizer.fresh_state() if mine else {})
             given = initial.get(p, {})
-        else:
-            given = optimizer.adapt_state(dict(given), p, group)
-        where = f"{name}: state of parameter {i}, of shape {tuple(p.shape)}: "
-        if set(given) != set(mine):
-            lacking, extra = sorted(set(mine) - set(given)), sorted(set(given) - set(mine))
-            differences = [
-                f"{word} {', '.join(map(repr, keys))}"
-                for word, keys in (("it lacks", lacking), ("this optimizer keeps no", extra))
-                if keys
-            ]
+            lacking, extra = set(mine) - (set(mine) if needed is None else needed), set()
+        extra |= (needed or set()) - set(mine)
+        if lacking or extra:
+            parts = [("it lacks", lacking), ("this optimizer keeps no", extra)]
+            text = " and ".join(f"{words} {', '.join(map(repr, sorted(keys)))}" for words, keys in parts if keys)
             raise ValueError(
-                f"{where}{' and '.join(differences)}; load it into an optimizer built as the saved one was."
+                f"{where}{text}{_switched(group, new)}; load it into an optimizer built as the saved one was."
             )
         for entry, value in given.items():
             writes.append((mine, entry, _fitting(value, mine[entry], f"{where}{entry}: ")))
     return writes
+
+
+def _switched(group: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """The values that are off on one side alone, for a message."""
+    keys = [key for key in new if key in group and (group[key] in (None, 0)) != (new[key] in (None, 0))]
+    return "".join(f" ({key}={new[key]!r} in the dict, {key}={group[key]!r} here)" for key in keys if key != "lr")
 
 
 def _fitting(value: Any, mine: Any, where: str) -> Any:

@@ -207,8 +207,9 @@ def _trace(work: Work) -> None:
 
     def stored(x: Any) -> Tensor:
         number = x if isinstance(x, Tensor) else torch.full((), x, dtype=wide, device=work.params[0].device)
-        rounded: Tensor = number.to(work.scalars[STEP][0].dtype).to(wide)
-        return rounded
+        # The choice keeps inductor from taking the two conversions for none (torch 2.7).
+        count = torch.cat(work.scalars[STEP])
+        return torch.where(count > 0, number.to(count.dtype), 0.0).to(wide)
 
     h = {name: _widened(value, wide) for name, value in work.h.items()}
     reads = [name for name in work.rule.reads if name in work.scalars]

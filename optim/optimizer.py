@@ -103,7 +103,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         KNOWN.update(cls.hyper)
-        if not getattr(cls.step, "hooked", False) and not getattr(cls.step, "__isabstractmethod__", False):
+        if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
     @abstractmethod
@@ -179,8 +179,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
 
-    def check_states(self, group: Mapping[str, Any], p: Tensor, where: str) -> None:
-        """Raise `ValueError` where a group's values need a state that parameter `p` does not have; for subclasses."""
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
+        """The names of the states that parameter `p` needs with a group's values; None where a subclass does not say."""
+        return None
 
     def check_parameter(self, p: Tensor, where: str) -> None:
         """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""
@@ -205,7 +206,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             raise RuntimeError(
                 f"{type(self).__name__} keeps no 'step' for this parameter: construct it with enable_global_step=True."
             )
-        count.add_(1)
+        count.view(1).add_(1)  # of a 0-dim float64 tensor itself, a graph on the CPU would drop it
         return count
 
     def visit_state(self, fn: Callable[[Any], Any]) -> None:

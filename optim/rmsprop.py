@@ -50,6 +50,7 @@ class RMSprop(RuleOptimizer):
         momentum=Number(low=0.0, zero_is_off=True),
         centered=SWITCH,
     )
+    structural = ("centered",)
     may_be_missing = frozenset(("maximize",))
     reads = ()
 

@@ -139,8 +139,10 @@ class RuleOptimizer(Optimizer):
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
             for alike in together(live, self.by_rank):
-                self.check_states(group, alike[0], type(self).__name__ + ": ")
                 states = [self.state[p] for p in alike]
+                for name in (*scalars, *self.tensor_states(group, alike[0])):
+                    if name is not None and name not in states[0]:
+                        self._refuse(group, name)
                 names = self.tensor_states(group, alike[0])
                 work = Work(
                     type(self),
@@ -153,16 +155,15 @@ class RuleOptimizer(Optimizer):
                 works.append(plain(work))
         return works
 
-    def check_states(self, group: Mapping[str, Any], p: Tensor, where: str) -> None:
-        """Raise `ValueError` where a value of the group needs a state that the parameter was not given."""
-        needed = (*self._scalar_names(group), *self.tensor_states(group, p))
-        for name in needed:
-            if name is not None and name not in self.state[p]:
-                values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))
-                raise ValueError(
-                    f"{where}with {values} the state {name!r} is needed, which was not asked for at construction; "
-                    "construct with these values, or with a tensor where one is 0 now and changes later."
-                )
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
+        return {name for name in (*self._scalar_names(group), *self.tensor_states(group, p)) if name is not None}
+
+    def _refuse(self, group: Mapping[str, Any], name: str) -> None:
+        values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))
+        raise ValueError(
+            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at construction; "
+            "construct with these values, or with a tensor where one is 0 now and changes later."
+        )
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)

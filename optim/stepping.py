@@ -25,6 +25,8 @@ def makes_no_state(step: Step) -> Step:
 
 def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
     """`step` without gradients (its closure has them), between torch's hooks, refusing state that it made."""
+    if getattr(step, "hooked", False):  # inherited: a class of its own gets a wrapper of its own
+        step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
     trusted = getattr(step, "makes_no_state", False)
 
     @functools.wraps(step)
@@ -44,6 +46,8 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             self._stepping = False
 
+    # Dynamo counts recompilations by code object: one class must not use up the limit of another.
+    wrapper.__code__ = wrapper.__code__.replace()
     wrapper.hooked = True  # type: ignore[attr-defined]  # what torch looks for
     return wrapper
 

@@ -45,7 +45,8 @@ def both_go_on(pair, first=3, last=5):
 
 def test_parameters_get_other_memory(pair):
     for p in flat(pair[0]):
-        p.data = p.data.clone(memory_format=torch.preserve_format)
+        if p.is_contiguous():  # another order in memory may mean another kernel, which rounds otherwise
+            p.data = p.data.clone()
     both_go_on(pair)
 
 

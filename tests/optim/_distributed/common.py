@@ -206,5 +206,5 @@ class Report:
 def start() -> int:
     """Join the others. Returns how many processes there are."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     return dist.get_world_size()

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from tests.optim._distributed import checkpoints, experts, meshes, training
-from tests.optim._distributed.common import CASES, COMPILED, FIFTEEN, SAVING, WHOLE_TENSOR, Report, start
+from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR, Report, start
 
 Check = tuple[str, str, Callable[..., None]]
 
@@ -23,14 +23,14 @@ def checks(world: int) -> Iterator[Check]:
     """Kind, case, and the function that checks it, in the order in which they run."""
     if world > 1:
         yield from (("ddp", case, training.ddp) for case in FIFTEEN)
-        yield from (("sharded", case, training.sharded) for case in CASES if world == 2 or case not in COMPILED)
+        yield from (("sharded", case, training.sharded) for case in (CASES if world == 2 else FIFTEEN))
         for way in [meshes.columns] if world == 2 else [meshes.placed, meshes.hybrid, meshes.tensor_parallel]:
             yield from ((way.__name__, case, way) for case in ("AdamW", *WHOLE_TENSOR))
         yield "empty", "Network", training.some_ranks_are_empty
     yield from (("initialised", case, checkpoints.initialised_by_dcp) for case in FIFTEEN)
     if world == 2:
         yield from (("save", case, checkpoints.save) for case in SAVING)
-    yield from (("load", case, checkpoints.load) for case in SAVING if world < 4 or case not in COMPILED)
+    yield from (("load", case, checkpoints.load) for case in (SAVING if world < 4 else FIFTEEN))
     for form in ("flattened", "full"):
         load = partial(checkpoints.load, form=form, saved=(5,), steps=1)
         yield from ((form, case, load) for case in checkpoints.OTHER_FORMS)
