@@ -180,7 +180,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
-        """The names of the states that parameter `p` needs with a group's values; None where a subclass does not say."""
+        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
         return None
 
     def check_parameter(self, p: Tensor, where: str) -> None:

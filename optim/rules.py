@@ -161,8 +161,8 @@ class RuleOptimizer(Optimizer):
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))
         raise ValueError(
-            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at construction; "
-            "construct with these values, or with a tensor where one is 0 now and changes later."
+            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
+            "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
             self._stepping = False
 
     # Dynamo counts recompilations by code object: one class must not use up the limit of another.
-    wrapper.__code__ = wrapper.__code__.replace()
+    wrapper.__code__ = wrapper.__code__.replace()  # type: ignore[attr-defined]  # it is a function
     wrapper.hooked = True  # type: ignore[attr-defined]  # what torch looks for
     return wrapper
 
