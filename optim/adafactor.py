@@ -20,8 +20,8 @@ class Adafactor(RuleOptimizer):
     """Adafactor (https://arxiv.org/abs/1804.04235), whose second moment of a matrix is a row and a column.
 
     The formula is that of Hugging Face's class and of fairseq, not torch's. The state of a parameter is `step`,
-    `exp_avg_sq_row`
-    and `exp_avg_sq_col` (below 2 dimensions `exp_avg_sq`), and `exp_avg` with `beta1`; in float32 at least.
+    `exp_avg_sq_row` and `exp_avg_sq_col` (below 2 dimensions `exp_avg_sq`), and `exp_avg` with `beta1`; in float32 at
+    least.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -46,8 +46,7 @@ class Adafactor(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither
-            is; there
-            is `warmup_init` without `relative_step`.
+            is; there is `warmup_init` without `relative_step`.
     """
 
     hyper = table(

@@ -2,8 +2,7 @@
 
 On the CPU, eager: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
 otherwise the rule, on pieces of the tensors that fit the cache. Anywhere else, and in a graph, they stay tensors,
-nothing
-is read, and the rule runs over all tensors at once.
+nothing is read, and the rule runs over all tensors at once.
 """
 
 from __future__ import annotations

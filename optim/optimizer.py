@@ -25,8 +25,7 @@ def counter(p: Tensor, value: Any = 0.0) -> Tensor:
     """A number for each parameter, as torch's optimizers keep their step counts: 0-dim, on the device of the parameter.
 
     It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily
-    traced
-    device would take a scalar that is made there for a constant.
+    traced device would take a scalar that is made there for a constant.
     """
     dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
     if p.is_meta:
@@ -69,8 +68,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     Args:
         params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (a name or several)
-            become
-            a set.
+            become a set.
         defaults: the hyperparameters of groups that do not set them.
         enable_global_step: give each parameter the state `step`, a count for `increment_global_step`.
 
@@ -278,7 +276,6 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
         Raises:
             ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
-                breaks
-                its rule; the message says which, and nothing has been changed.
+                breaks its rule; the message says which, and nothing has been changed.
         """
         checkpoint.load(self, state_dict)

@@ -57,8 +57,7 @@ class RuleOptimizer(Optimizer):
         already.
 
         They are Python numbers, or tensors with one element for each parameter. A new value of a scalar state is put
-        into
-        `s`; `stored` rounds a number as the state will.
+        into `s`; `stored` rounds a number as the state will.
         """
         raise NotImplementedError
 

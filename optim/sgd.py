@@ -22,8 +22,7 @@ class SGD(RuleOptimizer):
     (https://proceedings.mlr.press/v28/sutskever13.html).
 
     The state of a parameter is `momentum_buffer` if there is momentum, and `step` if it is dampened too: the first
-    gradient
-    enters the buffer undampened, as in torch.
+    gradient enters the buffer undampened, as in torch.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
