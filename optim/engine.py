@@ -167,12 +167,13 @@ def pieces(columns: list[Tensors], size: int = PIECE) -> Iterator[list[Tensors]]
         yield batch
 
 
-def jobs(columns: list[Tensors]) -> list[list[list[Tensors]]]:
+def jobs(columns: list[Tensors], spread: Any = None) -> list[list[list[Tensors]]]:
     """For rules that need a whole tensor: the parts of each large tensor, and small tensors together as a single part.
 
-    In a graph, on an accelerator, and where a tensor is not contiguous, everything is one part.
+    In a graph, on an accelerator, where a tensor is not contiguous, and where tensors are distributed (all ranks must sum
+    up the same), everything is one part.
     """
-    if not columns[0][0].is_cpu:
+    if spread is not None or not columns[0][0].is_cpu:
         return [[columns]]
     if torch.compiler.is_compiling() or not all(all(map(Tensor.is_contiguous, column)) for column in columns):
         return [[columns]]

@@ -80,7 +80,7 @@ class Lamb(RuleOptimizer):
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        for job in jobs([p, g, *states]):
+        for job in jobs([p, g, *states], k["spread"]):
             # A large tensor is gone through in pieces, a second time once the length of the whole direction is known.
             direction: Tensors = []
             weights, lengths = [], []
