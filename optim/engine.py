@@ -170,8 +170,8 @@ def pieces(columns: list[Tensors], size: int = PIECE) -> Iterator[list[Tensors]]
 def jobs(columns: list[Tensors], spread: Any = None) -> list[list[list[Tensors]]]:
     """For rules that need a whole tensor: the parts of each large tensor, and small tensors together as a single part.
 
-    In a graph, on an accelerator, where a tensor is not contiguous, and where tensors are distributed (all ranks must sum
-    up the same), everything is one part.
+    In a graph, on an accelerator, where a tensor is not contiguous, and where tensors are distributed (all ranks must
+    sum up the same), everything is one part.
     """
     if spread is not None or not columns[0][0].is_cpu:
         return [[columns]]
