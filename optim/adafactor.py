@@ -13,7 +13,7 @@ from .hyper import SWITCH, Number, Several, table
 from .lists import Tensors, off
 from .optimizer import State, counter
 from .rules import RuleOptimizer
-from .sharding import distribution, summed
+from .sharding import total, zeros_without
 
 
 class Adafactor(RuleOptimizer):
@@ -62,7 +62,6 @@ class Adafactor(RuleOptimizer):
     )
     structural = ("relative_step",)
     elementwise = False
-    local = False
     by_rank = True
     reduced = ("exp_avg_sq_row", "exp_avg_sq_col")
 
@@ -117,8 +116,8 @@ class Adafactor(RuleOptimizer):
         state: State = {STEP: counter(p)}
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         if p.dim() >= 2:
-            state["exp_avg_sq_row"] = torch.zeros_like(summed(p.detach().sum(-1)), dtype=dtype)
-            state["exp_avg_sq_col"] = torch.zeros_like(summed(p.detach().sum(-2)), dtype=dtype)
+            state["exp_avg_sq_row"] = zeros_without(p, p.dim() - 1, dtype)
+            state["exp_avg_sq_col"] = zeros_without(p, p.dim() - 2, dtype)
         else:
             state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype)
         if group["beta1"] is not None:
@@ -145,20 +144,24 @@ class Adafactor(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         average, *squares = states
         for i, (x, now) in enumerate(zip(p, g)):
-            if x.numel() == 0:
+            if x.numel() == 0 and k["spread"] is None:  # a rank without a part of it still takes part in the sums
                 continue
             half = x.dtype.itemsize < 4  # squares of such numbers leave their range
             wide = x.float() if half else x
             one = {name: value[i] if isinstance(value, list) else value for name, value in k.items()}
             parts = [square[i] for square in squares]
-            _update(h, one, wide, now.float() if half else now, average[i] if average else None, parts)
+            shape = k["spread"][2][i][0] if k["spread"] else x.shape
+            _update(h, one, wide, now.float() if half else now, average[i] if average else None, parts, shape)
             if half:
                 x.copy_(wide)
 
 
-def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor | None, squares: Tensors) -> None:
+def _update(
+    h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor | None, squares: Tensors, shape: Any
+) -> None:
     """Go through a large tensor by blocks of rows that fit the cache: for averages, length and step."""
     blocks = _blocks(p, g)
+    spread, last, numel = k["spread"], len(shape) - 1, shape.numel()
     columns: Any = 0.0
     rows, lengths = [], []
     for block in blocks:
@@ -168,24 +171,24 @@ def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor
         if len(squares) == 1:
             _average(_part(squares[0], block), square, k["enter"])
         else:
-            rows.append(summed(square.mean(-1)))
-            columns = columns + summed(square.sum(-2)) if block is not ... else summed(square.mean(-2))
+            rows.append(_mean(square, -1, spread, last, shape))
+            columns = columns + square.sum(-2)
     if len(squares) == 1:
         left, right = None, squares[0].rsqrt()
     else:
         row, column = squares
         _average(row, rows[0] if len(rows) == 1 else torch.cat(rows), k["enter"])
-        _average(column, columns if blocks == [...] else columns / p.shape[-2], k["enter"])
-        left = (row / summed(row.mean(-1, keepdim=True))).rsqrt_().unsqueeze(-1)
+        _average(column, total(columns, spread, (last - 1,)) / max(shape[-2], 1), k["enter"])
+        left = (row / _mean(row, -1, spread, last - 1, shape, True)).rsqrt_().unsqueeze(-1)
         right = column.rsqrt().unsqueeze(-2)
 
     rate = k["rate"]
     if h["scale_parameter"]:
-        rate = rate * _root_mean_square(lengths, p).clamp_(min=k["least"])
+        rate = rate * _root_mean_square(lengths, numel, spread).clamp_(min=k["least"])
     direction = _direction(g, left, right, blocks[0])
     lengths = [torch.linalg.vector_norm(direction)]
     lengths += [torch.linalg.vector_norm(_direction(g, left, right, block)) for block in blocks[1:]]
-    scale = rate / _root_mean_square(lengths, p, k["threshold"]).clamp_(min=1.0)
+    scale = rate / _root_mean_square(lengths, numel, spread, k["threshold"]).clamp_(min=1.0)
     for block in blocks:
         step = (direction if block is blocks[0] else _direction(g, left, right, block)).mul_(scale)
         if average is not None:
@@ -199,7 +202,7 @@ def _update(h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor
 
 def _blocks(p: Tensor, g: Tensor) -> list[Any]:
     """Slices of the first dimension; all of it in a graph, and of small or many-dimensional tensors."""
-    split = p.dim() in (1, 2) and p.numel() > PIECE and distribution(p) is None and p.is_cpu
+    split = p.dim() in (1, 2) and p.numel() > PIECE and p.is_cpu
     if torch.compiler.is_compiling() or not split:
         return [...]
     rows = max(1, PIECE // (p.shape[1] if p.dim() == 2 else 1))
@@ -223,7 +226,16 @@ def _average(mean: Tensor, x: Tensor, enter: Any) -> None:
         mean.lerp_(x, enter)
 
 
-def _root_mean_square(lengths: Tensors, p: Tensor, unit: Any = 1.0) -> Tensor:
+def _mean(x: Tensor, dim: int, spread: Any, at: int, shape: Any, keepdim: bool = False) -> Tensor:
+    if spread is None:
+        return x.mean(dim, keepdim=keepdim)
+    mean: Tensor = total(x.sum(dim, keepdim=keepdim), spread, (at,)) / max(shape[at], 1)
+    return mean
+
+
+def _root_mean_square(lengths: Tensors, numel: int, spread: Any, unit: Any = 1.0) -> Tensor:
     whole = lengths[0] if len(lengths) == 1 else torch.linalg.vector_norm(torch.stack(lengths))
-    root: Tensor = summed(whole) / (max(p.numel(), 1) ** 0.5 * unit)
+    if spread is not None:
+        whole = total(whole.square(), spread).sqrt()
+    root: Tensor = whole / (max(numel, 1) ** 0.5 * unit)
     return root

@@ -119,7 +119,9 @@ def _state(
             given = optimizer.adapt_state(dict(given), p, group)
             lacking, extra = set(mine) - set(given), set(given) - set(mine)
         else:  # torch makes no state for a parameter that never had a gradient
-            initial = initial or (optimizer.fresh_state() if mine else {})
+            if mine and not initial:
+                merged = [{**old, **value} for old, value in zip(optimizer.param_groups, groups)]
+                initial = optimizer.fresh_state(merged)
             given = initial.get(p, {})
             lacking, extra = set(mine) - (set(mine) if needed is None else needed), set()
         extra |= (needed or set()) - set(mine)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .lists import Tensors
-from .sharding import distribution, local, total
+from .sharding import Spread, distribution, local, total
 
 STEP = "step"
 ONE = torch.ones((), dtype=torch.float32, device="cpu")
@@ -43,12 +43,15 @@ def changed(work: Work, columns: list[Tensors], scalars: dict[str, Tensors], spr
 def plain(work: Work) -> Work:
     """The tensors that the rule computes with: real views of complex ones, and the local parts of distributed ones."""
     columns = [work.params, work.grads, *work.tensors]
-    first, spread = work.params[0], None
-    if work.rule.local and (spread := distribution(first)):
-        columns = [[local(x, p) for x, p in zip(column, work.params)] for column in columns]
+    first, spread = work.params[0], distribution(work.params[0])
+    whole: Spread | None = None
+    if spread:
+        columns[1] = [local(x, p) for x, p in zip(work.grads, work.params)]
+        columns = [[local(x, x) for x in column] for column in columns]
+        whole = (*spread, [(p.shape, p.stride()) for p in work.params])
     if first.is_complex():
         columns = [[torch.view_as_real(x) for x in column] for column in columns]
-    return changed(work, columns, work.scalars, spread)
+    return changed(work, columns, work.scalars, whole)
 
 
 def together(params: Tensors, by_rank: bool) -> list[Tensors]:
@@ -124,7 +127,8 @@ def _chosen(work: Work, indices: list[int]) -> Work:
         return [column[i] for i in indices] if column else []
 
     columns = [pick(column) for column in (work.params, work.grads, *work.tensors)]
-    return changed(work, columns, {name: pick(column) for name, column in work.scalars.items()}, work.spread)
+    spread = work.spread and (*work.spread[:2], pick(work.spread[2]))
+    return changed(work, columns, {name: pick(column) for name, column in work.scalars.items()}, spread)
 
 
 def _run(h: dict[str, Any], s: dict[str, Any], work: Work, contiguous: bool) -> None:

@@ -13,7 +13,7 @@ from .engine import Factors
 from .hyper import FRACTION, SWITCH, Choice, Number, Several, table
 from .lists import Tensors, add, add_, lerp, lerp_, mul_, off
 from .rules import RuleOptimizer
-from .sharding import like, whole
+from .sharding import joined, like, local, whole
 
 
 class Muon(RuleOptimizer):
@@ -117,12 +117,13 @@ class Muon(RuleOptimizer):
         directions = buffer
         if h["nesterov"]:
             directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
-        for x, direction in zip(p, directions):
-            rate = k["lr"] * _adjustment(x, h["adjust_lr_fn"])
+        for i, (x, here) in enumerate(zip(p, directions)):
+            direction = joined(here, k["spread"], i)
+            rate = k["lr"] * _adjustment(direction, h["adjust_lr_fn"])
             if not off(k["weight_decay"]):
                 mul_([x], 1 - (rate if cerebras else k["lr"]) * k["weight_decay"])
             step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"]).to(x.dtype)
-            add_([x], [step], -rate)
+            add_([x], [local(step, step)], -rate)
 
 
 def _adjustment(x: Tensor, form: str | None) -> float:

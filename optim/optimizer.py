@@ -131,11 +131,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
         finally:
             self.param_groups = everything
 
-    def fresh_state(self) -> dict[Tensor, State]:
-        """The state that `preinitialize()` makes, as new tensors; the optimizer's own state is left alone."""
+    def fresh_state(self, groups: list[dict[str, Any]] | None = None) -> dict[Tensor, State]:
+        """What `preinitialize()` makes (of groups with other values), as new tensors; the own state is left alone."""
         kept, self.state = self.state, defaultdict(dict)
         try:
-            self._fill(self.param_groups)
+            self._fill(self.param_groups if groups is None else groups)
             return dict(self.state)
         finally:
             self.state = kept

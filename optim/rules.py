@@ -22,7 +22,6 @@ class RuleOptimizer(Optimizer):
     """An optimizer that is an update rule; a subclass says which state there is, and the rule."""
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
-    local: ClassVar[bool] = True  # of distributed tensors, the rule takes the local parts
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
     reduced: ClassVar[tuple[str, ...]] = ()  # states of `update` that have not the shape of the parameter
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `numbers` needs

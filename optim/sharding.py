@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+Spread = tuple[Any, Any, list[tuple[Any, Any]]]  # mesh, placements, and the shape and strides of each whole tensor
 DISTRIBUTED: tuple[type, ...] = ()  # the class DTensor, once there is one
 
 
@@ -36,16 +38,6 @@ def local(x: Any, p: Any) -> Tensor:
     return x.to_local()  # type: ignore[no-any-return]  # DTensor's methods are untyped
 
 
-def summed(x: Any) -> Tensor:
-    """`x`, with a pending sum over the ranks carried out."""
-    if distribution(x) is None or not any(placement.is_partial() for placement in x.placements):
-        return x  # type: ignore[no-any-return]  # then it is a tensor
-    from torch.distributed.tensor import Replicate
-
-    placements = [Replicate() if placement.is_partial() else placement for placement in x.placements]
-    return x.redistribute(placements=placements)  # type: ignore[no-any-return]  # DTensor's methods are untyped
-
-
 def whole(x: Any) -> Tensor:
     """All of `x`, on every rank."""
     return x if distribution(x) is None else x.full_tensor()  # type: ignore[no-any-return]  # as above
@@ -63,10 +55,66 @@ def like(x: Tensor, other: Any) -> Tensor:
     return everywhere.redistribute(mesh, placements)
 
 
-def total(x: Tensor, spread: tuple[Any, Any]) -> Tensor:
-    """The sum over the ranks that hold different parts, of a number for each tensor."""
+def total(x: Tensor, spread: Spread | None, dims: Any = None) -> Tensor:
+    """The sum over the ranks that hold different parts: parts of these dimensions, or of any."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    mesh, placements = spread
-    pending = [Partial() if placement.is_shard() else Replicate() for placement in placements]
+    if spread is None:
+        return x
+    mesh, placements = spread[:2]
+    pending = [
+        Replicate() if dim is None or (dims is not None and dim not in dims) else Partial()
+        for dim in map(split, placements)
+    ]
+    if all(placement.is_replicate() for placement in pending):
+        return x
     return DTensor.from_local(x, mesh, pending, run_check=False).full_tensor()
+
+
+def split(placement: Any) -> int | None:
+    """The dimension that is split. (A strided shard of torch 2.13 does not call itself a shard.)"""
+    return None if placement.is_replicate() else placement.dim
+
+
+def joined(x: Tensor, spread: Spread | None, i: int) -> Tensor:
+    """The distributed tensor with the local part `x`, for the `i`-th parameter of a piece of work."""
+    if spread is None:
+        return x
+    from torch.distributed.tensor import DTensor
+
+    mesh, placements, shapes = spread
+    shape, stride = shapes[i]
+    return DTensor.from_local(x, mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def zeros_without(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
+    """Zeros of the shape of `p` without the dimension `dim` (counted from 0), split among the ranks as `p` is.
+
+    torch 2.7 forgets that shards are strided when it sums over another dimension.
+    """
+    here = torch.zeros_like(local(p.detach(), p).sum(dim), dtype=dtype)
+    spread = distribution(p)
+    if spread is None:
+        return here
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh, placements = spread
+    kept = []
+    for placement in placements:
+        at = split(placement)
+        if at is None or at == dim:
+            kept.append(Replicate())
+        else:
+            kept.append(placement if at < dim else moved(placement))
+    shape = (*p.shape[:dim], *p.shape[dim + 1 :])
+    stride = torch.empty(shape, device="meta").stride()
+    return DTensor.from_local(here, mesh, kept, run_check=False, shape=torch.Size(shape), stride=stride)
+
+
+def moved(placement: Any) -> Any:
+    """The same for the dimension before."""
+    from torch.distributed.tensor import Shard
+
+    if type(placement) is Shard:
+        return Shard(placement.dim - 1)
+    return type(placement)(placement.dim - 1, split_factor=placement.split_factor)
