@@ -166,7 +166,7 @@ def main() -> None:
         for which in options.sets:
             try:
                 notes += measure(name, which, options, per_second)
-            except Exception as error:
+            except Exception as error:  # one that fails is said so; the others are still measured
                 print(f"{name:10s}{which:12s}  FAILED: {type(error).__name__}: {str(error)[:200]}", flush=True)
     print("\n".join(notes))
 

@@ -124,7 +124,7 @@ def without_switches(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value.cpu() if isinstance(value, Tensor) and key != "params" else value for key, value in off.items()}
 
 
-class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's is untyped
     """Lets a step on the meta device read tensors, although they have no values there."""
 
     READS = (
@@ -134,7 +134,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     )
 
     def __init__(self, answer: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
         self.answer = answer
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

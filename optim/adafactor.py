@@ -160,7 +160,7 @@ def _update(
     h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor | None, squares: Tensors, shape: Any
 ) -> None:
     """Go through a large tensor by blocks of rows that fit the cache: for averages, length and step."""
-    blocks = _blocks(p, g)
+    blocks = _blocks(p)
     spread, last, numel = k["spread"], len(shape) - 1, shape.numel()
     columns: Any = 0.0
     rows, lengths = [], []
@@ -200,7 +200,7 @@ def _update(
         x.sub_(step)
 
 
-def _blocks(p: Tensor, g: Tensor) -> list[Any]:
+def _blocks(p: Tensor) -> list[Any]:
     """Slices of the first dimension; all of it in a graph, and of small or many-dimensional tensors."""
     split = p.dim() in (1, 2) and p.numel() > PIECE and p.is_cpu
     if torch.compiler.is_compiling() or not split:

@@ -2,8 +2,7 @@
 
 A factor `c` is a Python number, a 0-dim tensor, or a list of 0-dim tensors, one for each tensor of the list. Eager
 calls become torch's multi-tensor kernels. In a graph for the CPU the loop is unrolled instead, since inductor there
-keeps the results of multi-tensor operations in memory and fuses those of single ones: 21 ms against 67 for an AdamW
-of 16.8 M elements (torch 2.13).
+keeps the results of multi-tensor operations in memory and fuses those of single ones.
 """
 
 from __future__ import annotations

@@ -138,10 +138,10 @@ class RuleOptimizer(Optimizer):
             scalars = self._scalar_names(group)
             for alike in together(live, self.by_rank):
                 states = [self.state[p] for p in alike]
-                for name in (*scalars, *self.tensor_states(group, alike[0])):
+                names = self.tensor_states(group, alike[0])
+                for name in (*scalars, *names):
                     if name is not None and name not in states[0]:
                         self._refuse(group, name)
-                names = self.tensor_states(group, alike[0])
                 work = Work(
                     type(self),
                     h,

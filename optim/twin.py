@@ -132,7 +132,7 @@ def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_stat
             memo[id(parameter)] = convert(parameter).requires_grad_(trainable(parameter) and not differentiable)
     try:
         vars(clone).update(copy.deepcopy(members, memo))
-    except Exception as error:
+    except Exception as error:  # a stranger's code may raise anything
         raise Refused(f"it cannot be copied ({summary(error)})") from error
     return clone
 
@@ -196,7 +196,7 @@ def step(optimizer: torch.optim.Optimizer, grads: Iterable[Tensor | None], draw:
     with undisturbed((parameter.device for parameter in parameters(optimizer)), draw), torch.enable_grad():
         try:
             optimizer.step()
-        except Exception as error:
+        except Exception as error:  # a stranger's code may raise anything
             raise Refused(f"its step fails ({summary(error)})") from error
 
 

@@ -193,7 +193,7 @@ class Report:
         error = ""
         try:
             call()
-        except Exception:
+        except Exception:  # reported for this rank, and the check fails on all
             error = f"{name}, rank {dist.get_rank()}: {traceback.format_exc()}"
             print(error, file=sys.stderr, flush=True)
         errors: list[Any] = [None] * dist.get_world_size()
