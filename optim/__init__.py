@@ -7,6 +7,7 @@
 {'step': (), 'exp_avg': (3,), 'exp_avg_sq': (3,)}
 """
 
+from . import lr_scheduler, scheduler, weight_decay_scheduler
 from .accounting import state_bytes
 from .adadelta import Adadelta
 from .adafactor import Adafactor
@@ -43,6 +44,9 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "lr_scheduler",
     "preinitialize",
+    "scheduler",
     "state_bytes",
+    "weight_decay_scheduler",
 ]

@@ -181,6 +181,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
         return None
 
+    def hold_tensor(self, group: dict[str, Any], name: str) -> None:
+        """Turn a group's hyperparameter from a number into a 0-dim tensor, which a schedule then updates in place.
+
+        Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters.
+        """
+        if name in self.hyper and group["params"]:
+            group[name] = self.hyper[name].tensors(group[name], group["params"][0].device)
+
     def check_parameter(self, p: Tensor, where: str) -> None:
         """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""
         if not (p.is_floating_point() or p.is_complex()):

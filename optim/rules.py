@@ -118,9 +118,8 @@ class RuleOptimizer(Optimizer):
 
     def _hold_tensors(self) -> None:
         for group in self.param_groups:
-            if group["params"]:
-                for name, rule in self.hyper.items():
-                    group[name] = rule.tensors(group[name], group["params"][0].device)
+            for name in self.hyper:
+                self.hold_tensor(group, name)
 
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""

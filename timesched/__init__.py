@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from timesched.binding import compile_composer_scheduler as compile_composer_scheduler
     from timesched.clock import Clock as Clock
     from timesched.composition import ProductScheduler as ProductScheduler
+    from timesched.composition import SequenceScheduler as SequenceScheduler
     from timesched.horizon import Horizon as Horizon
     from timesched.horizon import State as State
     from timesched.schedule import ComposerScheduler as ComposerScheduler
@@ -39,7 +40,7 @@ _HOMES = {
     "horizon": ("Horizon", "State"),
     "clock": ("Clock",),
     "schedule": ("ComposerScheduler", "Schedule"),
-    "composition": ("ProductScheduler",),
+    "composition": ("ProductScheduler", "SequenceScheduler"),
     "binding": ("Bound", "BoundLR", "bind", "compile_composer_scheduler"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,6 +1,7 @@
 """Binding: writing a schedule's multiplier into the parameter groups of an optimizer.
 
-One implementation for every key of a group; with slots.py the only place that selects groups by tag or writes to them.
+One implementation for every key of a group; with targets.py and slots.py the only place that selects groups by tag or
+writes to them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,11 +19,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
 from timesched.schedule import Schedule
-from timesched.slots import Slot, known_tags, select
+from timesched.slots import Slot
+from timesched.targets import Target, targets_of
 from timesched.units import exact
-
-_bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
-
 
 class Bound:
     """A schedule bound to one number of an optimizer's parameter groups.
@@ -32,87 +30,41 @@ class Bound:
     patched onto the optimizer, so its `step` may be compiled, before or after. `state_dict()` is small and plain.
     """
 
-    def __init__(
-        self,
-        multiplier: Callable[[], float],
-        optimizer: Optimizer,
-        key: str | tuple[str, int] = "lr",
-        tags: Any = None,
-    ) -> None:
-        self.optimizer = optimizer
-        self.tags = tags
+    def __init__(self, multiplier: Callable[[], float], target: Target) -> None:
+        self.optimizer = target.optimizer
+        self.tags = target.tags
         self.last_epoch = 0
-        self._slot = Slot(key)
+        self._target = target
         self._multiplier = multiplier
         self._clock: Clock | None = None  # a clock that reports its own loads
-        self._plain = self._slot.index is None
-        self._indices: list[int] = []
         self._bases: list[float] = []
-        self._seen = 0
         factor = multiplier()  # before anything is changed: it may raise
-        self._take_groups()
+        target.take(self._accept)
+        target.register()
         self._put(factor)
 
     @property
     def key(self) -> str:
         """What is written: `'lr'`, `'betas[0]'`."""
-        return self._slot.name
+        return self._target.name
 
-    def _take_groups(self) -> None:
-        """Select the groups not seen so far, and note the initial value of each."""
+    def _accept(self, indices: list[int], values: list[Any]) -> None:
+        """Note the initial value of each group."""
         groups = self.optimizer.param_groups
-        first = "initial_" + self._slot.name
-        chosen = select(groups, self.tags)
-        if not chosen:
-            raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
-        self._refuse_taken(chosen)
-        chosen = [i for i in chosen if i >= self._seen]
-        values = [self._slot.read(groups[i], f"Parameter group {i}") for i in chosen]
-        bases = [float(groups[i].get(first, value)) for i, value in zip(chosen, values)]
-        for i, value in zip(chosen, values):
-            for j, group in enumerate(groups):
-                if (
-                    isinstance(value, Tensor)
-                    and group.get(self._slot.key) is value
-                    and j not in (*self._indices, *chosen)
-                ):
-                    raise ValueError(
-                        f"Parameter groups {i} and {j} share one tensor as {self._slot.name!r}, and only the first is "
-                        f"to be scheduled: give each group a tensor of its own."
-                    )
-        for i, value in zip(chosen, values):
+        first = "initial_" + self.key
+        bases = [float(groups[i].get(first, value)) for i, value in zip(indices, values)]
+        for i, value in zip(indices, values):
             groups[i].setdefault(first, value.clone() if isinstance(value, Tensor) else value)
-        self._indices += chosen
         self._bases += bases
-        self._seen = len(groups)
-
-    def _refuse_taken(self, chosen: list[int]) -> None:
-        for ref in _bound.get(self.optimizer, []):
-            other = ref()
-            if other is None or other is self or other.key != self.key:
-                continue
-            both = set(chosen).intersection(other._indices)
-            if both:
-                raise ValueError(
-                    f"{self.key!r} of parameter group {min(both)} is bound already: bind the list of both schedules, "
-                    f"which multiplies them, or call unbind() on the first."
-                )
 
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step."""
         self._put(self._multiplier())
 
     def _put(self, factor: float) -> None:
-        groups = self.optimizer.param_groups
-        if len(groups) != self._seen:
-            self._take_groups()
-        key, write = self._slot.key, self._slot.write
-        for i, base in zip(self._indices, self._bases):
-            group = groups[i]
-            if self._plain and group[key].__class__ is float:
-                group[key] = base * factor
-            else:
-                write(group, base * factor)
+        if len(self.optimizer.param_groups) != self._target.seen:
+            self._target.take(self._accept)
+        self._target.put([base * factor for base in self._bases])
 
     def step(self, epoch: int | None = None) -> None:
         """Write the value of this moment. Call it after the optimizer's step and the clock's tick."""
@@ -123,20 +75,18 @@ class Bound:
 
     def get_last_value(self) -> list[float | Tensor]:
         """The value in each selected group; a tensor is a copy."""
-        groups = self.optimizer.param_groups
-        values = [self._slot.read(groups[i], f"Parameter group {i}") for i in self._indices]
-        return [value.clone() if isinstance(value, Tensor) else value for value in values]
+        return self._target.read()
 
     def unbind(self) -> None:
         """Let another schedule be bound to the same number; the groups keep their present values."""
-        _bound[self.optimizer] = [ref for ref in _bound.get(self.optimizer, []) if ref() not in (None, self)]
+        self._target.release()
         if self._clock is not None:
             self._clock.forget(self)
             self._clock = None
 
     def state_dict(self) -> dict[str, Any]:
         """The key, the initial values, and the number of steps."""
-        return {"key": self._slot.name, "base": list(self._bases), "last_epoch": self.last_epoch}
+        return {"key": self.key, "base": list(self._bases), "last_epoch": self.last_epoch}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the initial values and the number of steps.
@@ -149,8 +99,8 @@ class Bound:
         if missing:
             raise ValueError(f"The state lacks {', '.join(sorted(missing))}: it is not of a bound schedule.")
         key, base, count = state_dict["key"], state_dict["base"], state_dict["last_epoch"]
-        if key != self._slot.name:
-            raise ValueError(f"The state is of {key!r}, and this schedule is bound to {self._slot.name!r}.")
+        if key != self.key:
+            raise ValueError(f"The state is of {key!r}, and this schedule is bound to {self.key!r}.")
         if len(base) != len(self._bases):
             raise ValueError(f"The state has {len(base)} parameter groups, and {len(self._bases)} are bound here.")
         bases = [float(exact(value, f"the initial {key}")) for value in base]
@@ -192,10 +142,6 @@ class BoundLR(Bound, LambdaLR):
         return [base * factor for base in self._bases]
 
 
-class _CompiledLR(BoundLR):
-    """What `compile_composer_scheduler` made: the next one takes its place."""
-
-
 def bind(
     scheduler: Any,
     optimizer: Optimizer,
@@ -230,8 +176,7 @@ def bind(
         raise TypeError(f"{clock!r} is no clock: pass a Clock, or a state with timestamp and max_duration.")
     several = isinstance(scheduler, Sequence) and not isinstance(scheduler, str)
     multiplier = _product([_adapted(s, clock, ssr) for s in (scheduler if several else [scheduler])])
-    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, optimizer, key, tags)
-    _register(bound)
+    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, _settled(Target(optimizer, key, tags)))
     if isinstance(clock, Clock):
         bound._clock = clock
         clock.notify(bound)
@@ -247,18 +192,16 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
     if len(optimizers) != 1:
         raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule drives one: use bind().")
-    for ref in _bound.get(optimizers[0], []):
-        earlier = ref()
-        if isinstance(earlier, _CompiledLR):  # a Trainer compiles again for a second fit, and drops the first
-            earlier.unbind()
-    compiled: LambdaLR = _register(_CompiledLR(_adapted(scheduler, state, ssr), optimizers[0]))
-    return compiled
+    multiplier = _adapted(scheduler, state, ssr)
+    for earlier in targets_of(optimizers[0]):
+        if earlier.replaceable:  # a Trainer compiles again for a second fit, and drops the first
+            earlier.release()
+    return BoundLR(multiplier, _settled(Target(optimizers[0], "lr", replaceable=True)))
 
 
-def _register(bound: Any) -> Any:
-    alive = [ref for ref in _bound.get(bound.optimizer, []) if ref() is not None]
-    _bound[bound.optimizer] = [*alive, weakref.ref(bound)]
-    return bound
+def _settled(target: Target) -> Target:
+    target.settle()
+    return target
 
 
 def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[], float]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from timesched.phases import Counts, Frame, Resolved
+from timesched.fields import times
+from timesched.phases import Counts, Frame, Resolved, switch
 from timesched.schedule import Schedule
+from timesched.timevalue import TimeLike
+from timesched.units import TimeError
 
 
 def _read(name: str, value: Any) -> tuple[Schedule, ...]:
@@ -18,6 +21,47 @@ def _read(name: str, value: Any) -> tuple[Schedule, ...]:
     if not schedules:
         raise TypeError(f"{name} is empty: pass at least one schedule.")
     return schedules
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SequenceScheduler(Schedule):
+    """One schedule after another: each begins at its milestone, and counts its times from there.
+
+    `schedules`: one or more of this package's schedules. `milestones`: the times at which the second and each further
+    one begins; not falling, one less than the schedules. A `dur` in a schedule is a share of the whole run. Raises
+    `ValueError` for other numbers of milestones, and where a milestone cannot be converted to the unit in which the
+    schedule after it counts.
+
+    >>> from timesched import Horizon, LinearScheduler
+    >>> schedule = SequenceScheduler([LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, "8ba")], ["4ba"])
+    >>> [schedule.at(t, Horizon("12ba")) for t in ("2ba", "4ba", "8ba", "12ba")]
+    [0.5, 1.0, 0.75, 0.5]
+    """
+
+    schedules: Iterable[Schedule] = field(metadata={"read": _read})
+    milestones: Sequence[TimeLike] = times()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number = len(tuple(self.schedules))
+        if len(self.milestones) != number - 1:
+            raise TimeError(
+                f"SequenceScheduler: {number} schedules need {number - 1} milestones, one at the beginning of each but "
+                f"the first, and there are {len(self.milestones)}."
+            )
+
+    def resolve(self, frame: Frame) -> Resolved:
+        first, *others = self.schedules
+        value = first.resolve(frame)
+        marks = [frame.mark(milestone) for milestone in self.milestones]
+        for before, mark in zip(marks, marks[1:]):
+            if before.unit is mark.unit and before.count > mark.count:
+                raise TimeError(
+                    f"SequenceScheduler: the milestones {[str(each) for each in self.milestones]} fall on this run: put them in order."
+                )
+        for mark, schedule in zip(marks, others):
+            value = switch(mark, value, frame.later(mark, schedule.resolve))
+        return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)

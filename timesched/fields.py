@@ -56,6 +56,63 @@ def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | N
     return _field(read, default)
 
 
+def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
+    """A whole number of steps, kept as an int, at least `least`; or a time, then more than 0 if `least` is 1."""
+    read_time = time(above=0 if least else None).metadata["read"]
+
+    def read(name: str, value: object) -> int | Time[Any] | None:
+        if value is None and optional:
+            return None
+        if isinstance(value, (str, Time)) or hasattr(value, "to_timestring"):
+            parsed: Time[Any] = read_time(name, value)
+            return parsed
+        number = exact(value, name)
+        if number != int(number) or number < least:
+            raise TimeError(f"{name}={value!r}: it has to be a whole number of steps, at least {least}, or a time.")
+        return int(number)
+
+    return _field(read, default)
+
+
+def counts() -> Any:
+    """Several counts, strictly rising where they are numbers of steps; kept as a tuple."""
+    read_one = count().metadata["read"]
+
+    def read(name: str, value: object) -> tuple[int | Time[Any], ...]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TimeError(f"{name}={value!r}: pass a list of step counts, as in [10, 20].")
+        several = tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
+        steps = [each for each in several if isinstance(each, int)]
+        if any(later <= earlier for earlier, later in zip(steps, steps[1:])):
+            raise TimeError(f"{name}={list(steps)}: the milestones have to rise; sort them, and name each once.")
+        return several
+
+    return _field(read, _REQUIRED)
+
+
+def choice(default: Any, *options: Any) -> Any:
+    """One of a few values."""
+
+    def read(name: str, value: object) -> object:
+        if value not in options:
+            raise TimeError(f"{name}={value!r}: it is one of {', '.join(map(repr, options))}.")
+        return value
+
+    return _field(read, default)
+
+
+def numbers() -> Any:
+    """Several finite numbers, kept as a tuple of floats."""
+    read_one = number().metadata["read"]
+
+    def read(name: str, value: object) -> tuple[float, ...]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TimeError(f"{name}={value!r}: pass a list of numbers.")
+        return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
+
+    return _field(read, _REQUIRED)
+
+
 def flag(default: bool) -> Any:
     """True or False."""
 

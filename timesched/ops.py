@@ -41,6 +41,11 @@ def between(x: Value, low: float, high: float) -> Value:
     return min(max(x, low), high)
 
 
+def at_least(x: Value, low: float) -> Value:
+    """`x`, or `low` where that is more."""
+    return torch.clamp(x, min=low) if isinstance(x, Tensor) else max(x, low)
+
+
 def where(test: Any, yes: Value, no: Value) -> Value:
     """`yes` where `test` holds, otherwise `no`."""
     if type(test) is bool:
@@ -73,6 +78,11 @@ def exponential(base: float, x: Value) -> Value:
         except OverflowError:
             return -math.inf if base < 0.0 and x % 2 else math.inf
     return torch.pow(base, x.to(torch.float64))
+
+
+def sqrt(x: Value) -> Value:
+    """The square root."""
+    return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
 
 
 def log1p(x: Value) -> Value:

@@ -232,10 +232,32 @@ class Frame:
         first = self.horizon.change(start.count, start.unit, end.unit)
         return Span(end.slot, first, end.count - first, empty=0.0)
 
+    def later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
+        """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
+        inner = Frame(self.horizon, self.unit)
+        function = resolve(inner)
+        moves: list[tuple[int, Exact]] = []
+        for unit in inner.units:
+            if unit not in self.units:
+                self.units.append(unit)
+            moves.append((self.units.index(unit), self.horizon.change(start.count, start.unit, unit)))
+        return lambda counts: function(tuple([_since(counts[slot], first) for slot, first in moves]))
+
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
         mark = self.mark(time)
         return Period(mark.slot, mark.count)
+
+
+def _since(count: Value, first: Exact) -> Value:
+    """How far a count is beyond another; 0 before it."""
+    if type(count) is int or isinstance(count, Fraction):
+        return max(count - first, 0)
+    whole, part = _split(first)
+    if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not part:
+        return torch.clamp(count - whole, min=0)
+    rest = _minus(count, whole) - part
+    return torch.clamp(rest, min=0.0) if isinstance(rest, Tensor) else max(rest, 0.0)
 
 
 def nearest(count: Exact) -> float:

@@ -11,13 +11,27 @@ from torch import Tensor
 
 from timesched import ops
 from timesched.ops import Value
-from timesched.phases import Counts, nearest
+from timesched.phases import Counts, Frame, Mark, Resolved, nearest, switch
+from timesched.timevalue import TimeLike
 from timesched.units import Exact
 
 _BITS = 256  # of the fixed point in which starts and lengths are kept; a start errs by less than 2**-200, downwards
 _ONE = 1 << _BITS
 _SHORTEST = Fraction(1, 1 << 64)  # counts in the first cycle, so that the fixed point holds its length to 57 digits
 _TABLE = 4096  # cycles whose starts are kept; with a growth of 1.02 or more they reach past any 64-bit count
+
+
+def restarting(frame: Frame, first: TimeLike, growth: float) -> Resolved:
+    """The fraction done of the current cycle, where the first lasts until `first` and each next one `growth` times as
+    long; 1 from the time on towards which shrinking cycles tend.
+    """
+    if growth == 1:
+        return frame.period(first).done
+    mark = frame.mark(first)
+    cycles = Cycles(mark.slot, mark.count, Fraction(str(growth)))
+    if cycles.limit is None:
+        return cycles.done
+    return switch(Mark(mark.slot, mark.unit, cycles.limit), cycles.done, lambda counts: 1.0)
 
 
 class Cycles:
@@ -28,7 +42,7 @@ class Cycles:
     tensors in float64, to 1e-5 of the value. Shrinking cycles end at `limit`, the sum of them all.
     """
 
-    __slots__ = ("_excess", "_growth", "_log", "_nears", "_starts", "_steps", "_tables", "limit", "slot")
+    __slots__ = ("_excess", "_growth", "_log", "_nears", "_starts", "_steps", "_tables", "_whole", "limit", "slot")
 
     def __init__(self, slot: int, length: Exact, growth: Fraction) -> None:
         if length < _SHORTEST:
@@ -43,6 +57,8 @@ class Cycles:
             self._steps.append(step)
             start += step
             step = step * growth.numerator // growth.denominator
+        whole = length.denominator == growth.denominator == 1
+        self._whole = [start >> _BITS for start in self._starts] if whole else []
         self._growth = growth
         self._excess = float(growth - 1)
         self._log = math.log(growth) if self._excess < -0.5 else math.log1p(self._excess)
@@ -58,6 +74,9 @@ class Cycles:
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done, for counts below the limit."""
         count = counts[self.slot]
+        if type(count) is int and self._whole and count < self._whole[-1]:
+            i = bisect_right(self._whole, count) - 1
+            return (count - self._whole[i]) / (self._whole[i + 1] - self._whole[i])
         if type(count) is int or isinstance(count, Fraction):
             return ops.clip(self._exactly((count.numerator << _BITS) // count.denominator))
         if isinstance(count, Tensor):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -43,16 +44,29 @@ class Slot:
             )
         return value
 
-    def write(self, group: dict[str, Any], value: float) -> None:
+    def write(self, group: dict[str, Any], value: float | Tensor) -> None:
         """Put a number in: into the tensor that is there, or in place of the number."""
         old = group[self.key] if self.index is None else group[self.key][self.index]
         if isinstance(old, Tensor):
-            old.fill_(value)
-        elif self.index is None:
+            _fill(old, value)
+            return
+        if isinstance(value, Tensor):
+            value = value.item()
+        if self.index is None:
             group[self.key] = value
         else:
             values = group[self.key]
             group[self.key] = type(values)([*values[: self.index], value, *values[self.index + 1 :]])
+
+
+def _fill(old: Tensor, value: float | Tensor) -> None:
+    if isinstance(value, Tensor):
+        # through a view, since a graph drops what is written into a 0-dim float64 tensor on the CPU itself
+        old.view(1).copy_(value.detach().view(1))
+    elif old.device.type == "xla":  # a number would be a constant of the traced graph, and each a new graph
+        old.copy_(torch.tensor(value, dtype=old.dtype, device="cpu"))
+    else:
+        old.fill_(value)
 
 
 def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
@@ -61,8 +75,13 @@ def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
         return list(range(len(list(groups))))
     if not isinstance(tags, (str, Iterable)):
         raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None for all groups.")
-    wanted = _tags(tags)
-    return [i for i, group in enumerate(groups) if (_tags(group.get("tags")) or {None}) & wanted]
+    names = [tags] if isinstance(tags, str) else list(tags)
+    for name in names:
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
+    if len(set(names)) < len(names):
+        raise ValueError(f"tags={tags!r} names a tag twice: name each once.")
+    return [i for i, group in enumerate(groups) if (_tags(group.get("tags")) or {None}).intersection(names)]
 
 
 def _tags(tags: Any) -> set[Any]:

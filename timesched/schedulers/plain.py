@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
 
 from timesched.curves import cosine, decay, linear, polynomial
 from timesched.fields import number, time, times
 from timesched.ops import where
-from timesched.phases import Counts, Frame, Mark, Milestones, Resolved, switch
-from timesched.restarts import Cycles
+from timesched.phases import Frame, Milestones, Resolved
+from timesched.restarts import restarting
 from timesched.schedule import Schedule
 from timesched.timevalue import TimeLike
 
@@ -149,19 +147,8 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        growth = Fraction(str(self.t_mult))
-        if growth == 1:
-            period = frame.period(self.t_0)
-            return lambda counts: cosine(period.done(counts), 1.0, self.alpha_f)
-        first = frame.mark(self.t_0)
-        cycles = Cycles(first.slot, first.count, growth)
-
-        def restarting(counts: Counts) -> Any:
-            return cosine(cycles.done(counts), 1.0, self.alpha_f)
-
-        if cycles.limit is None:
-            return restarting
-        return switch(Mark(first.slot, first.unit, cycles.limit), restarting, lambda counts: self.alpha_f)
+        done = restarting(frame, self.t_0, self.t_mult)
+        return lambda counts: cosine(done(counts), 1.0, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

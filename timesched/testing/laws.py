@@ -248,7 +248,8 @@ def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 def _times_of(schedule: Any) -> list[Time[Any]]:
     fields = [getattr(schedule, field.name) for field in dataclasses.fields(schedule)]
     flat = [each for field in fields for each in (field if isinstance(field, tuple) else (field,))]
-    return [each for each in flat if isinstance(each, Time)]
+    inner = [time for each in flat if isinstance(each, Schedule) for time in _times_of(each)]
+    return [each for each in flat if isinstance(each, Time)] + inner
 
 
 def constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from timesched import schedulers as s
+from timesched.composition import SequenceScheduler
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing.runs import COUNTED, Run, runs
@@ -150,6 +151,11 @@ def _restarts(schedule: Any, run: Horizon) -> Promise:
     return Promise(start=1.0, low=low, high=high, end=end, until=until, condition=condition)
 
 
+def _sequence(schedule: Any, run: Horizon) -> Promise:
+    ends = [schedule.schedules[0].alpha_i, schedule.schedules[0].alpha_f, schedule.schedules[1].alpha_f, 0.0, 1.0]
+    return Promise(low=min(ends), high=max(ends), condition=4.0 * sum(map(abs, ends)))
+
+
 def _alphas(draw: Any, *names: str) -> dict[str, float]:
     return {name: draw(_ALPHA) for name in names}
 
@@ -246,6 +252,18 @@ ROWS = [
         s.PolynomialWithWarmupScheduler,
         lambda draw, run, time: {**_warmup(draw, run, time), "power": draw(_POWER), "alpha_f": draw(_ALPHA)},
         lambda x, run: _warm(x, run, 1.0, x.alpha_f, sharp=2.0 + x.power),
+    ),
+    Row(
+        SequenceScheduler,
+        lambda draw, run, time: {
+            "schedules": [
+                s.LinearScheduler(**_alphas(draw, "alpha_i", "alpha_f"), t_max=time(0, run.batches)),
+                s.CosineAnnealingScheduler(t_max=time(0, run.batches), alpha_f=draw(_ALPHA)),
+                s.StepScheduler(time(1, run.batches), gamma=0.5),
+            ],
+            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
+        },
+        _sequence,
     ),
 ]
 

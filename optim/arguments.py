@@ -1,0 +1,99 @@
+"""The arguments of schedulers: bound to names, described in plain values, and compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from timesched.schedule import Schedule
+from timesched.timevalue import Time
+from timesched.units import TimeUnit
+
+APART = ("optimizer", "clock", "self")  # arguments that belong to a run, and not to the schedule
+
+
+def bound_arguments(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments that are given, by name, without those in `APART`.
+
+    Raises `TypeError` for one that is not known, saying which is nearest, and for one that is missing.
+    """
+    parameters = signature.parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for key in kwargs:
+            if key not in parameters:
+                known = [k for k in parameters if k != "self"]
+                near = difflib.get_close_matches(key, known, 1, 0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known)}."
+                raise TypeError(f"{name} has no argument {key!r}: {hint}")
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}; it takes {signature}.") from None
+    given: dict[str, Any] = {}
+    for key, value in bound.arguments.items():
+        kind = parameters[key].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            given.update(value)
+        elif key not in APART:
+            given[key] = value
+    return given
+
+
+def describe(scheduler: Any) -> dict[str, Any]:
+    """A scheduler as plain values: its class, its arguments, and the tags of its groups."""
+    arguments = dict(getattr(scheduler, "effective", None) or scheduler.arguments)
+    tags = arguments.pop("param_group_tags", scheduler.param_group_tags)
+    described = {key: plain(value) for key, value in arguments.items() if key not in APART}
+    known = sorted([tags] if isinstance(tags, str) else tags or (), key=str)
+    return {"class": type(scheduler).__name__, "arguments": described, "param_group_tags": known}
+
+
+def plain(value: Any) -> Any:
+    """A value in types that any checkpoint may hold."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Time) or hasattr(value, "to_timestring"):
+        return str(Time.from_input(value))
+    if hasattr(value, "param_group_key") and hasattr(value, "arguments"):
+        return describe(value)
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable):
+        return [plain(each) for each in value]
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def difference(theirs: Any, ours: Any, path: str) -> str:
+    """The first difference between two plain values, in words; empty where there is none."""
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in (*ours, *(key for key in theirs if key not in ours)):
+            if key not in theirs or key not in ours:
+                return f"{path}.{key} is only {'here' if key in ours else 'in the state'}"
+            found = difference(theirs[key], ours[key], f"{path}.{key}")
+            if found:
+                return found
+        return ""
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        return next(filter(None, (difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(theirs, ours)))), "")
+    return "" if theirs == ours else f"{path} is {theirs!r} in the state, and {ours!r} here"
+
+
+def timed(schedule: Schedule) -> Iterator[str]:
+    """The arguments of a schedule that are times in another unit than batches, each in words."""
+    for field in dataclasses.fields(schedule):  # type: ignore[arg-type]  # every schedule is a dataclass
+        value = getattr(schedule, field.name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, Schedule):
+                yield from timed(each)
+            elif isinstance(each, Time) and each.unit is not TimeUnit.BATCH:
+                yield f"{field.name}={str(each)!r}"

@@ -1,0 +1,104 @@
+"""The formulas made of functions and of other schedules: the last part of the table in formulas.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched.curves import decay
+from timesched.fields import number
+from timesched.phases import Counts, Frame, Resolved
+from timesched.schedule import Schedule
+from timesched.units import TimeError
+
+from .formulas import Formula, time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Multiplicative(Formula):
+    """The initial value times `coefficient` once for each step.
+
+    Args:
+        initial_val: the value at step 0.
+        coefficient: the factor.
+
+    >>> Multiplicative(initial_val=0.1, coefficient=0.5).values(3)
+    [0.1, 0.05, 0.025]
+    """
+
+    initial_val: float = number()
+    coefficient: float = number()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        slot = frame.mark(time(0)).slot
+        return lambda counts: self.initial_val * decay(counts[slot], self.coefficient)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lambda(Formula):
+    """The initial value times the product of functions of the step tensor, which `set_value_lambda()` returns.
+
+    Override it; by default they are `t / 30` and `0.95 ** t`. A function gets a 0-dim int64 tensor; for a result in
+    double precision it computes with `t.double()`.
+
+    Args:
+        initial_val: the factor of it all.
+    """
+
+    initial_val: float = number()
+    functions: Sequence[Callable[[Tensor], Any]] = ()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        slot = frame.mark(time(0)).slot
+
+        def value(counts: Counts) -> Any:
+            now = counts[slot]
+            step = now if isinstance(now, Tensor) else torch.tensor(math.floor(now), device="cpu")
+            product: Any = self.initial_val
+            for function in self.functions:
+                product = product * function(step)
+            return product
+
+        return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chain(Formula):
+    """The first schedule of several, times what each further one has become of its first value."""
+
+    schedules: Sequence[Schedule] = ()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        first, *others = [schedule.resolve(frame) for schedule in self.schedules]
+        start = tuple(0 for _ in frame.units)
+        starts = [float(function(start)) for function in others]
+        for begin in starts:
+            if begin == 0.0 or not math.isfinite(begin):
+                raise TimeError(
+                    f"A chain multiplies by what its schedules become of their first values, and one starts at {begin}: "
+                    f"put it first."
+                )
+
+        def value(counts: Counts) -> Any:
+            product = first(counts)
+            for function, begin in zip(others, starts):
+                product = product * (function(counts) / begin)
+            return product
+
+        return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Closed(Formula):
+    """The closed form of a scheduler that defines its own."""
+
+    at: Callable[[Any], Any] = float
+
+    def resolve(self, frame: Frame) -> Resolved:
+        slot = frame.mark(time(0)).slot
+        return lambda counts: self.at(counts[slot])

@@ -1,0 +1,82 @@
+"""Configs as plain data: from a mapping, from a YAML file, or from YAML text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def read(config: Any) -> Any:
+    """The config as dicts and lists of its own, which the caller may change.
+
+    A mapping is copied, and may hold any Python objects. A path, or a text of one line that ends in `.yaml` or `.yml`,
+    names a file; another text with a colon or a line end is YAML itself. YAML is read as version 1.2 and never
+    evaluated: `1e-3` is a number, `on` and `no` are texts.
+
+    Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
+    `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, and for
+    keys that are no texts.
+
+    >>> read({"optimizer": {"SGD": {"lr": 0.1}}})
+    {'optimizer': {'SGD': {'lr': 0.1}}}
+    """
+    if isinstance(config, Mapping):
+        return _copied(config, "", (), plain=False)
+    if not isinstance(config, (str, os.PathLike)):
+        raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
+    if isinstance(config, str) and not _names_file(config):
+        if ":" not in config and "\n" not in config:
+            raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
+        return _parsed(config, "the text")
+    return _parsed(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
+
+
+def _names_file(text: str) -> bool:
+    return "\n" not in text and text.endswith((".yaml", ".yml"))
+
+
+def _parsed(text: str, source: str) -> Any:
+    try:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    except ImportError as error:
+        raise ImportError(
+            "Reading a config from YAML needs ruamel.yaml: pip install 'torch-timesched[config]', or pass a mapping."
+        ) from error
+    reader = YAML(typ="safe", pure=True)  # plain data only; pure: the one that follows YAML 1.2
+    try:
+        found = reader.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        raise ValueError(f"{source}{where}: {error.problem}.") from error
+    except YAMLError as error:
+        raise ValueError(f"{source}: {error}") from error
+    if reader.version not in (None, (1, 2)):
+        raise ValueError(f"{source} declares another version of YAML than 1.2: leave out the line %YAML.")
+    return _copied(found, "", (), plain=True)
+
+
+def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
+    """Containers as dicts, lists and tuples; with `plain`, nothing but texts, numbers, switches and nothing in them."""
+    if id(value) in within:
+        raise ValueError(f"{path} contains itself: an alias (*) cannot stand inside its own anchor (&).")
+    within = (*within, id(value))
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
+        return {key: _copied(each, f"{path}.{key}" if path else key, within, plain) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        copies = [_copied(each, f"{path}[{i}]", within, plain) for i, each in enumerate(value)]
+        return tuple(copies) if isinstance(value, tuple) else copies
+    if plain and not isinstance(value, _PLAIN):
+        raise ValueError(
+            f"{path or 'config'}: {value!r} is of type {type(value).__name__}: write a text (in quotes), a number, true "
+            f"or false, or null."
+        )
+    return value

@@ -1,0 +1,238 @@
+"""Which parameters a glob or a layer type selects, and what several rules together ask of one parameter."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, chain, islice
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils.parametrize import ParametrizationList
+
+from .hyper import KNOWN, RATE, as_tags
+
+Selector = str | type[nn.Module]
+
+FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multiplies by
+RATES = ("lr", "weight_decay", FACTOR, "adjust_val")
+RULE_KEYS = ("params", "tags", "exclusive")
+
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # the last: BatchNorm, SyncBatchNorm, InstanceNorm
+NORM_NAME = re.compile(r".*(Layer|RMS|Batch|Group|Instance)Norm([123]d)?")
+# `bias`, `in_proj_bias`; `bias_k` of an attention, `bias_ih_l0_reverse` of a recurrent layer; never `bias_proj`.
+BIAS_NAME = re.compile(r"(.*_)?bias(_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
+
+# The parts of names that come from torch.compile, FSDP and activation checkpointing.
+WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+ENOUGH = 20_000  # names to look through for the nearest one
+
+
+class Parameter(NamedTuple):
+    """A parameter with all its names, a plain one first, and its owners: types of modules, and its name in each."""
+
+    tensor: Tensor
+    names: list[str]
+    owners: list[tuple[type[nn.Module], str]]
+
+
+class Claim(NamedTuple):
+    """What one rule asks for the parameters it selects; `what` is how an error calls it."""
+
+    what: str
+    selectors: tuple[Selector, ...]
+    tags: frozenset[str] = frozenset()
+    settings: Mapping[str, Any] = {}
+    exclusive: bool = False
+    layers: bool = False  # a selector may be a layer type
+
+
+# The parameters there are
+
+
+def of_model(model: nn.Module) -> list[Parameter]:
+    """The parameters of a model, in the order of its `named_parameters()`."""
+    found: dict[int, Parameter] = {}
+    path: list[nn.Module] = []
+
+    def visit(module: nn.Module, raw: str, clean: str, key: str) -> None:
+        path.append(module)
+        # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
+        original = isinstance(module, ParametrizationList) and len(path) > 2
+        kind = type(path[-3] if original else module)
+        for name, tensor in module._parameters.items():
+            if tensor is not None:
+                parameter = found.setdefault(id(tensor), Parameter(tensor, [], []))
+                parameter.names.extend([clean + name] if raw == clean else [clean + name, raw + name])
+                parameter.owners.append((kind, key if original else name))
+        hides = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        for name, child in module._modules.items():
+            if child is not None and all(child is not above for above in path):
+                inside = clean if name in WRAPPERS or (hides and name == "module") else f"{clean}{name}."
+                visit(child, f"{raw}{name}.", inside, name)
+        path.pop()
+
+    visit(model, "", "", "")
+    return list(found.values())
+
+
+def of_pairs(pairs: Any) -> list[Parameter]:
+    """The parameters of `named_parameters()`, whose owners nobody knows."""
+    if isinstance(pairs, (str, Tensor)) or not isinstance(pairs, Iterable):
+        raise TypeError(f"model={pairs!r:.80}: pass a torch.nn.Module, or its named_parameters().")
+    found: dict[int, Parameter] = {}
+    for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
+        if not (
+            isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Tensor)
+        ):
+            raise TypeError(f"model holds {pair!r:.80}, no pair (name, tensor): pass the model or named_parameters().")
+        found.setdefault(id(pair[1]), Parameter(pair[1], [], [])).names.extend(with_clean(pair[0]))
+    return list(found.values())
+
+
+def with_clean(name: str) -> list[str]:
+    """A name without what wrappers put into it, and the name itself where that differs."""
+    clean = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+    return [name] if clean == name else [clean, name]
+
+
+def is_spared(kind: type[nn.Module], name: str) -> bool:
+    """Whether a parameter of that name in a module of that type is a norm's or a bias."""
+    return bool(issubclass(kind, NORMS) or NORM_NAME.fullmatch(kind.__name__) or BIAS_NAME.fullmatch(name))
+
+
+# What is asked of them
+
+
+def checked_selectors(given: Any, what: str) -> tuple[Selector, ...]:
+    """Globs and layer types, one or several, as a tuple."""
+    several = (given,) if isinstance(given, (str, type)) else given
+    if not isinstance(several, Iterable) or isinstance(several, (Mapping, Tensor)):
+        raise TypeError(f"{what}={given!r:.80}: pass a glob over the names of parameters, or a list of them.")
+    selectors = tuple(several)
+    for selector in selectors:
+        if not isinstance(selector, str) and not (isinstance(selector, type) and issubclass(selector, nn.Module)):
+            raise TypeError(f"{what} holds {selector!r:.80}: pass globs over the names of parameters, as '*.bias'.")
+    return selectors
+
+
+def claims_of_rules(rules: Any) -> list[Claim]:
+    """The claims that the dicts of `configure_param_groups(rules=...)` make."""
+    if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
+        raise TypeError(f"rules={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
+    claims = []
+    for i, rule in enumerate(rules):
+        where = f"rules[{i}]"
+        if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
+            raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
+        settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
+        for key, value in settings.items():
+            meant = [] if key in KNOWN else difflib.get_close_matches(key, RULE_KEYS, 1, 0.7)
+            if meant:
+                raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {meant[0]!r}.")
+            if key in RATES:
+                RATE.check(f"{where}: {key}", value)
+        globs = checked_selectors(rule.get("params", ()), f"{where}: params")
+        if not globs or not all(isinstance(glob, str) for glob in globs):
+            raise ValueError(f"{where} has params={list(globs)!r:.80}: give it a glob or a list of them, as '*.bias'.")
+        exclusive = rule.get("exclusive", False)
+        if not isinstance(exclusive, bool):
+            raise TypeError(f"{where}: exclusive={exclusive!r}: it is True or False.")
+        tags = frozenset(as_tags(rule.get("tags"), f"{where}: "))
+        what = f"{where} ({', '.join(map(repr, globs))})"
+        claims.append(Claim(what, globs, tags, settings, exclusive))
+    return claims
+
+
+def claims_of_factors(factors: Any) -> list[Claim]:
+    """The claims that `adjust_learning_rate` makes."""
+    if not isinstance(factors, Mapping):
+        raise TypeError(f"{FACTOR}={factors!r:.80}: pass a dict from globs or layer types to factors.")
+    claims = []
+    for key, factor in factors.items():
+        what = f"{FACTOR}[{key!r}]"
+        selectors = checked_selectors([key], FACTOR)
+        RATE.check(what, factor)
+        claims.append(Claim(what, selectors, settings={FACTOR: factor}, layers=True))
+    return claims
+
+
+def matched(parameters: Sequence[Parameter], claims: Sequence[Claim]) -> list[tuple[int, ...]]:
+    """For each parameter the indices of the claims that select it. Every selector has to select one."""
+    hits: list[list[int]] = [[] for _ in parameters]
+    names = [(name, i) for i, parameter in enumerate(parameters) for name in parameter.names]
+    kinds: dict[type[nn.Module], list[int]] = {}
+    for i, parameter in enumerate(parameters):
+        for kind, _ in parameter.owners:
+            kinds.setdefault(kind, []).append(i)
+    for number, claim in enumerate(claims):
+        for selector in claim.selectors:
+            found: list[int] = []
+            if isinstance(selector, str):
+                match = re.compile(fnmatch.translate(selector)).match
+                found = [i for name, i in names if match(name)]
+            if claim.layers:
+                found += chain.from_iterable(kinds[kind] for kind in kinds if _is_kind(kind, selector))
+            if not found:
+                raise ValueError(_no_match(claim, selector, parameters, kinds))
+            for i in found:
+                if not hits[i] or hits[i][-1] != number:
+                    hits[i].append(number)
+    return [tuple(each) for each in hits]
+
+
+def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
+    if isinstance(selector, str):
+        return any(each.__name__ == selector for each in kind.__mro__ if each not in (nn.Module, object))
+    return issubclass(kind, selector)
+
+
+def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Parameter], kinds: Iterable[Any]) -> str:
+    called = selector if isinstance(selector, str) else selector.__name__
+    layers = dict.fromkeys(kind.__name__ for kind in kinds) if claim.layers else {}
+    pieces: dict[str, None] = dict(layers)  # and, of each name, what it starts with and what it consists of
+    for name in islice(chain.from_iterable(parameter.names for parameter in parameters), ENOUGH):
+        parts = name.split(".")
+        pieces.update(dict.fromkeys((*accumulate(parts, lambda a, b: f"{a}.{b}"), *parts)))
+    near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
+    there = near or list(islice((parameter.names[0] for parameter in parameters), 3))
+    owned = " and no layer type" if claim.layers and layers else ""
+    hint = "" if layers or not claim.layers else " (layer types are known only where the model is given)"
+    return (
+        f"{claim.what}: {called!r} matches no parameter's name{owned}{hint}; "
+        f"{'the nearest there are' if near else 'names are, for instance,'} {', '.join(map(repr, there))}."
+    )
+
+
+def merged(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str, Any]]:
+    """The tags and settings that claims together make for the parameter `name`."""
+    exclusive = [claim.what for claim in claims if claim.exclusive]
+    if len(exclusive) > 1:
+        raise ValueError(
+            f"{exclusive[0]} and {exclusive[1]} both match the parameter {name!r}, and both are exclusive: narrow the "
+            f"globs of one, or drop its 'exclusive'."
+        )
+    settings: dict[str, Any] = {}
+    source: dict[str, str] = {}
+    for claim in claims:
+        for key, value in claim.settings.items():
+            if key in settings and plain(settings[key]) != plain(value):
+                raise ValueError(
+                    f"The parameter {name!r} gets {key}={settings[key]!r} from {source[key]} and {key}={value!r} from "
+                    f"{claim.what}: give it one value, or narrow the globs of one."
+                )
+            settings.setdefault(key, value)
+            source.setdefault(key, claim.what)
+    return frozenset().union(*(claim.tags for claim in claims)), settings
+
+
+def plain(value: Any) -> Any:
+    """A value that can be compared and hashed: numbers in place of tensors, tuples in place of lists."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 and not value.is_meta else f"tensor {id(value)}"
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(each) for each in value)
+    return value if value.__hash__ is not None else repr(value)

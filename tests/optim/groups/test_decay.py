@@ -1,0 +1,171 @@
+"""Weight decay: which parameters go without it, by the modules that own them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+from optim.param_groups import configure_param_groups
+from tests.optim.groups.models import Conv, Tied, by_name, names_of, tree, values
+
+
+def decaying(model, **arguments):
+    """The names of the parameters that decay."""
+    decays = by_name(configure_param_groups(model, weight_decay=0.1, **arguments), "weight_decay")
+    assert set(decays.values()) <= {0.0, 0.1}
+    return {name for name, value in decays.items() if value}
+
+
+def held(**modules):
+    model = nn.Module()
+    for name, module in modules.items():
+        model.add_module(name, module)
+    return model
+
+
+def test_a_language_model():
+    layer = {"self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight", "linear2.weight"}
+    assert decaying(Tied()) == {"embed.weight"} | {f"body.layers.{i}.{name}" for i in (0, 1) for name in layer}
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (nn.LSTM(3, 4, 2, bidirectional=True, proj_size=2), ("weight",)),
+        (nn.GRU(3, 4), ("weight",)),
+        (nn.LSTMCell(3, 4), ("weight",)),
+        (nn.MultiheadAttention(4, 2, add_bias_kv=True, kdim=3, vdim=3), ("q_proj", "k_proj", "v_proj", "out_proj.w")),
+        (nn.Bilinear(2, 3, 4), ("weight",)),
+        (nn.PReLU(), ("weight",)),
+        (nn.LayerNorm(3), ()),
+        (nn.GroupNorm(2, 4), ()),
+        (nn.RMSNorm(4), ()),
+        (nn.BatchNorm1d(4), ()),
+        (nn.BatchNorm3d(4), ()),
+        (nn.SyncBatchNorm(4), ()),
+        (nn.InstanceNorm2d(4, affine=True), ()),
+        (nn.LazyBatchNorm2d(), ()),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_layers_of_torch(module, names):
+    assert decaying(module) == {name for name, _ in module.named_parameters() if name.startswith(tuple(names))}
+
+
+def test_names_decide_nothing_but_for_biases():
+    """`norm1` is no norm by its name, and `bias_proj` holds a weight."""
+    model = held(
+        norm1=nn.LayerNorm(2), norm10=nn.Linear(2, 2), bias_proj=nn.Linear(2, 2), bias=nn.Embedding(2, 2), ln=Conv()
+    )
+    assert decaying(model) == {
+        *("norm10.weight", "bias_proj.weight", "bias.weight", "ln.0.weight", "ln.3.weight", "ln.6.weight"),
+    }
+    names = ["a.bias", "a.q_bias", "a.bias_k", "a.bias_hh_l1_reverse", "a.bias_proj", "a.biased", "bias.scale", "unbias"]
+    assert decaying(tree(names)) == {"a.bias_proj", "a.biased", "bias.scale", "unbias"}
+
+
+class LlamaRMSNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+
+class Scale(LlamaRMSNorm):
+    """A norm that its name does not tell."""
+
+
+class AdaLayerNorm(nn.Module):
+    """A norm layer with a projection inside: the projection decays."""
+
+    def __init__(self):
+        super().__init__()
+        self.projection = nn.Linear(2, 2)
+        self.gain = nn.Parameter(torch.ones(2))
+
+
+def test_norms_of_others():
+    model = held(llama=LlamaRMSNorm(), ada=AdaLayerNorm(), scale=Scale(), emb=nn.Embedding(2, 2), own=nn.Linear(2, 2))
+    all_but = {"ada.projection.weight", "scale.weight", "emb.weight", "own.weight"}
+    assert decaying(model) == all_but
+    assert decaying(model, no_decay=Scale) == all_but - {"scale.weight"}
+    assert decaying(model, no_decay="Scale") == all_but - {"scale.weight"}
+    assert decaying(model, no_decay=[Scale, "Embedding"]) == {"ada.projection.weight", "own.weight"}
+    assert decaying(model, no_decay=["own.*"]) == all_but - {"own.weight"}
+    assert decaying(model, no_decay=[]) == all_but
+    assert decaying(model, no_decay=[nn.Module]) == set()
+    everything = {name for name, _ in model.named_parameters()}
+    assert decaying(model, no_decay=False) == everything
+    for given, near in ((["Scael"], "'Scale'"), ([nn.Conv2d], "Conv2d"), (["*.wieght"], "'weight'")):
+        with pytest.raises(ValueError, match=f"no_decay.*matches no parameter's name and no layer type.*{near}|{near}.*"):
+            decaying(model, no_decay=given)
+    for wrong in (3, [3], {"a": 1}, [int], None):
+        with pytest.raises(TypeError, match="no_decay"):
+            decaying(model, no_decay=wrong)
+
+
+def test_tied_parameters_decay_where_any_owner_would_let_them():
+    model = held(norm=nn.LayerNorm(3), row=nn.Linear(3, 1), second=nn.LayerNorm(3), late=nn.LayerNorm(3))
+    model.mix = nn.Module()
+    model.mix.register_parameter("scale", model.norm.weight)  # a norm's, and a plain weight elsewhere
+    model.second.weight = model.late.weight  # two norms'
+    model.row.bias = nn.Parameter(torch.zeros(3))
+    model.norm.bias = model.row.bias  # a bias here and there
+    assert decaying(model) == {"norm.weight", "row.weight"}
+    assert decaying(model, no_decay="mix.scale") == {"row.weight"}
+
+
+def test_parametrized_tensors_belong_to_the_layer():
+    model = held(
+        normed=parametrizations.weight_norm(nn.Linear(2, 2)),
+        bias=parametrize.register_parametrization(nn.Linear(2, 2), "bias", nn.Tanh()),
+        norm=parametrize.register_parametrization(nn.LayerNorm(2), "weight", nn.Linear(2, 2)),
+    )
+    assert decaying(model) == {
+        "normed.parametrizations.weight.original0",
+        "normed.parametrizations.weight.original1",
+        "bias.weight",
+        "norm.parametrizations.weight.0.weight",  # of the Linear that parametrizes
+    }
+
+
+def test_what_rules_say_comes_first():
+    rules = [{"params": "*.bias", "weight_decay": 0.3, "tags": "b"}, {"params": "6.weight", "weight_decay": 0}]
+    decays = by_name(configure_param_groups(Conv(), rules, weight_decay=0.1), "weight_decay")
+    assert decays == {
+        **{"0.weight": 0.1, "3.weight": 0.1, "6.weight": 0.0, "1.weight": 0.0, "4.weight": 0.0},
+        **{"1.bias": 0.3, "3.bias": 0.3, "4.bias": 0.3, "6.bias": 0.3},
+    }
+    with pytest.raises(ValueError, match=r"'1.bias' gets weight_decay=0.3 from rules\[0\].*0.0 from no_decay \('1.\*'\)"):
+        configure_param_groups(Conv(), rules, no_decay="1.*")
+
+
+def test_without_a_value_the_optimizer_decides():
+    groups = configure_param_groups(Conv())
+    assert [values(group) for group in groups] == [{}, {"weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.25)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.25, 0.0]
+
+
+def test_no_split_where_nothing_decays():
+    (group,) = configure_param_groups(Conv(), weight_decay=0)
+    assert values(group) == {"weight_decay": 0}
+
+
+def test_groups_that_decay_can_be_tagged():
+    rules = [{"params": "0.*", "tags": "stem"}, {"params": "6.weight", "weight_decay": 0.0}]
+    for value in (0.1, None):
+        groups = configure_param_groups(Conv(), rules, weight_decay=value, decay_tag="decay")
+        assert by_name(groups, "tags", []) == {
+            **{"0.weight": ["decay", "stem"], "3.weight": ["decay"], "6.weight": [], "1.weight": [], "4.weight": []},
+            **{"1.bias": [], "3.bias": [], "4.bias": [], "6.bias": []},
+        }
+    assert not any("tags" in g for g in configure_param_groups(Conv(), weight_decay=0.0, decay_tag="decay"))
+
+
+def test_named_parameters_know_no_layers():
+    model = Conv()
+    for no_decay in (True, ["*bias"]):
+        with pytest.raises(ValueError, match="needs to know the norm layers: pass the model, or no_decay=False"):
+            configure_param_groups(model.named_parameters(), no_decay=no_decay)
+    (group,) = configure_param_groups(model.named_parameters(), weight_decay=0.1, no_decay=False)
+    assert names_of(group) == [name for name, _ in model.named_parameters()] and group["weight_decay"] == 0.1

@@ -1,0 +1,97 @@
+"""What the rows of the table are made of: nested schedules, promises, and strategies for arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import strategies as st
+
+Arguments = Mapping[str, Any]
+
+
+class Nested(NamedTuple):
+    """A scheduler inside another one."""
+
+    stem: str
+    arguments: Arguments
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The value at step 0, the value from the step `until` on, and the range; None and infinity: no promise."""
+
+    start: float | None = None
+    end: float | None = None
+    until: int = 0
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class Row:
+    """`stem`: the name without family; `examples`: sets of arguments; `drawn`: a strategy for more.
+
+    `formula`: the value at a step; `counts`: which arguments count steps, so may be times.
+    """
+
+    stem: str
+    examples: tuple[Arguments, ...]
+    drawn: st.SearchStrategy[dict[str, Any]]
+    formula: Callable[[Arguments, int], float]
+    promise: Callable[[Arguments], Promise]
+    counts: tuple[str, ...] = ()
+
+    def values(self, arguments: Arguments, steps: int) -> list[float]:
+        return [self.formula(arguments, t) for t in range(steps)]
+
+
+VALUES = st.sampled_from([0.0, 0.1, 0.3, 1.0]) | st.floats(0.0, 2.0)
+COUNTS = st.integers(1, 40)
+SHARES = st.floats(0.125, 1.0) | st.sampled_from([0.5, 1.0])
+FLAGS = st.booleans()
+
+
+def drawn(**strategies: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(strategies)
+
+
+def double(t: Any) -> Any:
+    """A step, or a tensor of it, in double precision."""
+    return t.double() if isinstance(t, torch.Tensor) else float(t)
+
+
+def milestones(least: int = 0) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, 60), min_size=least, max_size=5, unique=True).map(sorted)
+
+
+def from_to(a: Arguments) -> Promise:
+    """From one value to another, without end where it cycles."""
+    both = a["initial_val"], a["end_val"]
+    end = None if a.get("cycle") else a["end_val"]
+    return Promise(a["initial_val"], end, a["total_iters"], min(both), max(both))
+
+
+def falling(a: Arguments) -> Promise:
+    """From the initial value towards 0, where a factor is at most 1."""
+    factor = a.get("gamma", a.get("coefficient", a.get("decay_rate")))
+    start = None if 0 in a.get("milestones", ()) else a["initial_val"]
+    return Promise(start, low=0.0, high=a["initial_val"] if factor <= 1 else math.inf)
+
+
+def wavy(a: Arguments) -> Promise:
+    both = a["initial_val"], a.get("eta_min", 0.0)
+    return Promise(a["initial_val"], low=min(both), high=max(both))
+
+
+def one_cycle(a: Arguments) -> Promise:
+    low, total = a["initial_val"] / a.get("final_div_factor", 1e4), a.get("total_steps", 1000)
+    three = (a["initial_val"], a["max_val"], low)
+    return Promise(None if total == 1 else a["initial_val"], low, total - 1, min(three), max(three))
+
+
+def no_promise(a: Arguments) -> Promise:
+    return Promise()

@@ -1,0 +1,127 @@
+"""The golden numbers that bind: tests/golden/schedulers.json, whose `about` says what they are and how near to be.
+
+What does not bind there is held to the formulas of the table instead, which the binding numbers are held to as well.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from optim import lr_scheduler, weight_decay_scheduler
+from tests.optim.schedulers.building import RATES
+from tests.optim.schedulers.parts import Nested
+from tests.optim.schedulers.rows import BY_STEM
+
+FILE = json.loads((Path(__file__).parents[2] / "golden" / "schedulers.json").read_text())
+CASES = [(name, case) for name, cases in FILE["cases"].items() for case in cases]
+EACH = pytest.mark.parametrize(("name", "case"), CASES, ids=lambda part: str(part))
+LAMBDAS = {
+    "0.9**t": lambda t: 0.9**t,
+    "1/(1+t)": lambda t: 1 / (1 + t),
+    "1+0.1*t": lambda t: 1 + 0.1 * t,
+}
+GENERIC = {public: name for name, public in RATES.items()}
+
+
+def sgd(group_set):
+    groups = [{"params": [Parameter(torch.zeros(3))], **group} for group in FILE["about"]["group_sets"][group_set]]
+    return torch.optim.SGD(groups, lr=0.5, momentum=0.9, weight_decay=0.02)
+
+
+def build(name, kwargs, optimizer, lambdas=()):
+    """As a user of either module writes it."""
+    cls = getattr(lr_scheduler if hasattr(lr_scheduler, name) else weight_decay_scheduler, name)
+    if lambdas:
+        cls = type(name, (cls,), {"set_value_lambda": lambda self: [LAMBDAS[text] for text in lambdas]})
+    kwargs = dict(kwargs)
+    if "scheduler" in kwargs:
+        kwargs["scheduler"] = build(kwargs["scheduler"]["class"], kwargs["scheduler"]["kwargs"], optimizer)
+    if "schedulers" in kwargs:
+        kwargs["schedulers"] = [build(each["class"], each["kwargs"], optimizer) for each in kwargs["schedulers"]]
+    return cls(**kwargs) if name.startswith("Chained") else cls(optimizer, **kwargs)
+
+
+def formula(name, case):
+    """The values of the row of the table."""
+    row, arguments = row_of(name, case["kwargs"])
+    if "lambdas" in case:
+        arguments["functions"] = tuple(LAMBDAS[text] for text in case["lambdas"])
+    return row.values(arguments, 61)
+
+
+def row_of(name, kwargs):
+    stem = next(name.removesuffix(end) for end in ("LR", "WD", "Scheduler", "") if name.removesuffix(end) in BY_STEM)
+    arguments = {GENERIC.get(key, key): value for key, value in kwargs.items() if key != "param_group_tags"}
+    if "schedulers" in arguments:
+        arguments["schedulers"] = [nested(each) for each in arguments["schedulers"]]
+    if "scheduler" in arguments:
+        arguments["scheduler"] = nested(arguments["scheduler"])
+    return BY_STEM[stem], arguments
+
+
+def nested(case):
+    row, arguments = row_of(case["class"], case["kwargs"])
+    return Nested(row.stem, arguments)
+
+
+def factor(group):
+    return group.get("adjust_learning_rate", group.get("adjust_val", 1.0))
+
+
+def assert_near(mine, golden, what):
+    largest = max(map(abs, golden))
+    for t, (value, expected) in enumerate(zip(mine, golden)):
+        assert abs(value - expected) <= 1e-5 * max(abs(expected), 1e-2 * largest), (what, t, value, expected)
+
+
+def test_all_cases_are_here():
+    lr = [name for name, _ in CASES if hasattr(lr_scheduler, name)]
+    assert len(lr) == 67 and len(CASES) - len(lr) == 57 and len(FILE["integration"]) == 6
+
+
+@EACH
+def test_a_schedule(name, case):
+    case = FILE["cases"][name][case]
+    optimizer = sgd(case["group_set"])
+    scheduler = build(name, case["kwargs"], optimizer, case.get("lambdas", ()))
+    key = scheduler.param_group_key
+    assert key == ("lr" if hasattr(lr_scheduler, name) else "weight_decay")
+    seen = [[group[key]] for group in optimizer.param_groups]
+    for _ in range(60):
+        optimizer.step()
+        scheduler.step()
+        for values, group in zip(seen, optimizer.param_groups):
+            values.append(group[key])
+    for series in case["series"]:
+        for i in series["groups"]:
+            group = FILE["about"]["group_sets"][case["group_set"]][i]
+            if "constant" in series:
+                assert_near(seen[i], [series["constant"]] * 61, i)
+                continue
+            if series["values"]:  # the first of them, as many as bind
+                assert_near(seen[i], series["values"], i)
+            if "torch" in case:
+                assert_near(seen[i][len(series["values"]) :], case["torch"], (i, "torch"))
+            scale = factor(group) if name.startswith("Scale") else 1.0
+            assert_near(seen[i], [value * scale for value in formula(name, case)], (i, "formula"))
+    last = scheduler.get_last_value()
+    assert [value is None for value in last] == [
+        "constant" in series and series["constant"] == {"lr": 0.5, "weight_decay": 0.02}[key] and not_selected(case, i)
+        for i in range(3)
+        for series in case["series"]
+        if i in series["groups"]
+    ]
+    for mine, golden in zip(last, case.get("last_value", [])):
+        assert (mine is None) == (golden is None)
+        if golden is not None:
+            assert_near([mine], [golden], "last")
+
+
+def not_selected(case, i):
+    tags = case["kwargs"].get("param_group_tags")
+    own = FILE["about"]["group_sets"][case["group_set"]][i].get("tags") or [None]
+    return tags is not None and not set(own).intersection(tags)
+
