@@ -8,6 +8,8 @@ The goal is in seconds. Building the model and the optimizer is no part of it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from _timing import interleaved, show, verdict
 from torch import nn
@@ -16,7 +18,7 @@ from optim.param_groups import configure_param_groups, param_group_table, split_
 
 LAYERS = 12_500
 GOAL = 2.0  # seconds
-RULES = [
+RULES: list[dict[str, Any]] = [
     {"params": "*bias", "tags": "bias"},
     {"params": ["*.up.*", "*.down.*"], "tags": "mlp"},
     {"params": "*.0.*", "tags": ["first", "slow"], "lr": 0.01},

@@ -106,17 +106,12 @@ class Scheduler(torch.optim.lr_scheduler.LRScheduler):
         self._scales = getattr(self, "_scales", 0)  # how often a group's adjustment is a factor
         self._direct = not self._scales and clock is None and not _overridden(type(self))
         self._resolve()
-        self._target = Target(optimizer, self.param_group_key, param_group_tags)
+        self._target = Target(optimizer, self.param_group_key, param_group_tags, exclusive=False)
         first = self._value()
         if not _is_number(first):
             raise ValueError(f"{name} starts at {first!r}: a value is a finite number, or a 0-dim tensor of one.")
         self._target.take(self._accept)
         self._target.register()
-        try:
-            self._target.refuse_settled()
-        except ValueError:
-            self._target.release()
-            raise
         self._hold_tensors()
         if isinstance(clock, Clock):
             clock.notify(self)
@@ -254,7 +249,7 @@ class Scheduler(torch.optim.lr_scheduler.LRScheduler):
         Raises `ValueError` when another scheduler writes to the same key of a group, and when it is a part of another.
         """
         target, count = self._target, self._count
-        if not target.settled:
+        if target.rivals or self._owner is not None:
             self.settle()
         if (
             self._direct
@@ -273,13 +268,10 @@ class Scheduler(torch.optim.lr_scheduler.LRScheduler):
         self.update_last_value()
 
     def settle(self) -> None:
-        """Claim the groups: what the first `step()` does.
-
-        Raises `ValueError` when another scheduler is there for the same key of a group.
-        """
+        """Raise `ValueError` when another scheduler writes to the same key of a group, as `step()` does."""
         if self._owner is not None:
             raise ValueError(f"This {type(self).__name__} is a part of a {type(self._owner).__name__}: step that one.")
-        self._target.settle()
+        self._target.refuse_rivals()
 
     @standard
     def increment_last_epoch(self) -> None:
@@ -389,10 +381,7 @@ class Scheduler(torch.optim.lr_scheduler.LRScheduler):
 
 
 def settle(schedulers: Iterable[Any]) -> None:
-    """Claim the groups of several schedulers at once, as their first steps would.
-
-    Raises `ValueError` when two are there for the same key of a group.
-    """
+    """Raise `ValueError` when one of several schedulers is not alone with a key of a group, as its `step()` would."""
     for scheduler in schedulers:
         if isinstance(scheduler, Scheduler):
             scheduler.settle()

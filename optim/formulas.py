@@ -31,7 +31,7 @@ def left_of_cycles(period: Period) -> Resolved:
 
     def left(counts: Counts) -> Any:
         complete, done = period.complete(counts), period.done(counts)
-        inside = (1.0 - done) / (complete + 1.0)
+        inside = (1.0 - done) / (ops.real(complete) + 1.0)
         return ops.where((done > 0.0) | (complete == 0), inside, 0.0)
 
     return left
@@ -181,7 +181,7 @@ class InverseExponentialTimeDecay(Formula):
 
         def value(counts: Counts) -> Any:
             if self.staircase and self.step_exponent == 1.0:
-                x = whole(counts)
+                x = ops.real(whole(counts))
             else:
                 x = ops.root(ops.real(counts[end.slot]), self.step_exponent) / end.near
                 x = ops.floor(x) if self.staircase else x

@@ -176,7 +176,7 @@ def bind(
         raise TypeError(f"{clock!r} is no clock: pass a Clock, or a state with timestamp and max_duration.")
     several = isinstance(scheduler, Sequence) and not isinstance(scheduler, str)
     multiplier = _product([_adapted(s, clock, ssr) for s in (scheduler if several else [scheduler])])
-    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, _settled(Target(optimizer, key, tags)))
+    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, Target(optimizer, key, tags))
     if isinstance(clock, Clock):
         bound._clock = clock
         clock.notify(bound)
@@ -196,12 +196,7 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     for earlier in targets_of(optimizers[0]):
         if earlier.replaceable:  # a Trainer compiles again for a second fit, and drops the first
             earlier.release()
-    return BoundLR(multiplier, _settled(Target(optimizers[0], "lr", replaceable=True)))
-
-
-def _settled(target: Target) -> Target:
-    target.settle()
-    return target
+    return BoundLR(multiplier, Target(optimizers[0], "lr", replaceable=True))
 
 
 def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[], float]:

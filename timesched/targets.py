@@ -17,19 +17,28 @@ _targets: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Target]]] = weak
 class Target:
     """A number of the parameter groups that carry one of `tags`: found, checked, and written in place.
 
-    `take(accept)` selects the groups, also those added since; `put(values)` writes. No two targets that are in use
-    write to the same number: `settle()` refuses it. A registered target is in use from its `settle()` on, so
-    that a schedule can be made before the one that it becomes a part of.
+    `take(accept)` selects the groups, also those added since; `put(values)` writes. Two targets for the same number are
+    refused at once where one of them is `exclusive`. Otherwise each has the other among its `rivals` for as long as both
+    live, and `refuse_rivals()` is for the user to call before writing: a schedule may be made before the one that it
+    becomes a part of.
     """
 
-    def __init__(self, optimizer: Optimizer, key: str | tuple[str, int], tags: Any = None, replaceable: bool = False):
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        key: str | tuple[str, int],
+        tags: Any = None,
+        exclusive: bool = True,
+        replaceable: bool = False,
+    ) -> None:
         self.optimizer = optimizer
         self.tags = tags
         self.slot = Slot(key)
+        self.exclusive = exclusive
         self.replaceable = replaceable  # by the next of its kind
         self.indices: list[int] = []
         self.seen = 0
-        self.settled = False
+        self.rivals: list[weakref.ref[Target]] = []
 
     @property
     def name(self) -> str:
@@ -39,14 +48,14 @@ class Target:
     def take(self, accept: Callable[[list[int], list[Any]], None]) -> None:
         """Select the groups not seen so far; `accept` gets their indices and numbers, and may still refuse them.
 
-        Raises `ValueError` when no group matches, a group has no such number or shares its tensor with another one.
+        Raises `ValueError` when no group matches, a group has no such number, shares its tensor with one that is not
+        selected, or belongs to an exclusive target.
         """
         groups = self.optimizer.param_groups
         chosen = select(groups, self.tags)
         if not chosen:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
-        if self.settled:
-            self._refuse_shared(chosen)
+        rivals = self._others(chosen)
         new = [i for i in chosen if i >= self.seen]
         values = [self.slot.read(groups[i], f"Parameter group {i}") for i in new]
         for i, value in zip(new, values):
@@ -59,37 +68,46 @@ class Target:
         accept(new, values)
         self.indices += new
         self.seen = len(groups)
+        self._meet(rivals)
 
     def register(self) -> None:
-        """Let later targets know of this one."""
-        _targets[self.optimizer] = [*_alive(self.optimizer), weakref.ref(self)]
+        """Let other targets know of this one, until it is released or dies."""
+        self._meet(self._others(self.indices))
+        _targets[self.optimizer] = [*map(weakref.ref, targets_of(self.optimizer)), weakref.ref(self)]
 
     def release(self) -> None:
         """Let another target write to the same number; the groups keep their present values."""
-        _targets[self.optimizer] = [ref for ref in _alive(self.optimizer) if ref() is not self]
+        for other in targets_of(self.optimizer):
+            other.rivals[:] = [ref for ref in other.rivals if ref() is not self]
+        self.rivals.clear()
+        _targets[self.optimizer] = [weakref.ref(other) for other in targets_of(self.optimizer) if other is not self]
 
-    def settle(self) -> None:
-        """Be in use. Raises `ValueError` when another registered target writes to the same number."""
-        self._refuse_shared(self.indices)
-        self.settled = True
+    def refuse_rivals(self) -> None:
+        """Raise `ValueError` when another target writes to the same number."""
+        self._others(self.indices, refuse=True)
 
-    def refuse_settled(self) -> None:
-        """Raise `ValueError` when a target that is in use for good writes to the same number."""
-        self._refuse_shared(self.indices, settled=True)
-
-    def _refuse_shared(self, chosen: list[int], settled: bool = False) -> None:
-        for ref in _alive(self.optimizer):
-            other = ref()
-            if other is None or other is self or other.name != self.name or (settled and not other.settled):
-                continue
+    def _others(self, chosen: list[int], refuse: bool = False) -> list[Target]:
+        others = []
+        for other in targets_of(self.optimizer):
             both = set(chosen).intersection(other.indices)
-            if both:
-                groups = self.optimizer.param_groups
+            if other is self or other.name != self.name or not both:
+                continue
+            if refuse or self.exclusive or other.exclusive:
                 raise ValueError(
                     f"{self.name!r} of parameter group {min(both)} is bound already: bind the list of both schedules, "
                     f"which multiplies them, or make them one sequence; give them different tags (there are: "
-                    f"{known_tags(groups)}); or call unbind() on the first."
+                    f"{known_tags(self.optimizer.param_groups)}); or call unbind() on the first."
                 )
+            others.append(other)
+        return others
+
+    def _meet(self, others: list[Target]) -> None:
+        for one, two in [*((self, other) for other in others), *((other, self) for other in others)]:
+            if not any(ref() is two for ref in one.rivals):
+                one.rivals.append(weakref.ref(two, one.rivals.remove))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "rivals": []}  # a copy registers anew
 
     def put(self, values: Sequence[Any]) -> None:
         """Write one value into each selected group."""
@@ -111,8 +129,4 @@ class Target:
 
 def targets_of(optimizer: Optimizer) -> list[Target]:
     """The registered targets of an optimizer that are still alive."""
-    return [target for ref in _alive(optimizer) if (target := ref()) is not None]
-
-
-def _alive(optimizer: Optimizer) -> list[weakref.ref[Target]]:
-    return [ref for ref in _targets.get(optimizer, []) if ref() is not None]
+    return [target for ref in _targets.get(optimizer, []) if (target := ref()) is not None]

@@ -246,7 +246,10 @@ def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None
         (schedules(key="betas[1]"), r"key 'betas\[0\]' there, 'betas\[1\]' here"),
         (schedules(ssr=2.0), r"ssr 1\.0 there, 2\.0 here"),
         (schedules(Binding(linear, "lr")), "has 2 schedules, and here are 3"),
-        (Schedules(*schedules().entries[::-1]), r"Schedule 0 .*schedule 'LinearScheduler\(.*\)' there, 'CosineDecayWD' here\. Give"),
+        (
+            Schedules(*schedules().entries[::-1]),
+            r"Schedule 0 .*schedule 'LinearScheduler\(.*\)' there, 'CosineDecayWD' here\. Give",
+        ),
         (
             Schedules(schedules().entries[0], partial(CosineDecayWD, initial_val=0.2, end_val=0.2, total_iters=20)),
             "CosineDecayWD.*end_val",
@@ -294,7 +297,9 @@ def test_the_ratio(tmp_path: Path) -> None:
 
 def test_one_step_for_every_batch() -> None:
     """Whatever the microbatches, and how often the Trainer steps the schedulers of its own."""
-    spec = DataSpec(DataLoader(windows(), 4, collate_fn=collate), get_num_tokens_in_batch=count_tokens, split_batch=halves)
+    spec = DataSpec(
+        DataLoader(windows(), 4, collate_fn=collate), get_num_tokens_in_batch=count_tokens, split_batch=halves
+    )
     model, optimizer = make_optimizer()
     torchs = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     entries = [
@@ -386,7 +391,9 @@ def quiet() -> InMemoryLogger:
 
 
 def test_a_trainer_that_only_evaluates() -> None:
-    trainer, _ = make_trainer([Schedules(*bindings())], train_dataloader=None, max_duration=None, eval_dataloader=data())
+    trainer, _ = make_trainer(
+        [Schedules(*bindings())], train_dataloader=None, max_duration=None, eval_dataloader=data()
+    )
     trainer.eval()
     trainer.close()
 

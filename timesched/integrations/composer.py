@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from itertools import combinations
+from dataclasses import dataclass
 from typing import Any
 
 from composer import Callback
@@ -47,8 +46,12 @@ class Binding:
         for one in _each(self.schedule):
             if not callable(one):
                 raise TypeError(f"{one!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
-        if not _each(self.schedule):
-            raise ValueError("The list of schedules is empty: pass at least one.")
+
+    def about(self) -> dict[str, Any]:
+        """All of it in plain values."""
+        text = " * ".join(map(_text, _each(self.schedule)))
+        tags = [self.tags] if isinstance(self.tags, str) else self.tags
+        return {"schedule": text, "key": Slot(self.key).name, "tags": tags and sorted(tags, key=str)}
 
 
 class Schedules(Callback):
@@ -56,31 +59,32 @@ class Schedules(Callback):
 
     Each of `entries` is one of
 
-    * a `Binding`: a schedule of this package with a key of the groups, and tags;
-    * a scheduler on the Trainer's optimizer: one of `optim`, or another object with `step`, `state_dict` and
+    * a `Binding`: a schedule of this package, a key of the groups, and tags;
+    * a scheduler on the Trainer's optimizer: one of `optim`, or whatever else has `step`, `state_dict` and
       `load_state_dict`;
-    * a function of `(optimizer)` or `(optimizer, clock)` that returns such a scheduler, called when the Trainer has
-      loaded neither checkpoint nor batch; `clock` is the run's, for times such as `"0.1dur"`. A class of `optim` with
-      its arguments in a `functools.partial` is such a function.
+    * a function of `(optimizer)` or `(optimizer, clock)` that returns such a scheduler, called when the Trainer is
+      built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class of `optim` with
+      its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which it tells nobody: give it here too. `log`: log every value after
-    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like.
+    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like. The schedulers in use are in
+    `schedulers`, in the order of `entries`.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
-    microbatches, a gradient scaler or `step_schedulers_every_batch` do; schedules in epochs also move at its end. A
-    second `fit` goes on with its own length; `fit(reset_time=True)` sets back what follows the clock, and leaves
-    schedulers that count their steps as they are, as the Trainer does.
+    microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length that it is
+    given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps goes on, as the
+    schedulers of torch do in a Trainer.
 
     A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules is refused with the
-    difference: of functions and Composer's own schedules the name is compared, of ours everything. To start anew from
-    such a checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where it has nothing of this
-    callback, Composer warns; what follows the clock then has the value of the loaded time, from the initial values
-    of the new optimizer, and what counts steps begins at its first.
+    difference; of functions and of Composer's own schedules the name alone is compared. To start anew from such a
+    checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of this
+    callback, Composer warns: what follows the clock then has the value of the loaded time, from the initial values
+    of the new optimizer, and what counts its own steps begins at the first.
 
-    Raises `TypeError` for other entries; when the Trainer is built, or fits: `ValueError` when there are two such
-    callbacks (a checkpoint has room for one), when two schedules drive one number (also one of `schedulers=`), and as
-    `timesched.bind` does.
+    Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
+    callbacks (a checkpoint has room for one), when two schedules drive one number, also one of `schedulers=`, and
+    where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -120,36 +124,42 @@ class Schedules(Callback):
 
     def after_load(self, state: Any, logger: Any) -> None:
         """Take up what was loaded, now that optimizer and time are loaded too."""
-        self._take_up()
+        self._write()
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
         if not self.schedulers:
             self._make(state)
         self._refuse_shared(self.schedulers, state)  # fit() takes schedulers= too
-        self._take_up()
+        self._write()
 
     def batch_end(self, state: Any, logger: Any) -> None:
         """Write the values of the next batch."""
         for scheduler in self.schedulers:
             scheduler.step()
         if self.log and logger.destinations:
-            logger.log_metrics(dict(self._values(state)))
+            (optimizer,) = state.optimizers
+            for slot, indices in (_driven(scheduler, optimizer.param_groups) for scheduler in self.schedulers):
+                name = f"{slot.name}-{type(optimizer).__name__}/group"
+                values = {f"{name}{i}": slot.read(optimizer.param_groups[i], name) for i in sorted(indices)}
+                logger.log_metrics({key: float(value) for key, value in values.items()})
 
     def epoch_end(self, state: Any, logger: Any) -> None:
-        """Follow the count of epochs, which has moved since the end of the batch."""
-        self._refresh()
+        """Follow the counts of epochs and iterations, which move after the end of the batch."""
+        self._write()
 
-    def iteration_end(self, state: Any, logger: Any) -> None:
-        """Follow the count of iterations."""
-        self._refresh()
+    iteration_end = epoch_end
+
+    def close(self, state: Any, logger: Any) -> None:
+        """Let others have the groups."""
+        self._release(self.schedulers)
 
     def state_dict(self) -> dict[str, Any]:
         """What each scheduler is and its own state, all plain."""
-        if self._loaded is not None:
-            return dict(self._loaded)
-        both = zip(self.entries, self.schedulers)
-        return {"schedules": [{"about": self._about(e, s), "state": s.state_dict()} for e, s in both]}
+        if self._loaded or not self.schedulers:
+            return dict(self._loaded or {})
+        states = [scheduler.state_dict() for scheduler in self.schedulers]
+        return {"about": self._about(), "states": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
@@ -178,53 +188,32 @@ class Schedules(Callback):
 
     def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
         groups = state.optimizers[0].param_groups
-        of_trainer = list(state.schedulers)
-        for one, other in combinations([*schedulers, *of_trainer], 2):
-            (slot, mine), (second, its) = _driven(one, groups), _driven(other, groups)
-            both = mine & its
-            if slot.name == second.name and both and not any(one is each for each in of_trainer):
-                raise ValueError(
-                    f"{slot.name!r} of parameter group {min(both)} is driven by two schedules, {_name(one)} and "
-                    f"{_name(other)}{' of schedulers=' if other in of_trainer else ''}: give each a tag of its own "
-                    f"(there are: {known_tags(groups)}), and no schedulers= where Schedules drives the 'lr'."
-                )
+        for i, one in enumerate(schedulers):
+            for other in (*schedulers[i + 1 :], *state.schedulers):
+                (slot, mine), (second, its) = _driven(one, groups), _driven(other, groups)
+                if slot.name == second.name and mine & its:
+                    raise ValueError(
+                        f"{slot.name!r} of parameter group {min(mine & its)} is driven by two schedules, {_name(one)} "
+                        f"and {_name(other)}{' of schedulers=' if other in state.schedulers else ''}: give each a tag "
+                        f"of its own (there are: {known_tags(groups)}), and no schedulers= where Schedules drives 'lr'."
+                    )
 
-    def _take_up(self) -> None:
-        if self._loaded is not None and self.schedulers:
-            saved = list(self._loaded.get("schedules", ()))
-            here = [self._about(e, s) for e, s in zip(self.entries, self.schedulers)]
+    def _write(self) -> None:
+        """Take up what was loaded, and have the groups hold the values of this moment."""
+        if self._loaded and self.schedulers:
             fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
-            _refuse_other([each["about"] for each in saved], here, f"Give the schedules that were saved, {fix}.")
-            for scheduler, each in zip(self.schedulers, saved):
-                scheduler.load_state_dict(each["state"])
+            _refuse_other(self._loaded["about"], self._about(), f"Give the schedules that were saved, {fix}.")
+            for scheduler, state in zip(self.schedulers, self._loaded["states"]):
+                scheduler.load_state_dict(state)
             self._loaded = None
-        self._refresh()
-
-    def _refresh(self) -> None:
         for scheduler in self.schedulers:
             if hasattr(scheduler, "refresh"):
                 scheduler.refresh()
 
-    def _about(self, entry: Any, scheduler: Any) -> dict[str, Any]:
-        """What a scheduler is, in plain values."""
-        if not isinstance(entry, Binding):
-            return {"schedule": type(scheduler).__qualname__}
-        tags = [entry.tags] if isinstance(entry.tags, str) else entry.tags
-        return {
-            "schedule": " * ".join(map(_text, _each(entry.schedule))),
-            "key": Slot(entry.key).name,
-            "tags": None if tags is None else sorted(tags, key=str),
-            "ssr": self.ssr,
-        }
-
-    def _values(self, state: Any) -> Any:
-        """The present values, by the names they are logged under."""
-        optimizer = state.optimizers[0]
-        for scheduler in self.schedulers:
-            slot, indices = _driven(scheduler, optimizer.param_groups)
-            for i in sorted(indices):
-                value = slot.read(optimizer.param_groups[i], f"Parameter group {i}")
-                yield f"{slot.name}-{type(optimizer).__name__}/group{i}", float(value)
+    def _about(self) -> list[dict[str, Any]]:
+        """What the schedulers are, in plain values."""
+        both = zip(self.entries, self.schedulers)
+        return [{**e.about(), "ssr": self.ssr} if isinstance(e, Binding) else {"schedule": _name(s)} for e, s in both]
 
 
 class _Clock:
@@ -271,7 +260,7 @@ def _resolved(entry: Any, optimizer: Any, clock: _Clock) -> Any:
 def _called(function: Any, optimizer: Any, clock: _Clock) -> Any:
     signature = inspect.signature(function)
     wanted = signature.parameters.get("clock")
-    if wanted is not None and wanted.default is None:
+    if wanted is not None and (wanted.default is None or wanted.default is wanted.empty):
         return function(optimizer, clock=clock)
     try:
         signature.bind(optimizer)
@@ -294,8 +283,7 @@ def _name(thing: Any) -> str:
 def _text(value: Any) -> str:
     """A schedule as a text: the same one for two that are equal, however their times were written."""
     if isinstance(value, Schedule):
-        given: Any = value
-        return f"{_name(value)}({', '.join(f'{f.name}={_text(getattr(value, f.name))}' for f in fields(given))})"
+        return f"{_name(value)}({', '.join(f'{key}={_text(each)}' for key, each in value.__getstate__().items())})"
     if isinstance(value, Time):
         return f"{number_text(value.exact)}{value.unit.value}"
     if isinstance(value, tuple):
@@ -307,7 +295,6 @@ def _refuse_other(saved: list[dict[str, Any]], here: list[dict[str, Any]], fix: 
     if len(saved) != len(here):
         raise ValueError(f"The checkpoint has {len(saved)} schedules, and here are {len(here)}. {fix}")
     for i, (old, new) in enumerate(zip(saved, here)):
-        others = [key for key in old.keys() & new if old[key] != new[key]]
-        if others:
-            said = "; ".join(f"{key} {old[key]!r} there, {new[key]!r} here" for key in sorted(others))
-            raise ValueError(f"Schedule {i} of the checkpoint is another one: {said}. {fix}")
+        said = [f"{key} {old[key]!r} there, {new[key]!r} here" for key in old if key in new and old[key] != new[key]]
+        if said:
+            raise ValueError(f"Schedule {i} of the checkpoint is another one: {'; '.join(said)}. {fix}")

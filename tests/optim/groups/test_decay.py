@@ -60,7 +60,16 @@ def test_names_decide_nothing_but_for_biases():
     assert decaying(model) == {
         *("norm10.weight", "bias_proj.weight", "bias.weight", "ln.0.weight", "ln.3.weight", "ln.6.weight"),
     }
-    names = ["a.bias", "a.q_bias", "a.bias_k", "a.bias_hh_l1_reverse", "a.bias_proj", "a.biased", "bias.scale", "unbias"]
+    names = [
+        "a.bias",
+        "a.q_bias",
+        "a.bias_k",
+        "a.bias_hh_l1_reverse",
+        "a.bias_proj",
+        "a.biased",
+        "bias.scale",
+        "unbias",
+    ]
     assert decaying(tree(names)) == {"a.bias_proj", "a.biased", "bias.scale", "unbias"}
 
 
@@ -96,7 +105,9 @@ def test_norms_of_others():
     everything = {name for name, _ in model.named_parameters()}
     assert decaying(model, no_decay=False) == everything
     for given, near in ((["Scael"], "'Scale'"), ([nn.Conv2d], "Conv2d"), (["*.wieght"], "'weight'")):
-        with pytest.raises(ValueError, match=f"no_decay.*matches no parameter's name and no layer type.*{near}|{near}.*"):
+        with pytest.raises(
+            ValueError, match=f"no_decay.*matches no parameter's name and no layer type.*{near}|{near}.*"
+        ):
             decaying(model, no_decay=given)
     for wrong in (3, [3], {"a": 1}, [int], None):
         with pytest.raises(TypeError, match="no_decay"):
@@ -135,7 +146,9 @@ def test_what_rules_say_comes_first():
         **{"0.weight": 0.1, "3.weight": 0.1, "6.weight": 0.0, "1.weight": 0.0, "4.weight": 0.0},
         **{"1.bias": 0.3, "3.bias": 0.3, "4.bias": 0.3, "6.bias": 0.3},
     }
-    with pytest.raises(ValueError, match=r"'1.bias' gets weight_decay=0.3 from rules\[0\].*0.0 from no_decay \('1.\*'\)"):
+    with pytest.raises(
+        ValueError, match=r"'1.bias' gets weight_decay=0.3 from rules\[0\].*0.0 from no_decay \('1.\*'\)"
+    ):
         configure_param_groups(Conv(), rules, no_decay="1.*")
 
 

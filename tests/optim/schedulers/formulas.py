@@ -6,8 +6,9 @@ Written from their definitions, in terms of exact fractions where a step is divi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 Arguments = Mapping[str, Any]
@@ -87,7 +88,7 @@ def cyclic(a: Arguments, t: int) -> float:
     mode = a.get("mode", "triangular")
     by_cycle = a.get("scale_mode", "iterations" if mode == "exp_range" else "cycle") == "cycle"
     n = cycle if by_cycle else t
-    scale = {"triangular": lambda: 1.0, "triangular2": lambda: 0.5 ** (n - by_cycle)}.get(mode, lambda: a["gamma"] ** n)()
+    scale = {"triangular": lambda: 1.0, "triangular2": lambda: 0.5 ** (n - 1)}.get(mode, lambda: a["gamma"] ** n)()
     return a["base_val"] + (a["max_val"] - a["base_val"]) * float(height) * scale
 
 
@@ -98,12 +99,11 @@ def one_cycle(a: Arguments, t: int) -> float:
     ends: list[tuple[Any, float]] = [(0, first), (peak, top), (total - 1, low)]
     if a.get("three_phase"):
         ends.insert(2, (2 * peak, first))
-    t = min(t, total - 1)
-    for (begin, start), (end, to) in zip(ends, ends[1:]):
-        if t <= end:
+    for (begin, start), (end, to) in pairwise(ends):
+        if t < end:
             x = (t - begin) / Fraction(end - begin)
             return wave(x, start, to) if a.get("anneal_strategy", "cos") == "cos" else start + (to - start) * float(x)
-    raise AssertionError((a, t))
+    return low
 
 
 def multiplicative(a: Arguments, t: int) -> float:
@@ -113,3 +113,46 @@ def multiplicative(a: Arguments, t: int) -> float:
 def with_lambdas(a: Arguments, t: int) -> float:
     default = (lambda t: t / 30, lambda t: 0.95**t)
     return a["initial_val"] * math.prod(float(function(t)) for function in a.get("functions", default))
+
+
+def nested(one: Any) -> Callable[[int], float]:
+    stem, arguments = one
+    return lambda t: FORMULAS[stem](arguments, t)
+
+
+def sequential(a: Arguments, t: int) -> float:
+    i = sum(t >= milestone for milestone in a["milestones"])
+    return nested(a["schedulers"][i])(t - [0, *a["milestones"]][i])
+
+
+def chained(a: Arguments, t: int) -> float:
+    first, *others = map(nested, a["schedulers"])
+    return first(t) * math.prod(other(t) / other(0) for other in others)
+
+
+def scale_per_param(a: Arguments, t: int) -> float:
+    """Before the factor of a group."""
+    return nested(a["scheduler"])(t)
+
+
+FORMULAS: dict[str, Callable[[Arguments, int], float]] = {
+    "Constant": constant,
+    "Polynomial": polynomial,
+    "Linear": polynomial,
+    "Exponential": exponential,
+    "InverseExponentialTimeDecay": inverse_exponential_time_decay,
+    "InverseSquareRootDecay": inverse_square_root_decay,
+    "CosineDecay": cosine_decay,
+    "Sequential": sequential,
+    "PiecewiseConstant": piecewise_constant,
+    "MultiStep": multi_step,
+    "Step": step,
+    "CosineAnnealing": cosine_annealing,
+    "CosineAnnealingWarmRestarts": warm_restarts,
+    "Cyclic": cyclic,
+    "OneCycle": one_cycle,
+    "Multiplicative": multiplicative,
+    "Lambda": with_lambdas,
+    "Chained": chained,
+    "ScalePerParam": scale_per_param,
+}

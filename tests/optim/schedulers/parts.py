@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from hypothesis import strategies as st
 
+from tests.optim.schedulers.formulas import FORMULAS
+from tests.optim.schedulers.twins import nothing
+
 Arguments = Mapping[str, Any]
 
 
@@ -35,21 +38,25 @@ class Promise:
 class Row:
     """`stem`: the name without family; `examples`: sets of arguments; `drawn`: a strategy for more.
 
-    `formula`: the value at a step; `counts`: which arguments count steps, so may be times.
+    `counts`: which arguments count steps, so may be times; `twin`: see twins.py.
     """
 
     stem: str
     examples: tuple[Arguments, ...]
     drawn: st.SearchStrategy[dict[str, Any]]
-    formula: Callable[[Arguments, int], float]
     promise: Callable[[Arguments], Promise]
     counts: tuple[str, ...] = ()
+    twin: Callable[[Arguments], Any] = nothing
+
+    def formula(self, arguments: Arguments, t: int) -> float:
+        """The value at a step, from the formula in plain Python."""
+        return FORMULAS[self.stem](arguments, t)
 
     def values(self, arguments: Arguments, steps: int) -> list[float]:
         return [self.formula(arguments, t) for t in range(steps)]
 
 
-VALUES = st.sampled_from([0.0, 0.1, 0.3, 1.0]) | st.floats(0.0, 2.0)
+VALUES = st.sampled_from([0.0, 0.1, 0.3, 1.0]) | st.floats(1e-4, 2.0)
 COUNTS = st.integers(1, 40)
 SHARES = st.floats(0.125, 1.0) | st.sampled_from([0.5, 1.0])
 FLAGS = st.booleans()
@@ -88,9 +95,9 @@ def wavy(a: Arguments) -> Promise:
 
 
 def one_cycle(a: Arguments) -> Promise:
-    low, total = a["initial_val"] / a.get("final_div_factor", 1e4), a.get("total_steps", 1000)
+    low, total = a["initial_val"] / a.get("final_div_factor", 1e4), a["total_steps"]
     three = (a["initial_val"], a["max_val"], low)
-    return Promise(None if total == 1 else a["initial_val"], low, total - 1, min(three), max(three))
+    return Promise(a["initial_val"] if a["pct_start"] * total > 1 else None, low, total - 1, min(three), max(three))
 
 
 def no_promise(a: Arguments) -> Promise:

@@ -124,4 +124,3 @@ def not_selected(case, i):
     tags = case["kwargs"].get("param_group_tags")
     own = FILE["about"]["group_sets"][case["group_set"]][i].get("tags") or [None]
     return tags is not None and not set(own).intersection(tags)
-

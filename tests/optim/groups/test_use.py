@@ -1,0 +1,201 @@
+"""The groups in use: optimizers take them and train with them, checkpoints keep them, wrappers do not hide names."""
+
+import copy
+import io
+
+import pytest
+import torch
+import torch.distributed.tensor
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
+
+import optim
+from optim.param_groups import configure_param_groups, param_group_table
+from tests.optim.groups.models import Conv, Tied, by_name, loss_of, values
+
+TOP = {Conv: "6.", Tied: "head."}
+OPTIMIZERS = pytest.mark.parametrize("kind", [torch.optim.AdamW, optim.AdamW], ids=["torch", "optim"])
+MODELS = pytest.mark.parametrize("model_type", [Conv, Tied])
+
+
+def fresh(model_type, **arguments):
+    torch.manual_seed(0)
+    model = model_type()
+    rules = [{"params": "*bias", "tags": "bias"}, {"params": TOP[model_type] + "*", "tags": "top", "lr": 0.03}]
+    return model, configure_param_groups(model, rules, weight_decay=0.1, **arguments)
+
+
+def train(model, optimizer, seeds):
+    for seed in seeds:
+        optimizer.zero_grad()
+        loss_of(model, seed).backward()
+        optimizer.step()
+
+
+@OPTIMIZERS
+@MODELS
+@pytest.mark.parametrize("names", [True, False])
+def test_training_equals_that_with_groups_made_by_hand(kind, model_type, names):
+    """Bit for bit, from groups of one parameter each that hold its values."""
+    model, groups = fresh(model_type, names=names)
+    given = [dict(group) for group in groups]
+    optimizer = kind(groups, lr=0.02)
+    assert (
+        len(optimizer.param_groups) == len(given) and all("param_names" in g for g in optimizer.param_groups) == names
+    )
+    twin = copy.deepcopy(model)
+    spared = (
+        "bias",
+        "norm1.weight",
+        "norm2.weight",
+        "norm.weight",
+        *(("1.weight", "4.weight") if model_type is Conv else ()),
+    )
+    reached = twin.named_parameters(remove_duplicate=False)
+    top = {id(p) for name, p in reached if name.startswith(TOP[model_type])}
+    by_hand = kind(
+        [
+            {
+                "params": [p],
+                "lr": 0.03 if id(p) in top else 0.02,
+                "weight_decay": 0.0 if name.endswith(spared) else 0.1,
+            }
+            for name, p in twin.named_parameters()
+        ]
+    )
+    train(model, optimizer, range(4))
+    train(twin, by_hand, range(4))
+    for (name, ours), theirs in zip(model.named_parameters(), twin.parameters()):
+        assert torch.equal(ours, theirs), name
+
+
+@OPTIMIZERS
+@MODELS
+def test_weight_decay_acts_only_where_it_should(kind, model_type):
+    """With gradients of zero AdamW multiplies by 1 - lr * weight_decay: all else must stay bit for bit."""
+    model, groups = fresh(model_type)
+    decays, rates = by_name(groups, "weight_decay"), by_name(groups, "lr", 0.02)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = kind(groups, lr=0.02)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    for name, p in model.named_parameters():
+        if decays[name] == 0.0:
+            assert torch.equal(p, before[name]), name
+        else:
+            # one rounding of the factor and one of the product, in float32
+            torch.testing.assert_close(p.detach(), before[name] * (1 - rates[name] * 0.1), rtol=3e-7, atol=0)
+            assert not torch.equal(p, before[name]), name
+
+
+@OPTIMIZERS
+def test_checkpoints_keep_tags_and_names(kind):
+    model, groups = fresh(Conv)
+    optimizer = kind(groups, lr=0.02)
+    train(model, optimizer, range(2))
+    saved = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+    saved.seek(0)
+    loaded = torch.load(saved, weights_only=True)
+    twin, groups = fresh(Conv)
+    twin.load_state_dict(loaded["model"])
+    resumed = kind(groups, lr=0.5)
+    resumed.load_state_dict(loaded["optimizer"])
+    for mine, theirs in zip(resumed.param_groups, optimizer.param_groups):
+        assert mine.get("tags") == theirs.get("tags") and mine["param_names"] == theirs["param_names"]
+    train(model, optimizer, range(2, 4))
+    train(twin, resumed, range(2, 4))
+    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    # and through torch's distributed checkpoint, which goes by names
+    other, groups = fresh(Conv)
+    third = kind(groups, lr=0.5)
+    set_optimizer_state_dict(other, third, get_optimizer_state_dict(model, optimizer))
+    for mine, theirs in zip(third.param_groups, optimizer.param_groups):
+        assert mine.get("tags") == theirs.get("tags") and mine["lr"] == theirs["lr"]
+        for p, q in zip(mine["params"], theirs["params"]):
+            assert torch.equal(third.state[p]["exp_avg"], optimizer.state[q]["exp_avg"])
+
+
+def test_frozen_parameters_can_be_unfrozen():
+    model, _ = fresh(Conv)
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.AdamW(configure_param_groups(model), lr=0.02)
+    first = model[0].weight.detach().clone()
+    train(model, optimizer, range(1))
+    assert torch.equal(model[0].weight, first)
+    model[0].requires_grad_(True)
+    train(model, optimizer, range(1))
+    assert not torch.equal(model[0].weight, first)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "inside"),
+    [
+        (torch.compile, "_orig_mod.0.weight"),
+        (nn.DataParallel, "module.0.weight"),
+        (lambda model: torch.compile(nn.DataParallel(model)), "_orig_mod.module.0.weight"),
+        (
+            lambda model: nn.Sequential(checkpoint_wrapper(model[0]), *list(model)[1:]),
+            "0._checkpoint_wrapped_module.weight",
+        ),
+    ],
+    ids=["compile", "parallel", "both", "checkpoint"],
+)
+def test_wrappers_do_not_hide_names(wrap, inside):
+    """Globs match the plain name and the one in use; the groups hold the plain one."""
+    model = Conv()
+    wrapped = wrap(model)
+    assert inside in dict(wrapped.named_parameters())
+    rules = [
+        {"params": "0.weight", "tags": "stem"},
+        {"params": inside, "tags": "inside"},
+        {"params": "*bias", "lr": 0.5},
+    ]
+    groups = configure_param_groups(wrapped, rules, adjust_learning_rate={"Conv2d": 0.5})
+    plain = [{**rules[0], "tags": ["inside", "stem"]}, rules[2]]
+    assert groups == configure_param_groups(model, plain, adjust_learning_rate={"Conv2d": 0.5})
+    if inside.startswith("_orig_mod.0"):
+        pairs = configure_param_groups(wrapped.named_parameters(), rules, no_decay=False)
+        assert pairs == configure_param_groups(model, plain, no_decay=False)
+
+
+class Inner(nn.Module):
+    """A model of which a part is called `module`."""
+
+    def __init__(self):
+        super().__init__()
+        self.module = nn.Linear(2, 2)
+
+
+def test_a_part_called_module_keeps_its_name():
+    model = Inner()
+    assert list(by_name(configure_param_groups(model), "lr")) == ["module.weight", "module.bias"]
+    assert list(by_name(configure_param_groups(nn.DataParallel(model)), "lr")) == ["module.weight", "module.bias"]
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_data_parallel_and_sharded_models(alone):
+    model = Conv()
+    rules = [{"params": "0.weight", "tags": "stem"}]
+    arguments = {"weight_decay": 0.1, "adjust_learning_rate": {"Conv2d": 2.0}}
+    groups = configure_param_groups(model, rules, **arguments)
+    assert configure_param_groups(nn.parallel.DistributedDataParallel(model), rules, **arguments) == groups
+    expected = [([name for name, _ in group["params"]], values(group)) for group in groups]
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    fully_shard(model[3], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    sharded = configure_param_groups(model, rules, **arguments)
+    assert [([name for name, _ in group["params"]], values(group)) for group in sharded] == expected
+    assert isinstance(sharded[0]["params"][0][1], torch.distributed.tensor.DTensor)
+    total = param_group_table(sharded).splitlines()[-1].split()
+    assert total == param_group_table(groups).splitlines()[-1].split()  # whole tensors, not their local parts

@@ -1,0 +1,161 @@
+"""Values: the formulas in plain Python, exact ends, the range; the same on numbers, on tensors and in each family."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.optim.schedulers.building import (
+    KEYS,
+    KINDS,
+    class_of,
+    count,
+    make,
+    moved,
+    optimizer,
+    stepped,
+    value,
+)
+from tests.optim.schedulers.rows import BY_STEM, CASES, IDS, ROWS
+
+CASE = pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
+EACH = pytest.mark.parametrize("stem", BY_STEM)
+HUGE = (2**24 + 1, 2**53 - 1, 2**53 + 1, 2**60 + 7)
+
+
+def largest(row, arguments, steps=80):
+    return max(map(abs, row.values(arguments, steps)))
+
+
+def closed_form(one):
+    """What a graph computes, from the step tensor."""
+    found = one._get_closed_form()
+    assert isinstance(found, torch.Tensor) and found.dim() == 0 and found.dtype == torch.float64
+    return float(found)
+
+
+@CASE
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_step_by_step(row, arguments, kind):
+    one = make(row.stem, arguments, optimizer(kind))
+    scale = largest(row, arguments)
+    for t, seen in enumerate(stepped(one, 80)):
+        assert seen == pytest.approx(row.formula(arguments, t), rel=0, abs=1e-13 * scale), t
+    assert count(one) == 79
+
+
+@EACH
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_arguments(stem, data):
+    """The formula, and `values` that change nothing; 1e-12: a power of a rounded argument errs more than its curve."""
+    row = BY_STEM[stem]
+    arguments = data.draw(row.drawn)
+    one = make(stem, arguments, optimizer())
+    before = copy.deepcopy(one.state_dict()), value(one)
+    values = one.values(90)
+    assert (one.state_dict(), value(one)) == before
+    expected = row.values(arguments, 90)
+    scale = max(map(abs, expected))
+    for t, (mine, other) in enumerate(zip(values, expected)):
+        assert type(mine) is float and abs(mine - other) <= 1e-12 * scale, t
+
+
+@EACH
+@settings(max_examples=60)
+@given(data=st.data())
+def test_ends_and_range(stem, data):
+    """Exactly the value at the start, exactly the value at the end and after it, never outside the range."""
+    row = BY_STEM[stem]
+    arguments = data.draw(row.drawn)
+    promise = row.promise(arguments)
+    one = make(stem, arguments, optimizer())
+    values = one.values(150)
+    if promise.start is not None:
+        assert values[0] == promise.start
+    if promise.end is not None:
+        assert set(values[promise.until :]) == {promise.end}
+        assert value(moved(one, 2**62)) == promise.end and closed_form(one) == promise.end
+    assert all(promise.low <= each <= promise.high for each in values)
+    for t in data.draw(st.lists(st.integers(0, 2**40), max_size=5)):
+        assert promise.low <= closed_form(moved(one, t)) <= promise.high
+
+
+@EACH
+@settings(max_examples=40)
+@given(data=st.data())
+def test_values_are_those_of_stepping(stem, data):
+    row = BY_STEM[stem]
+    arguments = data.draw(row.drawn)
+    one = make(stem, arguments, optimizer())
+    foreseen = one.values(50)
+    assert stepped(one, 50) == foreseen == one.values(50)
+
+
+@EACH
+@settings(max_examples=60)
+@given(data=st.data())
+def test_numbers_and_tensors_agree(stem, data):
+    """One formula: to 1e-15 of the largest of 1, the value, and the arguments it is computed from."""
+    row = BY_STEM[stem]
+    arguments = data.draw(row.drawn | st.sampled_from(row.examples))
+    one = make(stem, arguments, optimizer())
+    steps = data.draw(st.lists(st.integers(0, 130) | st.integers(0, 2**62), min_size=1, max_size=20))
+    for t in steps:
+        number, tensor = value(moved(one, t)), closed_form(one)
+        if number == tensor:
+            continue
+        assert abs(number - tensor) <= 1e-15 * max(1.0, abs(number), largest(row, arguments, 1)), t
+
+
+@CASE
+@pytest.mark.parametrize("t", HUGE)
+def test_huge_steps(row, arguments, t):
+    """As exact past 2**24 and 2**53 as before: the step is a whole number until it is divided."""
+    try:
+        expected = [row.formula(arguments, step) for step in range(t, t + 4)]
+    except OverflowError:
+        pytest.skip("it grows without end")
+    for kind in KINDS:
+        one = moved(make(row.stem, arguments, optimizer(kind)), t)
+        for i, other in enumerate(expected):
+            assert count(one) == t + i
+            assert abs(value(one) - other) <= 1e-12 * max(1.0, abs(other)), (kind, i)
+            assert abs(closed_form(one) - other) <= 1e-12 * max(1.0, abs(other)), (kind, i)
+            one.step()
+
+
+@pytest.mark.parametrize("t", HUGE)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stem", ["PiecewiseConstant", "MultiStep", "Sequential", "Step", "OneCycle"])
+def test_a_huge_boundary_is_met_to_the_step(stem, kind, t):
+    """Nothing is one step early or late where float64 has no more odd numbers."""
+    on = optimizer(kind)
+    first, second = (("Constant", {"val": each}) for each in (1.0, 2.0))
+    arguments = {
+        "PiecewiseConstant": {"vals": [1.0, 2.0], "milestones": [t]},
+        "MultiStep": {"initial_val": 1.0, "gamma": 2.0, "milestones": [t]},
+        "Sequential": {"schedulers": [first, second], "milestones": [t]},
+        "Step": {"initial_val": 1.0, "gamma": 2.0, "step_size": t},
+        "OneCycle": {"initial_val": 1.0, "max_val": 3.0, "total_steps": t, "final_div_factor": 0.5},
+    }[stem]
+    one = make(stem, arguments, on)
+    for step in (t - 1, t, t + 1):
+        moved(one, step)
+        expected = 2.0 if step >= t or stem == "OneCycle" else 1.0
+        assert value(one) == expected == closed_form(one), step - t
+
+
+@CASE
+def test_the_families_give_the_same_numbers(row, arguments):
+    """Learning rates, weight decays, and any other key, bit for bit."""
+    seen = {family: stepped(make(row.stem, arguments, optimizer(), family), 70) for family in KEYS}
+    assert seen["lr"] == seen["wd"] == seen["generic"]
+
+
+def test_the_table_has_every_scheduler():
+    assert len(ROWS) == len(BY_STEM) == 19
+    for family in KEYS:
+        assert len({class_of(stem, family) for stem in BY_STEM}) == 19
