@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep lint bench clean
+.PHONY: help demo test test-deep test-xla lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -43,10 +43,14 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 test-deep: ## the same, with 25 times as many examples per property
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
 
-lint: ## ruff and mypy
+test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
+	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)
+
+lint: ## ruff, mypy, and the stubs of the schedulers
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \
+	"$$python" tools/stubs.py --check && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py)
 
 # The optimizers are compared on the newest torch, where their rivals are; the schedules with Composer.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import wraps
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from timesched.schedule import Schedule
@@ -97,3 +100,36 @@ def timed(schedule: Schedule) -> Iterator[str]:
                 yield from timed(each)
             elif isinstance(each, Time) and each.unit is not TimeUnit.BATCH:
                 yield f"{field.name}={str(each)!r}"
+
+
+def noting(init: Callable[..., None]) -> Callable[..., None]:
+    """Keep the arguments that the outermost constructor was given, under the names of its signature."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "arguments" not in self.__dict__:
+            self.arguments = bound_arguments(type(self).__name__, signature, (self, *args), kwargs)
+        init(self, *args, **kwargs)
+
+    return noted
+
+
+def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> float:
+    """The factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
+    for key in ("adjust_learning_rate", "adjust_val"):
+        factor = group.get(key)
+        if factor is not None:
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+                raise ValueError(f"{where}: {key}={factor!r}: it is a finite number.")
+            return float(factor)
+    return 1.0
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, or a 0-dim tensor of one; a tensor elsewhere is not read."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool:
+            return False
+        return value.device.type != "cpu" or math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

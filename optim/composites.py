@@ -80,8 +80,8 @@ class Chain(Formula):
         for begin in starts:
             if begin == 0.0 or not math.isfinite(begin):
                 raise TimeError(
-                    f"A chain multiplies by what its schedules become of their first values, and one starts at {begin}: "
-                    f"put it first."
+                    f"A chain multiplies by what its schedules become of their first values, and one starts at "
+                    f"{begin}: put it first."
                 )
 
         def value(counts: Counts) -> Any:
@@ -97,8 +97,8 @@ class Chain(Formula):
 class Closed(Formula):
     """The closed form of a scheduler that defines its own."""
 
-    at: Callable[[Any], Any] = float
+    form: Callable[[Any], Any] = float
 
     def resolve(self, frame: Frame) -> Resolved:
         slot = frame.mark(time(0)).slot
-        return lambda counts: self.at(counts[slot])
+        return lambda counts: self.form(counts[slot])

@@ -39,8 +39,8 @@ class PiecewiseConstant(Formula):
         super().__post_init__()
         if len(self.vals) != len(self.milestones) + 1:
             raise TimeError(
-                f"PiecewiseConstant: {len(self.milestones)} milestones part {len(self.milestones) + 1} values, and there "
-                f"are {len(self.vals)}: {list(self.vals)}."
+                f"PiecewiseConstant: {len(self.milestones)} milestones part {len(self.milestones) + 1} values, and "
+                f"there are {len(self.vals)}: {list(self.vals)}."
             )
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -49,7 +49,7 @@ class PiecewiseConstant(Formula):
 
         def value(counts: Counts) -> Any:
             n = passed(counts)
-            return torch.take(table.to(n.device), n) if isinstance(n, Tensor) else self.vals[n]
+            return ops.pick(table, n) if isinstance(n, Tensor) else self.vals[n]
 
         return value
 
@@ -239,7 +239,7 @@ class OneCycle(Formula):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pct_start > (0.5 if self.three_phase else 1.0):
-            raise TimeError(f"OneCycle.pct_start={self.pct_start}: it is a share, at most 1, and 0.5 with three phases.")
+            raise TimeError(f"OneCycle.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps))

@@ -37,6 +37,7 @@ def left_of_cycles(period: Period) -> Resolved:
     return left
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Formula(Schedule):
     """A schedule of values over steps."""
 

@@ -15,7 +15,7 @@ from timesched.schedule import Schedule
 from timesched.slots import select
 from timesched.units import TimeError
 
-from . import composites, cycles
+from . import composites
 from .closed_form import Scheduler
 from .formulas import Formula, time
 
@@ -37,10 +37,9 @@ class Made(Scheduler):
         tags, clock = values.pop("param_group_tags", None), values.pop("clock", None)
         public = {self.names.get(field.name, field.name): field.name for field in dataclasses.fields(self.formula)}
         schedule = self.formula(**self.adapt({public[name]: value for name, value in values.items()}))
-        self.effective = {
-            name: getattr(schedule, own) for name, own in public.items() if own not in self.hidden
-        }
+        self.effective = {name: getattr(schedule, own) for name, own in public.items() if own not in self.hidden}
         self.__dict__.update(self.effective)
+        self._formula = schedule
         total = getattr(schedule, "total_iters", getattr(schedule, "total_steps", None))
         Scheduler.__init__(self, self.optimizer, total, -1, tags, clock, schedule=self.filled(schedule))
 
@@ -70,9 +69,9 @@ class Cyclic(Made):
         return lambda x: plain._scale(x - 1, x)
 
     def filled(self, schedule: Any) -> Schedule:
-        if type(self).set_scale_fn is Cyclic.set_scale_fn:
-            return schedule  # type: ignore[no-any-return]
-        return dataclasses.replace(schedule, scale_fn=self.set_scale_fn())
+        if type(self).set_scale_fn is not Cyclic.set_scale_fn:
+            schedule = dataclasses.replace(schedule, scale_fn=self.set_scale_fn())
+        return schedule  # type: ignore[no-any-return]
 
 
 class Lambda(Made):
@@ -142,8 +141,8 @@ class Sequential(Scheduler):
         self.effective = {"schedulers": self.schedulers, "milestones": self.milestones}
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
-                f"{type(self).__name__}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at the "
-                f"beginning of each but the first, and there are {len(steps)}."
+                f"{type(self).__name__}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at "
+                f"the beginning of each but the first, and there are {len(steps)}."
             )
         schedule = SequenceScheduler([each._schedule for each in schedulers], [time(step) for step in steps])
         _assemble(self, optimizer, schedulers, schedule, last_epoch, param_group_tags, clock)
@@ -159,8 +158,8 @@ class Chained(Scheduler):
         clock: a `timesched.Clock` or Composer's `State`; None for that of the schedulers.
 
     Raises:
-        ValueError: the schedulers are of several optimizers, keys or groups, have taken steps, or are parts already; one
-            but the first starts at 0.
+        ValueError: the schedulers are of several optimizers, keys or groups, have taken steps, or are parts already;
+            one but the first starts at 0.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
@@ -248,8 +247,6 @@ def _assemble(
     whole._scales = parts[0]._scales + scaled
     clocks = [part.clock for part in parts if part.clock is not None]
     tags = parts[0].param_group_tags if tags is None else tags
-    Scheduler.__init__(
-        whole, optimizer, None, last_epoch, tags, clock or next(iter(clocks), None), schedule=schedule
-    )
+    Scheduler.__init__(whole, optimizer, None, last_epoch, tags, clock or next(iter(clocks), None), schedule=schedule)
     for part in parts:
         part.adopt(whole)

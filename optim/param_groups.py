@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from .hyper import RATE, as_tags
 from .selectors import (
     FACTOR,
     Claim,
-    Parameter,
+    Parameters,
     Selector,
     checked_selectors,
     claims_of_factors,
@@ -25,7 +25,6 @@ from .selectors import (
     of_model,
     of_pairs,
     plain,
-    with_clean,
 )
 
 
@@ -96,7 +95,7 @@ def configure_param_groups(
     spared: dict[tuple[type[nn.Module], str], bool] = {}
     plans: dict[tuple[bool, tuple[int, ...]], dict[str, Any]] = {}
     groups: dict[Any, dict[str, Any]] = {}
-    for (tensor, (name, *_), owners), chosen in zip(parameters, hits):
+    for tensor, name, owners, chosen in zip(parameters.tensors, parameters.names, parameters.owners, hits):
         if not (frozen or tensor.requires_grad):
             continue
         for owner in owners:
@@ -116,7 +115,7 @@ def configure_param_groups(
             plans[decays, chosen] = groups[key]
         plans[decays, chosen]["params"].append((name, tensor) if names else tensor)
     if not groups:
-        only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
+        only = "" if frozen or not hits else " that require a gradient, and frozen=False leaves out the others"
         raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")
     return list(groups.values())
 
@@ -136,7 +135,7 @@ def split_groups(
             `configure_param_groups(model)` or `model.named_parameters()`; or any optimizer, with `model`.
         adjust_learning_rate: a dict from globs over the names, or with `model` also layer types, to factors; what they
             are is said at `configure_param_groups`.
-        model: the model whose parameters the optimizer has.
+        model: the model whose parameters, or some of them, the optimizer has.
 
     Raises:
         ValueError: the names are unknown, a key matches nothing, a parameter gets two factors, a factor is negative or
@@ -153,17 +152,20 @@ def split_groups(
         raise TypeError(f"optimizer={optimizer!r:.80}: pass an instance of torch.optim.Optimizer.")
     claims = claims_of_factors(adjust_learning_rate)
     groups = optimizer.param_groups
-    hits = iter(matched(_named(groups, model), claims))
+    listed = _listed(groups, model)
+    hits = matched(listed, claims)
+    place = {id(tensor): i for i, tensor in enumerate(listed.tensors)}
     split = []
     for i, group in enumerate(groups):
         old = group.get(FACTOR, group.get("adjust_val"))
         here = [] if old is None else [Claim(f"parameter group {i}", (), settings={FACTOR: old})]
         factors: dict[tuple[int, ...], Any] = {}
         parts: dict[Any, list[int]] = {}
-        for j, chosen in enumerate(islice(hits, len(group["params"]))):
+        for j, tensor in enumerate(group["params"]):
+            at = place[id(tensor)]
+            chosen = hits[at]
             if chosen not in factors:
-                name = group["param_names"][j] if "param_names" in group else f"{j} of group {i}"
-                factors[chosen] = merged([*here, *(claims[k] for k in chosen)], name)[1].get(FACTOR)
+                factors[chosen] = merged([*here, *(claims[k] for k in chosen)], listed.names[at])[1].get(FACTOR)
             parts.setdefault(factors[chosen], []).append(j)
         scheduled = [key for key in group if key.startswith("initial_")]
         if len(parts) > 1 and scheduled:
@@ -187,8 +189,8 @@ def split_groups(
     groups[:] = result
 
 
-def _named(groups: list[dict[str, Any]], model: nn.Module | None) -> list[Parameter]:
-    """The parameters of all groups with the names that the model or the groups know."""
+def _listed(groups: list[dict[str, Any]], model: nn.Module | None) -> Parameters:
+    """The parameters of the model, or those that the groups hold with their names."""
     if model is None:
         for i, group in enumerate(groups):
             if len(group.get("param_names", ())) != len(group["params"]):
@@ -196,15 +198,15 @@ def _named(groups: list[dict[str, Any]], model: nn.Module | None) -> list[Parame
                     f"Parameter group {i} has no param_names for {FACTOR} to match: build the optimizer from "
                     f"configure_param_groups(model) or model.named_parameters()."
                 )
-        pairs = chain.from_iterable(zip(group["param_names"], group["params"]) for group in groups)
-        return [Parameter(tensor, with_clean(name), []) for name, tensor in pairs]
+        return of_pairs(chain.from_iterable(zip(group["param_names"], group["params"]) for group in groups))
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r:.80}: pass the torch.nn.Module whose parameters the optimizer has.")
-    known = {id(parameter.tensor): parameter for parameter in of_model(model)}
+    listed = of_model(model)
+    known = set(map(id, listed.tensors))
     for i, group in enumerate(groups):
-        if any(id(tensor) not in known for tensor in group["params"]):
+        if not known.issuperset(map(id, group["params"])):
             raise ValueError(f"Parameter group {i} has a parameter that is not of this model: pass the model it is of.")
-    return [known[id(tensor)] for group in groups for tensor in group["params"]]
+    return listed
 
 
 def _copied(value: Any) -> Any:

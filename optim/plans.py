@@ -19,7 +19,7 @@ from timesched.units import TimeError
 
 from .closed_form import Scheduler
 from .lr_scheduler import ChainedScheduler, LRScheduler
-from .registry import Known, catalogue, checked, find, located, parameters
+from .registry import Known, catalogue, checked, find, located, named, parameters
 from .weight_decay_scheduler import WeightDecayScheduler
 
 TAGS = "param_group_tags"
@@ -112,25 +112,6 @@ def all_schedulers() -> Known:
     return known
 
 
-def named(entry: Any, path: str, flat: str, kind: str) -> tuple[Any, dict[str, Any], str]:
-    """The name, the arguments and the path of an entry `{name: {arguments}}`, `{flat: name, arguments}` or `name`."""
-    if isinstance(entry, str):
-        return entry, {}, path
-    if not isinstance(entry, Mapping):
-        raise TypeError(f"{path}={entry!r:.80}: write a {kind} as its name with the arguments under it.")
-    if isinstance(entry.get(flat), str):
-        return entry[flat], {name: value for name, value in entry.items() if name != flat}, path
-    if len(entry) != 1:
-        raise ValueError(
-            f"{path} has the keys {', '.join(map(repr, entry)) or 'of nothing'}: a {kind} is one name, with its "
-            f"arguments indented under it."
-        )
-    ((name, given),) = entry.items()
-    if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"{path}.{name}={given!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
-    return name, dict(given or {}), f"{path}.{name}"
-
-
 def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, counted: bool = False) -> Plan:
     """The plan of an entry. A `part` of a sequence without milestones is `counted`: its `total_iters` is its length.
 
@@ -140,14 +121,11 @@ def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, 
     cls = find(name, known, path, kind)
     takes, open_ended = parameters(cls)
     binding: dict[str, Any] | None = None
-    if issubclass(cls, Schedule):
-        own, ours = schedules, ()
-        kind = "schedule"
-        if not part:
-            binding = {new: given.pop(old) for old, new in (("key", "key"), (TAGS, "tags")) if old in given}
-    else:
-        own, ours = lambda: closed_forms(cls.param_group_key), _not_given(takes)
-        kind = f"{cls.param_group_key} scheduler"
+    timed = issubclass(cls, Schedule)
+    if timed and not part:
+        binding = {new: given.pop(old) for old, new in (("key", "key"), (TAGS, "tags")) if old in given}
+    key = getattr(cls, "param_group_key", "")
+    family, kind = (schedules(), "schedule") if timed else (closed_forms(key), f"{key} scheduler")
     length = given.get("total_iters")
     if counted and "total_iters" not in takes and not open_ended:
         given.pop("total_iters", None)
@@ -155,16 +133,16 @@ def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, 
     for argument, value in given.items():
         where = f"{inner}.{argument}"
         if argument in _SEVERAL and _holds_entries(value):
-            given[argument] = planned_parts(value, where, own(), kind, sequence)
+            given[argument] = planned_parts(value, where, family, kind, sequence)
         elif argument in _ONE and isinstance(value, Mapping):
-            given[argument] = planned(value, where, own(), kind, part=True, counted=counted)
+            given[argument] = planned(value, where, family, kind, part=True, counted=counted)
             length = given[argument].length if length is None else length
     parts = given.get("schedulers")
     if sequence and isinstance(parts, list) and parts and all(isinstance(each, Plan) for each in parts):
         given["milestones"] = milestones(parts, inner)
         if length is None and parts[-1].length is not None:
             length = milestones([*parts, parts[-1]], inner)[-1]
-    return Plan(inner, cls, checked(cls, given, inner, ours), length, binding)
+    return Plan(inner, cls, checked(cls, given, inner, () if timed else _not_given(takes)), length, binding)
 
 
 def planned_parts(entries: Any, path: str, known: Known, kind: str, counted: bool) -> list[Plan]:
@@ -176,23 +154,25 @@ def planned_parts(entries: Any, path: str, known: Known, kind: str, counted: boo
 
 def milestones(parts: Sequence[Plan], path: str) -> list[Any]:
     """Where each part but the first begins, by the lengths of those before it."""
-    total: Any = None
-    found = []
+    found: list[Any] = []
     for part in parts[:-1]:
         if part.length is None:
             raise ValueError(
-                f"{part.path} has no 'total_iters', after which the next one begins: give it, or give {path} 'milestones'."
+                f"{part.path} has no 'total_iters', after which the next one begins: give it, or give {path} "
+                f"'milestones'."
             )
         with located(f"{part.path}: total_iters={part.length!r}"):
-            if not _is_time(part.length) and not _is_count(part.length):
-                raise ValueError("it has to be a number of steps, 0 or more, or a time.")
-            length = Time.from_input(part.length, "ba") if _is_time(part.length) or _is_time(total) else part.length
-            try:
-                total = length if total is None else Time.from_input(total, "ba") + length if _is_time(length) else total + length
-            except TimeError as error:
-                raise ValueError(f"{error} Give {path} 'milestones' to mix units.") from None
-        found.append(str(total) if isinstance(total, Time) else total)
-    return found
+            found.append(_sum(found[-1], part.length) if found else _sum(0, part.length))
+    return [str(each) if isinstance(each, Time) else each for each in found]
+
+
+def _sum(total: Any, length: Any) -> Any:
+    if not _is_time(length) and not _is_count(length):
+        raise ValueError("it has to be a number of steps, 0 or more, or a time such as '10ba'.")
+    if not _is_time(total) and not _is_time(length):
+        return total + int(length)
+    several = [Time.from_input(each, "ba") for each in (total, length) if each != 0]
+    return several[0] if len(several) == 1 else several[0] + several[1]
 
 
 @contextmanager
@@ -240,7 +220,7 @@ def _holds_entries(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and value == int(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and float(value).is_integer()
 
 
 def _is_time(value: Any) -> bool:

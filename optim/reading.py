@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -42,22 +44,24 @@ def _names_file(text: str) -> bool:
 def _parsed(text: str, source: str) -> Any:
     try:
         from ruamel.yaml import YAML
-        from ruamel.yaml.error import MarkedYAMLError, YAMLError
+        from ruamel.yaml.error import MarkedYAMLError
     except ImportError as error:
         raise ImportError(
             "Reading a config from YAML needs ruamel.yaml: pip install 'torch-timesched[config]', or pass a mapping."
         ) from error
+    if _OTHER_VERSION.search(text):
+        raise ValueError(f"{source} declares another version of YAML than 1.2: leave out the line %YAML.")
     reader = YAML(typ="safe", pure=True)  # plain data only; pure: the one that follows YAML 1.2
     try:
         found = reader.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise ValueError(f"{source}{where}: {error.problem}.") from error
-    except YAMLError as error:
-        raise ValueError(f"{source}: {error}") from error
-    if reader.version not in (None, (1, 2)):
-        raise ValueError(f"{source} declares another version of YAML than 1.2: leave out the line %YAML.")
+        problem = (error.problem or "").partition(" with value ")[0]  # of a key that is there twice
+        said = ", ".join(filter(None, [error.context, problem]))
+        raise ValueError(f"{source}{where}: {said}.") from error
+    except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
+        raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
     return _copied(found, "", (), plain=True)
 
 
@@ -76,7 +80,7 @@ def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
         return tuple(copies) if isinstance(value, tuple) else copies
     if plain and not isinstance(value, _PLAIN):
         raise ValueError(
-            f"{path or 'config'}: {value!r} is of type {type(value).__name__}: write a text (in quotes), a number, true "
-            f"or false, or null."
+            f"{path or 'config'}: {value!r} is of type {type(value).__name__}: write a text in quotes, a number, true, "
+            f"false or null."
         )
     return value

@@ -14,6 +14,7 @@ from typing import Any
 
 Known = Mapping[str, list[type]]  # the classes of each name
 
+_OURS = ("optim", "timesched")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _TEXTS = ("params", "tags", "param_group_tags", "key")  # arguments whose texts may look like numbers
 
@@ -48,12 +49,13 @@ def full_name(cls: type) -> str:
 def find(name: Any, known: Known, path: str, kind: str) -> type:
     """The class of a name, of a name in other letter case, or of a name with its module.
 
-    Raises `TypeError` when the name is no text; and `ValueError` when there is no such class, with the nearest names
-    there are, or when there are several, with the full name of each.
+    The names of this package mean its own classes, whatever else is imported: a class of the same name elsewhere goes
+    by its name with the module. Raises `TypeError` when the name is no text; and `ValueError` when there is no such class,
+    with the nearest names there are, or when there are several, with the full name of each.
     """
     if not isinstance(name, str):
         raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {kind}.")
-    classes = [cls for several in known.values() for cls in several]
+    classes = list(dict.fromkeys(cls for several in known.values() for cls in several))
     found = (
         known.get(name)
         or [cls for cls in classes if full_name(cls) == name]
@@ -61,13 +63,46 @@ def find(name: Any, known: Known, path: str, kind: str) -> type:
     )
     if not found:
         raise ValueError(
-            f"{path}: there is no {kind} {name!r}: {nearest(name, known)}. A class of your own is known by its name "
+            f"{path}: there is no {kind} {name!r}: {nearest(name, known)} A class of your own is known by its name "
             f"once its module is imported."
         )
+    found = [cls for cls in found if is_ours(cls)] or found
     if len(found) > 1:
         names = " and ".join(sorted(map(full_name, found)))
         raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
     return found[0]
+
+
+def name_of(cls: type, known: Known) -> str | None:
+    """The shortest name by which `find` finds a class; None if it does not."""
+    named = known.get(cls.__name__, [])
+    if cls not in named:
+        return None
+    return cls.__name__ if is_ours(cls) or len(named) == 1 else full_name(cls)
+
+
+def is_ours(cls: type) -> bool:
+    """Whether a class is of this package."""
+    return cls.__module__.partition(".")[0] in _OURS
+
+
+def named(entry: Any, path: str, flat: str, kind: str) -> tuple[Any, dict[str, Any], str]:
+    """The name, the arguments and the path of an entry `{name: {arguments}}`, `{flat: name, arguments}` or `name`."""
+    if isinstance(entry, str):
+        return entry, {}, path
+    if not isinstance(entry, Mapping):
+        raise TypeError(f"{path}={entry!r:.80}: write a {kind} as its name with the arguments under it.")
+    if isinstance(entry.get(flat), str):
+        return entry[flat], {name: value for name, value in entry.items() if name != flat}, path
+    if len(entry) != 1:
+        raise ValueError(
+            f"{path} has the keys {', '.join(map(repr, entry)) or 'of nothing'}: a {kind} is one name, with its "
+            f"arguments indented under it."
+        )
+    ((name, given),) = entry.items()
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"{path}.{name}={given!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
+    return name, dict(given or {}), f"{path}.{name}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -76,7 +111,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), names, n=3)
     if close:
         return f"did you mean {' or '.join(repr(names[each]) for each in close)}?"
-    return f"there are {', '.join(names.values())}" if names else "there is none at all"
+    return f"there are {', '.join(names.values())}." if names else "there are none."
 
 
 def parameters(cls: type) -> tuple[dict[str, inspect.Parameter], bool]:
@@ -106,8 +141,8 @@ def checked(cls: type, given: Mapping[str, Any], path: str, ours: Collection[str
     names = [name for name in known if name not in ours]
     for name in given:
         if name in ours or (name not in names and not open_ended):
-            takes = f"it takes {', '.join(names)}" if names else "it takes no arguments"
-            raise ValueError(f"{path}: {cls.__name__} has no argument {name!r}: {nearest(name, names)} ({takes})")
+            takes = f"It takes {', '.join(names)}." if names else "It takes none."
+            raise ValueError(f"{path}: {cls.__name__} has no argument {name!r}: {nearest(name, names)} {takes}")
     missing = [name for name in names if known[name].default is inspect.Parameter.empty and name not in given]
     if missing:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")

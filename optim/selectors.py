@@ -31,12 +31,16 @@ WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 ENOUGH = 20_000  # names to look through for the nearest one
 
 
-class Parameter(NamedTuple):
-    """A parameter with all its names, a plain one first, and its owners: types of modules, and its name in each."""
+Owner = tuple[type[nn.Module], str]
 
-    tensor: Tensor
-    names: list[str]
-    owners: list[tuple[type[nn.Module], str]]
+
+class Parameters(NamedTuple):
+    """Parameters in columns: garbage collections would take longer than all else if each were an object."""
+
+    tensors: list[Tensor]
+    names: list[str]  # without what wrappers put into them
+    aliases: list[tuple[str, int]]  # more names, with the index of the parameter
+    owners: list[tuple[Owner, ...]]  # types of modules, and its name in each
 
 
 class Claim(NamedTuple):
@@ -53,9 +57,12 @@ class Claim(NamedTuple):
 # The parameters there are
 
 
-def of_model(model: nn.Module) -> list[Parameter]:
+def of_model(model: nn.Module) -> Parameters:
     """The parameters of a model, in the order of its `named_parameters()`."""
-    found: dict[int, Parameter] = {}
+    listed = Parameters([], [], [], [])
+    tensors, names, aliases, owners = listed
+    known: dict[int, int] = {}
+    alone: dict[Owner, tuple[Owner, ...]] = {}  # one object for all that have the same owner
     path: list[nn.Module] = []
 
     def visit(module: nn.Module, raw: str, clean: str, key: str) -> None:
@@ -65,9 +72,17 @@ def of_model(model: nn.Module) -> list[Parameter]:
         kind = type(path[-3] if original else module)
         for name, tensor in module._parameters.items():
             if tensor is not None:
-                parameter = found.setdefault(id(tensor), Parameter(tensor, [], []))
-                parameter.names.extend([clean + name] if raw == clean else [clean + name, raw + name])
-                parameter.owners.append((kind, key if original else name))
+                owner = (kind, key if original else name)
+                i = known.setdefault(id(tensor), len(tensors))
+                if i == len(tensors):
+                    tensors.append(tensor)
+                    names.append(clean + name)
+                    owners.append(alone.setdefault(owner, (owner,)))
+                else:
+                    aliases.append((clean + name, i))
+                    owners[i] += (owner,)
+                if raw != clean:
+                    aliases.append((raw + name, i))
         hides = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
         for name, child in module._modules.items():
             if child is not None and all(child is not above for above in path):
@@ -76,27 +91,32 @@ def of_model(model: nn.Module) -> list[Parameter]:
         path.pop()
 
     visit(model, "", "", "")
-    return list(found.values())
+    return listed
 
 
-def of_pairs(pairs: Any) -> list[Parameter]:
+def of_pairs(pairs: Any) -> Parameters:
     """The parameters of `named_parameters()`, whose owners nobody knows."""
     if isinstance(pairs, (str, Tensor)) or not isinstance(pairs, Iterable):
         raise TypeError(f"model={pairs!r:.80}: pass a torch.nn.Module, or its named_parameters().")
-    found: dict[int, Parameter] = {}
+    listed = Parameters([], [], [], [])
+    known: dict[int, int] = {}
     for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
         if not (
             isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Tensor)
         ):
             raise TypeError(f"model holds {pair!r:.80}, no pair (name, tensor): pass the model or named_parameters().")
-        found.setdefault(id(pair[1]), Parameter(pair[1], [], [])).names.extend(with_clean(pair[0]))
-    return list(found.values())
-
-
-def with_clean(name: str) -> list[str]:
-    """A name without what wrappers put into it, and the name itself where that differs."""
-    clean = ".".join(part for part in name.split(".") if part not in WRAPPERS)
-    return [name] if clean == name else [clean, name]
+        raw, tensor = pair
+        clean = ".".join(part for part in raw.split(".") if part not in WRAPPERS)
+        i = known.setdefault(id(tensor), len(listed.tensors))
+        if i == len(listed.tensors):
+            listed.tensors.append(tensor)
+            listed.names.append(clean)
+            listed.owners.append(())
+        else:
+            listed.aliases.append((clean, i))
+        if raw != clean:
+            listed.aliases.append((raw, i))
+    return listed
 
 
 def is_spared(kind: type[nn.Module], name: str) -> bool:
@@ -160,28 +180,30 @@ def claims_of_factors(factors: Any) -> list[Claim]:
     return claims
 
 
-def matched(parameters: Sequence[Parameter], claims: Sequence[Claim]) -> list[tuple[int, ...]]:
+def matched(parameters: Parameters, claims: Sequence[Claim]) -> list[tuple[int, ...]]:
     """For each parameter the indices of the claims that select it. Every selector has to select one."""
-    hits: list[list[int]] = [[] for _ in parameters]
-    names = [(name, i) for i, parameter in enumerate(parameters) for name in parameter.names]
+    hits: list[tuple[int, ...]] = [()] * len(parameters.names)
     kinds: dict[type[nn.Module], list[int]] = {}
-    for i, parameter in enumerate(parameters):
-        for kind, _ in parameter.owners:
+    for i, owners in enumerate(parameters.owners):
+        for kind, _ in owners:
             kinds.setdefault(kind, []).append(i)
     for number, claim in enumerate(claims):
+        longer: dict[tuple[int, ...], tuple[int, ...]] = {}
         for selector in claim.selectors:
             found: list[int] = []
             if isinstance(selector, str):
                 match = re.compile(fnmatch.translate(selector)).match
-                found = [i for name, i in names if match(name)]
+                found = [i for i, name in enumerate(parameters.names) if match(name)]
+                found += [i for name, i in parameters.aliases if match(name)]
             if claim.layers:
                 found += chain.from_iterable(kinds[kind] for kind in kinds if _is_kind(kind, selector))
             if not found:
                 raise ValueError(_no_match(claim, selector, parameters, kinds))
             for i in found:
-                if not hits[i] or hits[i][-1] != number:
-                    hits[i].append(number)
-    return [tuple(each) for each in hits]
+                before = hits[i]
+                if not before or before[-1] != number:
+                    hits[i] = longer.setdefault(before, (*before, number))
+    return hits
 
 
 def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
@@ -190,15 +212,15 @@ def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
     return issubclass(kind, selector)
 
 
-def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Parameter], kinds: Iterable[Any]) -> str:
+def _no_match(claim: Claim, selector: Selector, parameters: Parameters, kinds: Iterable[Any]) -> str:
     called = selector if isinstance(selector, str) else selector.__name__
     layers = dict.fromkeys(kind.__name__ for kind in kinds) if claim.layers else {}
     pieces: dict[str, None] = dict(layers)  # and, of each name, what it starts with and what it consists of
-    for name in islice(chain.from_iterable(parameter.names for parameter in parameters), ENOUGH):
+    for name in islice(chain(parameters.names, (name for name, _ in parameters.aliases)), ENOUGH):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, lambda a, b: f"{a}.{b}"), *parts)))
     near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
-    there = near or list(islice((parameter.names[0] for parameter in parameters), 3))
+    there = near or parameters.names[:3]
     owned = " and no layer type" if claim.layers and layers else ""
     hint = "" if layers or not claim.layers else " (layer types are known only where the model is given)"
     return (

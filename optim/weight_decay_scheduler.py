@@ -6,15 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from .closed_form import Scheduler, standard
+from .closed_form import Scheduler
 from .families import family
+from .overriding import standard
 
 
 class WeightDecayScheduler(Scheduler):
     """Sets the weight decay of parameter groups to a value that depends on the number of steps alone.
 
-    A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch. Its
-    arguments, and what else there is: see `optim.scheduler.Scheduler`.
+    A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
+    Its arguments, and what else there is: see `optim.scheduler.Scheduler`.
 
     >>> import torch
     >>> class Ramp(WeightDecayScheduler):

@@ -1,7 +1,7 @@
 """Which tests run here, and how hard Hypothesis tries.
 
-No markers: a test that needs Composer lies in tests/integration or tests/parity, and Composer is either
-installed or not.
+No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
+tests/xla, and either is installed or not.
 """
 
 import importlib.util
@@ -15,7 +15,9 @@ from timesched.testing import hook
 HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 NEEDS_COMPOSER = ["integration", "parity"]
 
-collect_ignore = [] if HAS_COMPOSER else NEEDS_COMPOSER
+HAS_XLA = importlib.util.find_spec("torch_xla") is not None
+
+collect_ignore = ([] if HAS_COMPOSER else NEEDS_COMPOSER) + ([] if HAS_XLA else ["xla"])
 
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.
 settings.register_profile(

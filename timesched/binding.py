@@ -23,6 +23,7 @@ from timesched.slots import Slot
 from timesched.targets import Target, targets_of
 from timesched.units import exact
 
+
 class Bound:
     """A schedule bound to one number of an optimizer's parameter groups.
 

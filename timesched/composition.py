@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from timesched.fields import times
@@ -33,7 +34,8 @@ class SequenceScheduler(Schedule):
     schedule after it counts.
 
     >>> from timesched import Horizon, LinearScheduler
-    >>> schedule = SequenceScheduler([LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, "8ba")], ["4ba"])
+    >>> up, down = LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, t_max="8ba")
+    >>> schedule = SequenceScheduler([up, down], milestones=["4ba"])
     >>> [schedule.at(t, Horizon("12ba")) for t in ("2ba", "4ba", "8ba", "12ba")]
     [0.5, 1.0, 0.75, 0.5]
     """
@@ -54,10 +56,11 @@ class SequenceScheduler(Schedule):
         first, *others = self.schedules
         value = first.resolve(frame)
         marks = [frame.mark(milestone) for milestone in self.milestones]
-        for before, mark in zip(marks, marks[1:]):
+        for before, mark in pairwise(marks):
             if before.unit is mark.unit and before.count > mark.count:
                 raise TimeError(
-                    f"SequenceScheduler: the milestones {[str(each) for each in self.milestones]} fall on this run: put them in order."
+                    f"SequenceScheduler: the milestone {before.count}{before.unit.value} of this run comes before "
+                    f"{mark.count}{mark.unit.value}: put them in order."
                 )
         for mark, schedule in zip(marks, others):
             value = switch(mark, value, frame.later(mark, schedule.resolve))

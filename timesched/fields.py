@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 from timesched.timevalue import Time
@@ -83,7 +84,7 @@ def counts() -> Any:
             raise TimeError(f"{name}={value!r}: pass a list of step counts, as in [10, 20].")
         several = tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
         steps = [each for each in several if isinstance(each, int)]
-        if any(later <= earlier for earlier, later in zip(steps, steps[1:])):
+        if any(later <= earlier for earlier, later in pairwise(steps)):
             raise TimeError(f"{name}={list(steps)}: the milestones have to rise; sort them, and name each once.")
         return several
 

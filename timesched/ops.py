@@ -80,6 +80,19 @@ def exponential(base: float, x: Value) -> Value:
     return torch.pow(base, x.to(torch.float64))
 
 
+def how_many(ends: Tensor, x: Tensor) -> Tensor:
+    """How many of the sorted `ends` are not above `x`: an int64 tensor of the shape of `x`."""
+    ends = ends.to(x.device)
+    if x.device.type == "xla":  # a binary search leaves the graph there
+        return (x.unsqueeze(-1) >= ends).sum(-1)
+    return torch.bucketize(x, ends, right=True)
+
+
+def pick(table: Tensor, i: Tensor) -> Tensor:
+    """The elements of a table at the places `i`."""
+    return torch.index_select(table.to(i.device), 0, i.reshape(-1)).reshape(i.shape)
+
+
 def sqrt(x: Value) -> Value:
     """The square root."""
     return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)

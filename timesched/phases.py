@@ -179,7 +179,7 @@ class Milestones:
                 total += bisect_right(exact, count)
             elif isinstance(count, Tensor):
                 ends = near_tensor if count.is_floating_point() else first_tensor
-                total = total + torch.bucketize(count, ends.to(count.device), right=True)
+                total = total + ops.how_many(ends, count)
             else:
                 total += bisect_right(near, count)
         return total

@@ -75,14 +75,14 @@ class Cycles:
         """The fraction of the current cycle that is done, for counts below the limit."""
         count = counts[self.slot]
         if type(count) is int and self._whole and count < self._whole[-1]:
-            i = bisect_right(self._whole, count) - 1
-            return (count - self._whole[i]) / (self._whole[i + 1] - self._whole[i])
+            k = bisect_right(self._whole, count) - 1
+            return (count - self._whole[k]) / (self._whole[k + 1] - self._whole[k])
         if type(count) is int or isinstance(count, Fraction):
             return ops.clip(self._exactly((count.numerator << _BITS) // count.denominator))
         if isinstance(count, Tensor):
-            firsts, nears, whole, part, step = (table.to(count.device) for table in self._tables)
-            i = torch.bucketize(count, nears if count.is_floating_point() else firsts, right=True) - 1
-            x = (ops.real(count - torch.take(whole, i)) - torch.take(part, i)) / torch.take(step, i)
+            firsts, nears, whole, part, step = self._tables
+            i = ops.how_many(nears if count.is_floating_point() else firsts, count) - 1
+            x = (ops.real(count - ops.pick(whole, i)) - ops.pick(part, i)) / ops.pick(step, i)
         else:
             k = bisect_right(self._nears, count) - 1
             x = (count - (self._starts[k] >> _BITS) - self._starts[k] % _ONE / _ONE) / (self._steps[k] / _ONE)

@@ -60,13 +60,14 @@ class Slot:
 
 
 def _fill(old: Tensor, value: float | Tensor) -> None:
-    if isinstance(value, Tensor):
-        # through a view, since a graph drops what is written into a 0-dim float64 tensor on the CPU itself
-        old.view(1).copy_(value.detach().view(1))
-    elif old.device.type == "xla":  # a number would be a constant of the traced graph, and each a new graph
-        old.copy_(torch.tensor(value, dtype=old.dtype, device="cpu"))
-    else:
-        old.fill_(value)
+    if not isinstance(value, Tensor):
+        if old.device.type != "xla":
+            old.fill_(value)
+            return
+        # made on the host and moved: there, a number may be a constant of the traced graph, and each a new graph
+        value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
+    # through a view, since a graph drops what is written into a 0-dim float64 tensor on the CPU itself
+    old.view(1).copy_(value.detach().view(1))
 
 
 def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:

@@ -17,9 +17,9 @@ _targets: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Target]]] = weak
 class Target:
     """A number of the parameter groups that carry one of `tags`: found, checked, and written in place.
 
-    `take(accept)` selects the groups, also those added since; `put(values)` writes. Two targets for the same number are
-    refused at once where one of them is `exclusive`. Otherwise each has the other among its `rivals` for as long as both
-    live, and `refuse_rivals()` is for the user to call before writing: a schedule may be made before the one that it
+    `take(accept)` selects the groups, also those added since; `put(values)` writes. Two targets for the same number
+    are refused at once where one of them is `exclusive`. Otherwise each has the other among its `rivals` for as long as
+    both live, and `refuse_rivals()` is to be called before writing: so a schedule can be made before the one that it
     becomes a part of.
     """
 

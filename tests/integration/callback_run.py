@@ -33,6 +33,8 @@ from timesched import (
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs of 8 batches, and a half
+RATE, DECAY, BETA_1, BETA_2 = range(4)  # what a record has of each group
+EMBEDDING, MATRIX, BIAS = range(3)  # the groups
 MIDDLE = (3, Event.BATCH_CHECKPOINT), (8, Event.EPOCH_CHECKPOINT), (13, Event.BATCH_CHECKPOINT)
 LR, WEIGHT_DECAY, BETA = 0.1, 0.25, 0.9
 TAGS: tuple[Any, ...] = ({"embedding"}, {"head", "matrix"}, None)  # of the three groups
@@ -94,6 +96,14 @@ def mixed() -> list[Any]:
     ]
 
 
+def torchs() -> list[Any]:
+    """A scheduler of torch, which counts its steps and drives the learning rate of all groups."""
+    return [
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5),
+        Binding(LinearScheduler(1.0, 0.1), "weight_decay", "head"),
+    ]
+
+
 @dataclass(frozen=True)
 class Case:
     """One run: the callback's entries, whether the Trainer drives the learning rate, and whose optimizer it is."""
@@ -111,8 +121,20 @@ CASES = {
     "closed": Case(closed, schedulers=False),
     "closed-optim": Case(closed, optim.AdamW, schedulers=False),
     "mixed": Case(mixed),
+    "torchs": Case(torchs, schedulers=False),
     "mixed-optim": Case(mixed, optim.AdamW),
 }
+
+
+class At(Callback):
+    """Does something to the state at the end of a batch."""
+
+    def __init__(self, batch: int, action: Callable[[Any], None]) -> None:
+        self.batch, self.action = batch, action
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == self.batch:
+            self.action(state)
 
 
 @dataclass(eq=False)
@@ -143,8 +165,15 @@ def make_optimizer(kind: Any = torch.optim.AdamW) -> tuple[NextByte, Any]:
 def make_trainer(callbacks: list[Any], kind: Any = torch.optim.AdamW, **options: Any) -> tuple[Trainer, Record]:
     """A Trainer of the small model on the CPU, and its record."""
     model, optimizer = make_optimizer(kind)
-    settings: dict[str, Any] = {"train_dataloader": data(), "max_duration": f"{BATCHES}ba", "seed": 1, "device": "cpu"}
-    settings |= {"progress_bar": False, "model": model, "optimizers": optimizer}
+    settings: dict[str, Any] = {
+        "train_dataloader": data(),
+        "max_duration": f"{BATCHES}ba",
+        "seed": 1,
+        "device": "cpu",
+        "progress_bar": False,
+        "model": model,
+        "optimizers": optimizer,
+    }
     record = Record()
     return Trainer(callbacks=[record, *callbacks], **(settings | options)), record
 
@@ -162,6 +191,18 @@ def run(name: str, *callbacks: Callback, **options: Any) -> dict[str, Any]:
     if case.schedulers:
         options["schedulers"] = CosineAnnealingScheduler(alpha_f=0.1)
     return finish(*make_trainer([Schedules(*case.entries()), *callbacks], case.optimizer, run_name=name, **options))
+
+
+def assert_goes_on(before: dict[str, Any], after: dict[str, Any], batch: int, what: object = "") -> None:
+    """Bit for bit: what each batch ran with, and where parameters and optimizer state ended."""
+    assert after["rows"] == before["rows"][batch:], what
+    assert after["tensors"].keys() == before["tensors"].keys()
+    for key, tensor in before["tensors"].items():
+        assert torch.equal(after["tensors"][key], tensor), (what, key)
+
+
+def column(done: dict[str, Any], group: int, key: int) -> list[float]:
+    return [row[group][key] for row in done["rows"]]
 
 
 def saving(folder: Path) -> dict[str, Any]:

@@ -29,8 +29,7 @@ class Binding:
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
     value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
-    all groups, `[None]` for groups without tags. Raises `TypeError` for what is no schedule, `ValueError` for a key
-    that names no number.
+    all groups, `[None]` for those without. Raises `TypeError` for what is no schedule, `ValueError` for no such key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
@@ -47,11 +46,11 @@ class Binding:
             if not callable(one):
                 raise TypeError(f"{one!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
 
-    def about(self) -> dict[str, Any]:
-        """All of it in plain values."""
+    def about(self, ssr: float = 1.0) -> dict[str, Any]:
+        """All of it, and the ratio, in plain values."""
         text = " * ".join(map(_text, _each(self.schedule)))
         tags = [self.tags] if isinstance(self.tags, str) else self.tags
-        return {"schedule": text, "key": Slot(self.key).name, "tags": tags and sorted(tags, key=str)}
+        return {"schedule": text, "key": Slot(self.key).name, "tags": tags and sorted(tags, key=str), "ssr": ssr}
 
 
 class Schedules(Callback):
@@ -62,13 +61,12 @@ class Schedules(Callback):
     * a `Binding`: a schedule of this package, a key of the groups, and tags;
     * a scheduler on the Trainer's optimizer: one of `optim`, or whatever else has `step`, `state_dict` and
       `load_state_dict`;
-    * a function of `(optimizer)` or `(optimizer, clock)` that returns such a scheduler, called when the Trainer is
-      built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class of `optim` with
-      its other arguments in a `functools.partial` is such a function, and gets the clock too.
+    * a function of `(optimizer)` or `(optimizer, clock)` that returns such a scheduler, or a list of them, called when
+      the Trainer is built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class
+      of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which it tells nobody: give it here too. `log`: log every value after
-    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like. The schedulers in use are in
-    `schedulers`, in the order of `entries`.
+    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
@@ -104,8 +102,13 @@ class Schedules(Callback):
         self.entries = entries
         self.ssr = float(positive(ssr, "the scale-schedule ratio (ssr)"))
         self.log = log
-        self.schedulers: list[Any] = []
+        self._made: list[tuple[Any, Any]] = []  # a scheduler and the entry that it is of
         self._loaded: Mapping[str, Any] | None = None
+
+    @property
+    def schedulers(self) -> list[Any]:
+        """The schedulers in use, in the order of the entries; none before the Trainer is built."""
+        return [scheduler for _, scheduler in self._made]
 
     def init(self, state: Any, logger: Any) -> None:
         """Begin with a new Trainer."""
@@ -114,8 +117,7 @@ class Schedules(Callback):
                 f"There are two {type(self).__qualname__} callbacks, and a checkpoint has room for the state of one: "
                 f"pass the entries of both to one."
             )
-        self._release(self.schedulers)
-        self.schedulers, self._loaded = [], None
+        self._made, self._loaded = [], None
 
     def before_load(self, state: Any, logger: Any) -> None:
         """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
@@ -128,7 +130,7 @@ class Schedules(Callback):
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
-        if not self.schedulers:
+        if not self._made:
             self._make(state)
         self._refuse_shared(self.schedulers, state)  # fit() takes schedulers= too
         self._write()
@@ -152,38 +154,36 @@ class Schedules(Callback):
 
     def close(self, state: Any, logger: Any) -> None:
         """Let others have the groups."""
-        self._release(self.schedulers)
+        self._release(self._made)
 
     def state_dict(self) -> dict[str, Any]:
         """What each scheduler is and its own state, all plain."""
-        if self._loaded or not self.schedulers:
+        if not self._made:  # saved before it fits
             return dict(self._loaded or {})
-        states = [scheduler.state_dict() for scheduler in self.schedulers]
-        return {"about": self._about(), "states": states}
+        return {"about": self._about(), "states": [scheduler.state_dict() for scheduler in self.schedulers]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
         self._loaded = state
 
     def _make(self, state: Any) -> None:
-        if len(state.optimizers) != 1:
-            raise ValueError(f"The Trainer has {len(state.optimizers)} optimizers, and Schedules drives one.")
-        optimizer, clock, made = state.optimizers[0], _Clock(state, self.ssr), []
+        (optimizer,), clock = state.optimizers, _Clock(state, self.ssr)  # a Trainer takes no second one
+        made: list[tuple[Any, Any]] = []
         try:
             for entry in self.entries:
-                made.append(_resolved(entry, optimizer, clock))
-            self._refuse_shared(made, state)
-            for scheduler in made:
+                made += [(entry, scheduler) for scheduler in _resolved(entry, optimizer, clock)]
+            self._refuse_shared([scheduler for _, scheduler in made], state)
+            for _, scheduler in made:
                 if hasattr(scheduler, "settle"):  # refuses what else its first step would
                     scheduler.settle()
+            self._made = made
         except BaseException:
             self._release(made)
             raise
-        self.schedulers = made
 
-    def _release(self, schedulers: Sequence[Any]) -> None:
-        for entry, scheduler in zip(self.entries, schedulers):
-            if entry is not scheduler and hasattr(scheduler, "unbind"):  # those made here
+    def _release(self, made: list[tuple[Any, Any]]) -> None:
+        for entry, scheduler in made:
+            if entry is not scheduler and hasattr(scheduler, "unbind"):  # not what the user made
                 scheduler.unbind()
 
     def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
@@ -200,7 +200,7 @@ class Schedules(Callback):
 
     def _write(self) -> None:
         """Take up what was loaded, and have the groups hold the values of this moment."""
-        if self._loaded and self.schedulers:
+        if self._loaded and self._made:
             fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
             _refuse_other(self._loaded["about"], self._about(), f"Give the schedules that were saved, {fix}.")
             for scheduler, state in zip(self.schedulers, self._loaded["states"]):
@@ -211,9 +211,7 @@ class Schedules(Callback):
                 scheduler.refresh()
 
     def _about(self) -> list[dict[str, Any]]:
-        """What the schedulers are, in plain values."""
-        both = zip(self.entries, self.schedulers)
-        return [{**e.about(), "ssr": self.ssr} if isinstance(e, Binding) else {"schedule": _name(s)} for e, s in both]
+        return [e.about(self.ssr) if isinstance(e, Binding) else {"schedule": _name(s)} for e, s in self._made]
 
 
 class _Clock:
@@ -246,15 +244,17 @@ def _is_scheduler(thing: Any) -> bool:
     return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER)
 
 
-def _resolved(entry: Any, optimizer: Any, clock: _Clock) -> Any:
+def _resolved(entry: Any, optimizer: Any, clock: _Clock) -> list[Any]:
     if isinstance(entry, Binding):
-        return bind(entry.schedule, optimizer, clock, entry.key, entry.tags)
-    scheduler = entry if _is_scheduler(entry) else _called(entry, optimizer, clock)
-    if not _is_scheduler(scheduler):
-        raise TypeError(f"{_name(entry)} returned {scheduler!r}: a scheduler has {', '.join(_SCHEDULER)}.")
-    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        raise ValueError(f"{_name(scheduler)} drives another optimizer than the Trainer's: make it on that one.")
-    return scheduler
+        return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
+    found = entry if _is_scheduler(entry) else _called(entry, optimizer, clock)
+    schedulers = list(found) if isinstance(found, (list, tuple)) else [found]
+    for each in schedulers:
+        if not _is_scheduler(each):
+            raise TypeError(f"{_name(entry)} returned {each!r}: a scheduler has {', '.join(_SCHEDULER)}.")
+        if getattr(each, "optimizer", optimizer) is not optimizer:
+            raise ValueError(f"{_name(each)} drives another optimizer than the Trainer's: make it on that one.")
+    return schedulers
 
 
 def _called(function: Any, optimizer: Any, clock: _Clock) -> Any:

@@ -79,6 +79,10 @@ class LlamaRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(2))
 
 
+class FixedBatchNorm2d(LlamaRMSNorm):
+    pass
+
+
 class Scale(LlamaRMSNorm):
     """A norm that its name does not tell."""
 
@@ -93,7 +97,14 @@ class AdaLayerNorm(nn.Module):
 
 
 def test_norms_of_others():
-    model = held(llama=LlamaRMSNorm(), ada=AdaLayerNorm(), scale=Scale(), emb=nn.Embedding(2, 2), own=nn.Linear(2, 2))
+    model = held(
+        llama=LlamaRMSNorm(),
+        fixed=FixedBatchNorm2d(),
+        ada=AdaLayerNorm(),
+        scale=Scale(),
+        emb=nn.Embedding(2, 2),
+        own=nn.Linear(2, 2),
+    )
     all_but = {"ada.projection.weight", "scale.weight", "emb.weight", "own.weight"}
     assert decaying(model) == all_but
     assert decaying(model, no_decay=Scale) == all_but - {"scale.weight"}

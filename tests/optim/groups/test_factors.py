@@ -57,6 +57,7 @@ def test_a_rule_may_hold_the_factor():
         ({"Embedding": 0.1, nn.Linear: 2.0}, ValueError, rf"'embed.weight' gets {KEY}=0.1 from {KEY}\['Embedding'\]"),
         ({"Embeding": 0.1}, ValueError, rf"{KEY}\['Embeding'\].* no layer type; the nearest there are 'Embedding'"),
         ({"embedding": 0.1}, ValueError, "nearest there are 'Embedding'"),
+        ({"Module": 0.1}, ValueError, "'Module' matches no parameter's name and no layer type"),
         ({nn.Conv2d: 0.1}, ValueError, "'Conv2d' matches no parameter's name and no layer type"),
         ({"*": -0.1}, ValueError, rf"{KEY}\['\*'\]=-0.1: it must be a finite number at least 0"),
         ({"*": float("inf")}, ValueError, "=inf"),
@@ -154,6 +155,11 @@ def test_a_model_gives_names_and_layer_types(kind):
         for name, p in model.named_parameters()
         if p.dim() == 1
     }
+    rest = kind(p for p in model.parameters() if p.dim() > 1)
+    split_groups(rest, {"LayerNorm": 0.5, "*.1.linear1.weight": 2.0}, model)  # keys go by the model, not by its part
+    assert [[names[id(p)] for p in group["params"]] for group in rest.param_groups if KEY in group] == [
+        ["body.layers.1.linear1.weight"]
+    ]
     with pytest.raises(ValueError, match="Parameter group 0 has a parameter that is not of this model"):
         split_groups(optimizer, {"*": 0.5}, Tied())
 

@@ -172,6 +172,7 @@ def test_an_exclusive_rule():
     biases, a = {"params": "*bias", "tags": "bias", "exclusive": True}, {"params": ["b.*", "a.*"], "tags": "a"}
     tags = by_name(configure_param_groups(model, [biases, a]), "tags")  # the other one is not
     assert tags == {"a.weight": ["a"], "a.bias": ["a", "bias"], "b.bias": ["a", "bias"]}
+    configure_param_groups(model, [{"params": ["*bias", "a.*", "b.*"], "exclusive": True}])  # globs of one may overlap
     with pytest.raises(ValueError) as error:
         configure_param_groups(model, [biases, {"params": "a.weight", "tags": "x"}, {**a, "exclusive": True}])
     for part in ("rules[0] ('*bias')", "rules[2] ('b.*', 'a.*')", "'a.bias'", "exclusive"):
@@ -194,6 +195,7 @@ def test_two_values_for_one_parameter():
         ("Embed.weight", "'embed.weight'"),
         ("*.self_atn.*", "'self_attn'"),
         ("%%%", "'embed.weight'"),
+        ("Embedding", "'embed.weight'"),  # rules have no layer types
         ("", "'embed.weight'"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed.tensor
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
@@ -117,6 +118,20 @@ def test_checkpoints_keep_tags_and_names(kind):
         assert mine.get("tags") == theirs.get("tags") and mine["lr"] == theirs["lr"]
         for p, q in zip(mine["params"], theirs["params"]):
             assert torch.equal(third.state[p]["exp_avg"], optimizer.state[q]["exp_avg"])
+
+
+def test_names_and_tags_compile_nothing_again():
+    """One graph for all groups while their learning rates change."""
+    torch._dynamo.reset()
+    counters.clear()
+    model, groups = fresh(Conv)
+    optimizer = optim.SGD(groups, lr=0.02)
+    optimizer.compile(backend="eager")
+    for seed in range(4):
+        for group in optimizer.param_groups:
+            group["lr"].fill_(0.02 / (seed + 1))
+        train(model, optimizer, [seed])
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_frozen_parameters_can_be_unfrozen():

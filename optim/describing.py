@@ -1,0 +1,207 @@
+"""Configs from objects: what `build` needs to make an optimizer and schedulers that equal the ones there are."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched.binding import Bound
+from timesched.schedule import Schedule
+from timesched.slots import Slot, select
+from timesched.timevalue import Time
+
+from .closed_form import Scheduler
+from .configure import Built
+from .hyper import as_tags
+from .plans import TAGS, closed_forms, schedules
+from .recipes import optimizers, own_arguments
+from .registry import Known, full_name, name_of
+
+_NOT_RULES = ("params", "param_names", "tags")
+
+
+def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
+    """The config of an optimizer and its schedulers, in types that YAML and JSON have.
+
+    For the same model, `build` makes equal objects of it: classes, arguments, groups with their tags, at step 0.
+    Arguments that have their default values are left out, unless they were in the config of `build`.
+
+    Args:
+        optimizer: what `build` returned, of which the config then also has the rules of the groups and the keys of the
+            run; or an optimizer of `optim`, or of a subclass of one's own that keeps its arguments among its `defaults`
+            or as attributes. Groups that were made by hand are written as the names of their parameters; they come
+            out in the order of their first parameters in the model.
+        schedulers: its schedulers: closed-form ones, and schedules of `timesched` bound to it.
+
+    Raises:
+        ValueError: a class that `build` would not find, an argument that no config can hold or that the object does
+            not keep; or groups that were made by hand and have no `param_names`, or that have the same tags and values
+            as others.
+        TypeError: an argument has another type.
+
+    >>> from optim import SGD
+    >>> from optim.lr_scheduler import LinearLR
+    >>> optimizer = SGD(torch.nn.Linear(2, 2).parameters(), lr=0.1, momentum=0.9)
+    >>> config = to_config(optimizer, [LinearLR(optimizer, 0.1, 0.0, total_iters=100)])
+    >>> config["optimizer"]
+    {'SGD': {'lr': 0.1, 'momentum': 0.9}}
+    >>> config["schedulers"]
+    [{'LinearLR': {'initial_learning_rate': 0.1, 'end_learning_rate': 0.0, 'total_iters': 100}}]
+    """
+    origin: Mapping[str, Any] = {}
+    if isinstance(optimizer, Built):
+        origin, schedulers, optimizer = optimizer.origin, [*optimizer.schedulers, *schedulers], optimizer.optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer={optimizer!r:.80}: pass what build() returned, or an optimizer.")
+    schedulers = list(schedulers)
+    entries = [_entry(each, f"schedulers[{i}]") for i, each in enumerate(schedulers)]
+    name = _name(type(optimizer), optimizers(), "optimizer")
+    arguments = _arguments(optimizer, origin.get("arguments", ()))
+    if origin.get("groups") and len(optimizer.param_groups) == origin["number"]:
+        groups = data(origin["groups"], "optimizer")
+    else:
+        groups = _rules(optimizer, schedulers)
+    config: dict[str, Any] = {"optimizer": {name: arguments | groups}}
+    if entries:
+        config["schedulers"] = entries
+    run: dict[str, Any] = data(origin.get("run", {}), "config")
+    return config | run
+
+
+def data(value: Any, where: str) -> Any:
+    """A value in plain types. Raises `ValueError` for one that has none."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, Time) or hasattr(value, "to_timestring"):
+        return str(Time.from_input(value))
+    if isinstance(value, (Scheduler, Schedule)):
+        return _entry(value, where)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: data(each, f"{where}.{key}") for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return [data(each, where) for each in sorted(value, key=lambda each: (each is not None, each))]
+    if isinstance(value, (list, tuple)):
+        return [data(each, f"{where}[{i}]") for i, each in enumerate(value)]
+    raise ValueError(f"{where}={value!r:.80} is of type {type(value).__name__}, which a config cannot hold.")
+
+
+def _name(cls: type, known: Known, kind: str) -> str:
+    """What a config calls a class."""
+    name = name_of(cls, known)
+    if name is None:
+        raise ValueError(f"{full_name(cls)} is no {kind} that build() finds by its name, so no config can name it.")
+    return name
+
+
+def _arguments(optimizer: torch.optim.Optimizer, given: Iterable[str]) -> dict[str, Any]:
+    """The arguments of an optimizer that were given, or are not their defaults."""
+    found = {}
+    for name, parameter in own_arguments(type(optimizer)).items():
+        where = f"{type(optimizer).__name__}.{name}"
+        if name in optimizer.defaults:
+            value = optimizer.defaults[name]
+        elif hasattr(optimizer, name):
+            value = getattr(optimizer, name)
+        else:
+            raise ValueError(f"{where} is an argument that the optimizer does not keep: put it into its defaults.")
+        plain = data(value, where)
+        if name in given or parameter.default is parameter.empty or plain != data(parameter.default, where):
+            found[name] = plain
+    return found
+
+
+def _rules(optimizer: torch.optim.Optimizer, schedulers: list[Any]) -> dict[str, Any]:
+    """The groups of an optimizer as rules that name each parameter; nothing where no group has anything of its own."""
+    found: list[dict[str, Any]] = []
+    for i, group in enumerate(optimizer.param_groups):
+        own = _own_values(optimizer, i, schedulers)
+        tags = sorted(as_tags(group.get("tags"), f"Parameter group {i}: "))
+        rule = ({"tags": tags} if tags else {}) | own
+        if rule in found:
+            raise ValueError(
+                f"Parameter groups {found.index(rule)} and {i} have the same tags and values, and would be one: "
+                f"give one of them a tag of its own."
+            )
+        found.append(rule)
+    rules = []
+    for i, (group, rule) in enumerate(zip(optimizer.param_groups, found)):
+        if rule:
+            if "param_names" not in group:
+                raise ValueError(
+                    f"Parameter group {i} has {', '.join(map(repr, rule))} of its own, and no names of its parameters: "
+                    f"make the optimizer by build() or from configure_param_groups(model)."
+                )
+            rules.append({"params": [glob.escape(name) for name in group["param_names"]], **rule})
+    return {"params": rules} if rules else {}
+
+
+def _own_values(optimizer: torch.optim.Optimizer, i: int, schedulers: list[Any]) -> dict[str, Any]:
+    """What a group was made with and differs from the defaults; what a schedule sets is not the group's own."""
+    group = optimizer.param_groups[i]
+    where = f"parameter group {i}"
+    defaults = {key: data(value, where) for key, value in optimizer.defaults.items()}
+    own = [key for key in group if key not in _NOT_RULES and not key.startswith("initial_")]
+    values = {key: data(group[key], where) for key in own}
+    for scheduler in schedulers:
+        closed = isinstance(scheduler, Scheduler)
+        key, tags = (
+            (scheduler.param_group_key, scheduler.param_group_tags) if closed else (scheduler.key, scheduler.tags)
+        )
+        slot = Slot(key)
+        if i in select(optimizer.param_groups, tags) and (slot.key in defaults or not closed):
+            first = slot.read(defaults, "defaults") if closed else data(group["initial_" + key], where)
+            slot.write(values, first)
+    return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
+
+
+def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
+    """The entry of a scheduler or schedule; as a part of another, without the `tags` that it takes over from that."""
+    if isinstance(scheduler, Bound):
+        schedule = getattr(getattr(scheduler._multiplier, "func", None), "__self__", None)
+        if not isinstance(schedule, Schedule):
+            raise ValueError(f"{where} is bound to functions, or to several schedules: make them one ProductScheduler.")
+        (entry,) = _entry(schedule, where).items()
+        more = {"key": scheduler.key} if scheduler.key != "lr" else {}
+        more |= {} if scheduler.tags is None else {TAGS: data(scheduler.tags, where)}
+        return {entry[0]: entry[1] | more}
+    if isinstance(scheduler, Schedule):
+        name = _name(type(scheduler), schedules(), "schedule")
+        values = {}
+        for field in dataclasses.fields(scheduler):  # type: ignore[arg-type]  # every schedule is a dataclass
+            value, read = getattr(scheduler, field.name), field.metadata.get("read", lambda _, default: default)
+            if field.default is dataclasses.MISSING or value != read(field.name, field.default):
+                values[field.name] = data(value, f"{where}.{name}.{field.name}")
+        return {name: values}
+    if not isinstance(scheduler, Scheduler):
+        raise TypeError(f"{where}={scheduler!r:.80} is no scheduler of this package: a config cannot name it.")
+    name = _name(type(scheduler), closed_forms(), "scheduler")
+    arguments = dict(scheduler.arguments)
+    own = arguments.pop(TAGS, None)
+    whole = scheduler.param_group_tags
+    found: dict[str, Any] = {}
+    for key, value in arguments.items():
+        place = f"{where}.{name}.{key}"
+        several = isinstance(value, (list, tuple)) and any(isinstance(each, Scheduler) for each in value)
+        if several:
+            found[key] = [_entry(each, f"{place}[{i}]", whole) for i, each in enumerate(value)]
+        else:
+            found[key] = _entry(value, place, whole) if isinstance(value, Scheduler) else data(value, place)
+    if own is not None and _listed(own) != _listed(tags):
+        found[TAGS] = data(own, where)
+    return {name: found}
+
+
+def _listed(tags: Any) -> list[Any]:
+    return sorted([tags] if isinstance(tags, str) else tags or (), key=str)

@@ -1,0 +1,64 @@
+"""Snapshots of a scheduler: what it is and how far it got, in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from timesched.clock import Clock
+from timesched.targets import Target
+
+from .arguments import describe, difference
+from .counted import Counted
+
+_MOST = 2**63 - 1
+
+
+class Resumable(Counted):
+    """What can be saved and loaded, copied and pickled."""
+
+    param_group_key: ClassVar[str]
+    clock: Any
+    refresh: Callable[[], None]  # write the value of this moment
+    _target: Target
+    _owner: Any
+    _resolve: Callable[[], None]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What schedule it is, and the number of steps: plain values that no step changes afterwards."""
+        return {
+            "schedule": describe(self),
+            "key": self.param_group_key,
+            "last_epoch": int(self._count),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go to the step of a state dict and write its value into the groups.
+
+        Raises `ValueError` when it is not the state of the same schedule, saying what differs; nothing is changed then.
+        """
+        name = type(self).__name__
+        missing = [key for key in ("schedule", "key", "last_epoch") if key not in (state_dict or ())]
+        if missing:
+            raise ValueError(f"{name}: the state lacks {', '.join(missing)}: it is not of such a scheduler.")
+        count = state_dict["last_epoch"]
+        if type(count) is not int or not 0 <= count <= _MOST:
+            raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, 0 or more.")
+        own = self.state_dict()
+        for key in ("key", "schedule"):
+            what = difference(state_dict[key], own[key], key)
+            if what:
+                raise ValueError(f"{name}: the state is of another schedule: {what}.")
+        self._count_to(count)
+        self.refresh()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_function", "_by_formula")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._resolve()
+        if self._owner is None:
+            self._target.register()
+            if isinstance(self.clock, Clock):
+                self.clock.notify(self)

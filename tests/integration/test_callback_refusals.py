@@ -1,0 +1,175 @@
+"""What the callback refuses, in the words that it says it with."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import composer.optim
+import pytest
+
+from optim.lr_scheduler import CosineDecayLR
+from optim.weight_decay_scheduler import ConstantWD, CosineDecayWD, LinearWD
+from tests.integration.callback_run import (
+    BATCHES,
+    BETA,
+    BETA_1,
+    EMBEDDING,
+    LR,
+    MATRIX,
+    RATE,
+    finish,
+    linear,
+    make_optimizer,
+    make_trainer,
+    saving,
+    sequence,
+)
+from timesched import Clock, LinearScheduler
+from timesched.integrations.composer import Binding, Schedules
+
+DECAYING = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 20}
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "said"),
+    [
+        (LinearScheduler(), TypeError, r"does not say what it drives: pass Binding\(LinearScheduler\("),
+        ("weight_decay", TypeError, "'weight_decay' is none of a Binding"),
+        (lambda optimizer: 3, TypeError, "returned 3: a scheduler has step"),
+    ],
+)
+def test_entries_that_are_none(entry: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        make_trainer([Schedules(entry)])
+
+
+def test_bindings_that_are_none() -> None:
+    with pytest.raises(TypeError, match="3 is no schedule"):
+        Binding(3, "lr")
+    with pytest.raises(TypeError, match=r"'cosine' is no schedule"):
+        Binding("cosine", "lr")
+    with pytest.raises(ValueError, match="is empty"):
+        make_trainer([Schedules(Binding([], "lr"))])
+    with pytest.raises(ValueError, match="name a key"):
+        Binding(linear, "betas[first]")
+    with pytest.raises(ValueError, match=r"ssr.*-1"):
+        Schedules(ssr=-1.0)
+
+
+def test_groups_and_keys_that_are_not_there() -> None:
+    with pytest.raises(ValueError, match=r"No parameter group carries the tag 'body': .*'embedding', 'head', 'matrix'"):
+        make_trainer([Schedules(Binding(linear, "lr", "body"))])
+    with pytest.raises(ValueError, match="no 'momentum' to schedule"):
+        make_trainer([Schedules(Binding(linear, "momentum"))])
+
+
+def test_a_schedule_of_the_state_alone_has_no_ratio() -> None:
+    with pytest.raises(ValueError, match=r"takes the state alone.*0\.5"):
+        make_trainer([Schedules(Binding(lambda state: 1.0, "lr"), ssr=0.5)])
+
+
+def test_two_callbacks() -> None:
+    with pytest.raises(ValueError, match="two Schedules callbacks.*entries of both to one"):
+        make_trainer([Schedules(Binding(linear, "lr")), Schedules(Binding(linear, "weight_decay"))])
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [Binding(linear, "weight_decay"), Binding(linear, "weight_decay", "head")],
+        [partial(ConstantWD, val=0.1), partial(ConstantWD, val=0.2, param_group_tags="head")],
+        [partial(ConstantWD, val=0.1), Binding(linear, "weight_decay", "head")],
+        [Binding(linear, "weight_decay", "head"), partial(ConstantWD, val=0.1)],
+    ],
+)
+def test_two_schedules_on_one_number(entries: list[Any]) -> None:
+    model, optimizer = make_optimizer()
+    with pytest.raises(
+        ValueError, match=r"'weight_decay' of parameter group 1 .*'embedding', 'head', 'matrix'"
+    ) as caught:
+        make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
+    # Nothing of them is left, though the error's traceback holds on to them: each alone may have the groups.
+    assert caught.tb is not None
+    for entry in entries:
+        trainer, _ = make_trainer([Schedules(entry)], model=model, optimizers=optimizer)
+        trainer.close()
+
+
+@pytest.mark.parametrize("tags", [None, "head"])
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_learning_rate_has_one_master(tags: Any, ours: bool) -> None:
+    entry = Binding(linear, "lr", tags) if ours else partial(CosineDecayLR, **DECAYING, param_group_tags=tags)
+    for schedule in (LinearScheduler(), composer.optim.LinearScheduler()):
+        with pytest.raises(ValueError, match=r"'lr' of parameter group \d is driven by two.*of schedulers="):
+            make_trainer([Schedules(entry)], schedulers=schedule)
+    for length in (None, "2ba"):
+        trainer, _ = make_trainer([Schedules(entry)], max_duration=length)
+        with pytest.raises(ValueError, match=r"driven by two.*of schedulers="):
+            trainer.fit(duration="2ba", schedulers=LinearScheduler())
+        trainer.close()
+
+
+def test_a_scheduler_of_other_tags_may_be_the_trainers() -> None:
+    model, optimizer = make_optimizer()
+    other = CosineDecayLR(optimizer, **DECAYING, param_group_tags=["embedding", None])
+    options = {"model": model, "optimizers": optimizer, "step_schedulers_every_batch": True}
+    trainer, record = make_trainer([Schedules(Binding(linear, "lr", "head"))], schedulers=other, **options)
+    finish(trainer, record)
+    assert record.of(RATE, MATRIX) == [LR * (1.0 - 0.5 * k / BATCHES) for k in range(BATCHES)]
+    cosine = [0.1 * (1 + math.cos(math.pi * k / BATCHES)) / 2 for k in range(BATCHES)]
+    assert record.of(RATE, EMBEDDING) == pytest.approx(cosine, rel=1e-14)
+
+
+def test_a_scheduler_of_another_optimizer() -> None:
+    _, optimizer = make_optimizer()
+    with pytest.raises(ValueError, match="LinearWD drives another optimizer than the Trainer's"):
+        make_trainer([Schedules(LinearWD(optimizer, 0.2, 0.0, 20))])
+
+
+def test_a_part_of_another_scheduler() -> None:
+    model, optimizer = make_optimizer()
+    whole = sequence(optimizer, Clock("20ba"))
+    with pytest.raises(ValueError, match="part of"):
+        make_trainer([Schedules(whole.arguments["schedulers"][0])], model=model, optimizers=optimizer)
+
+
+def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None:
+    def schedules(*more: Any, alpha: float = 0.5, key: str = "betas[0]", ssr: float = 1.0) -> Schedules:
+        return Schedules(
+            Binding(LinearScheduler(alpha, 1.0, "1dur"), key, "head"),
+            partial(CosineDecayWD, initial_val=0.2, end_val=alpha / 5, total_iters=20),
+            *more,
+            ssr=ssr,
+        )
+
+    finish(*make_trainer([schedules()], **saving(tmp_path)))
+    path = str(tmp_path / "8.pt")
+    for other, said in (
+        (schedules(alpha=0.25), r"Schedule 0 .*alpha_i=0\.5.* there.*alpha_i=0\.25.* here.*load_ignore_keys"),
+        (schedules(key="betas[1]"), r"key 'betas\[0\]' there, 'betas\[1\]' here"),
+        (schedules(ssr=2.0), r"ssr 1\.0 there, 2\.0 here"),
+        (schedules(Binding(linear, "lr")), "has 2 schedules, and here are 3"),
+        (
+            Schedules(*schedules().entries[::-1]),
+            r"Schedule 0 .*schedule 'LinearScheduler\(.*\)' there, 'CosineDecayWD' here\. Give",
+        ),
+        (
+            Schedules(schedules().entries[0], partial(CosineDecayWD, initial_val=0.2, end_val=0.2, total_iters=20)),
+            "CosineDecayWD.*end_val",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            make_trainer([other], load_path=path)
+    # The same schedule in other words is the same; and one may start anew, from the values of the new optimizer.
+    written = schedules().entries
+    same = Schedules(Binding(LinearScheduler(0.5, 1, "1.0dur"), ("betas", 0), ["head"]), written[1])
+    make_trainer([same], load_path=path)[0].close()
+    anew = Schedules(Binding(LinearScheduler(0.25, 1.0), "betas[0]", "head"))
+    options = {"load_path": path, "load_ignore_keys": ["state/callbacks/Schedules"]}
+    with pytest.warns(UserWarning, match="Schedules is not in the state_dict"):
+        trainer, record = make_trainer([anew], **options)
+    finish(trainer, record)
+    assert record.of(BETA_1, MATRIX) == [BETA * (0.25 + 0.75 * (k / 20)) for k in range(8, BATCHES)]

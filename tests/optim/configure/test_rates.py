@@ -1,0 +1,157 @@
+"""configure_lr_scheduler: a number, a dict, a list of dicts, chained or one after the other, scaled per group."""
+
+import pytest
+import torch
+
+import optim
+from optim import lr_scheduler
+from optim.configure import configure_lr_scheduler
+from tests.optim.configure.objects import description, network, train, values
+
+WARMUP = {"scheduler": "LinearLR", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 4}
+COSINE = {"scheduler": "CosineDecayLR", "initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 8}
+STEPS = {"scheduler": "StepLR", "initial_learning_rate": 0.1, "step_size": 2, "gamma": 0.5}
+
+
+def sgd(*groups, **more):
+    groups = [{"params": [torch.nn.Parameter(torch.ones(2))], **group} for group in groups or ({},)]
+    return optim.SGD(groups, lr=0.5, **more)
+
+
+def by_hand(entry, optimizer):
+    given = {name: value for name, value in entry.items() if name not in ("scheduler", "main_scheduler")}
+    return getattr(lr_scheduler, entry["scheduler"])(optimizer, **given)
+
+
+@pytest.mark.parametrize("rate", [0.01, 1, 0, 0.0])
+def test_a_number_is_constant(rate):
+    optimizer = sgd()
+    scheduler = configure_lr_scheduler(optimizer, rate)
+    assert type(scheduler) is lr_scheduler.ConstantLR and scheduler.values(3) == [rate] * 3
+    assert values(optimizer) == [rate]
+
+
+@pytest.mark.parametrize("entry", [WARMUP, COSINE, STEPS])
+def test_a_dict_is_one_scheduler(entry):
+    before = dict(entry)
+    assert description(configure_lr_scheduler(sgd(), entry)) == description(by_hand(entry, sgd()))
+    assert entry == before
+
+
+@pytest.mark.parametrize("written", ["linearlr", "Linear", "linear", "LINEARLR", "optim.lr_scheduler.LinearLR"])
+def test_other_ways_to_write_a_name(written):
+    scheduler = configure_lr_scheduler(sgd(), {**WARMUP, "scheduler": written})
+    assert description(scheduler) == description(by_hand(WARMUP, sgd()))
+
+
+@pytest.mark.parametrize("last", [8, None])
+def test_a_list_is_a_sequence(last):
+    optimizer, other = sgd(), sgd()
+    entries = [WARMUP, {**STEPS, "total_iters": 6}, {**COSINE, **({"total_iters": last} if last else {})}]
+    if last is None:  # the last one needs it for no milestone; a class without this argument goes without
+        entries[-1] = STEPS
+    scheduler = configure_lr_scheduler(optimizer, entries)
+    parts = [by_hand(WARMUP, other), by_hand(STEPS, other), by_hand(entries[-1], other)]
+    assert type(scheduler) is lr_scheduler.SequentialLR and scheduler.milestones == [4, 10]
+    assert description(scheduler) == description(lr_scheduler.SequentialLR(other, parts, [4, 10]))
+
+
+@pytest.mark.parametrize("main", ["ChainedLR", "ChainedScheduler", "chainedlr"])
+@pytest.mark.parametrize("where", [0, 1])
+def test_a_list_is_chained_if_one_says_so(main, where):
+    other = sgd()
+    entries = [COSINE, STEPS]
+    entries[where] = {**entries[where], "main_scheduler": main}
+    chained = lr_scheduler.ChainedLR([by_hand(COSINE, other), by_hand(STEPS, other)])
+    assert description(configure_lr_scheduler(sgd(), entries)) == description(chained)
+
+
+def test_a_list_that_names_the_sequence():
+    entries = [{**WARMUP, "main_scheduler": "SequentialLR"}, COSINE]
+    assert type(configure_lr_scheduler(sgd(), entries)) is lr_scheduler.SequentialLR
+
+
+def test_nested_lists():
+    inner = {"scheduler": "SequentialLR", "schedulers": [WARMUP, COSINE]}  # 12 steps by its parts
+    scheduler = configure_lr_scheduler(sgd(), [inner, {"scheduler": "ConstantLR", "learning_rate": 0.3}])
+    assert scheduler.milestones == [12] and scheduler.schedulers[0].milestones == [4]
+    expected = configure_lr_scheduler(sgd(), [WARMUP, COSINE]).values(12)
+    assert scheduler.values(14) == [*expected, 0.3, 0.3]
+
+
+def test_factors_of_groups():
+    optimizer = sgd({"adjust_learning_rate": 0.5}, {})
+    scheduler = configure_lr_scheduler(optimizer, [WARMUP, COSINE], adjust_learning_rate={"decoder": 0.5})
+    assert type(scheduler) is lr_scheduler.ScalePerParamLR
+    scheduler.step()
+    assert values(optimizer) == [0.0125, 0.025]
+    assert type(configure_lr_scheduler(sgd(), 0.1, adjust_learning_rate={})) is lr_scheduler.ConstantLR
+
+
+def test_training_as_with_the_classes():
+    model, twin = network(), network()
+    optimizer, other = optim.AdamW(model.parameters(), lr=1.0), optim.AdamW(twin.parameters(), lr=1.0)
+    scheduler = configure_lr_scheduler(optimizer, [WARMUP, COSINE])
+    parts = [by_hand(WARMUP, other), by_hand(COSINE, other)]
+    same = lr_scheduler.SequentialLR(other, parts, [4])
+    assert train(model, optimizer, [scheduler], steps=8) == train(twin, other, [same], steps=8)
+
+
+def missing(entry, name):
+    return {key: value for key, value in entry.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        (True, TypeError, "learning_rate=True: pass a number, a dict"),
+        ("0.1", TypeError, "learning_rate='0.1': pass a number"),
+        (None, TypeError, "learning_rate=None"),
+        ([], ValueError, "learning_rate is an empty list"),
+        ([0.1], TypeError, "learning_rate[0]=0.1: pass a dict with 'scheduler'"),
+        ({**WARMUP, "scheduler": "LinaerLR"}, ValueError, "no lr scheduler 'LinaerLR': did you mean 'LinearLR'"),
+        ({**WARMUP, "scheduler": "LinearWD"}, ValueError, "no lr scheduler 'LinearWD': did you mean 'LinearLR'"),
+        ({**WARMUP, "total_iter": 3}, ValueError, "has no argument 'total_iter': did you mean 'total_iters'?"),
+        ({**WARMUP, "optimizer": None}, ValueError, "has no argument 'optimizer'"),
+        (missing(WARMUP, "end_learning_rate"), ValueError, "LinearLR needs 'end_learning_rate'"),
+        ([missing(WARMUP, "total_iters"), COSINE], ValueError, "learning_rate[0]: LinearLR needs 'total_iters'"),
+        ([STEPS, COSINE], ValueError, "learning_rate[0] has no 'total_iters', after which the next one begins"),
+        ([{**STEPS, "total_iters": 2.5}, COSINE], ValueError, "learning_rate[0]: total_iters=2.5"),
+        ([WARMUP, {**COSINE, "scheduler": "CosinDecayLR"}], ValueError, "learning_rate[1]: there is no lr scheduler"),
+        ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], ValueError, "learning_rate[0].main_scheduler"),
+        ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], ValueError, "learning_rate[1]"),
+        ([WARMUP, missing(COSINE, "scheduler")], ValueError, "learning_rate[1] has the keys"),
+    ],
+)
+def test_errors_leave_the_optimizer_as_it_was(given, error, message):
+    optimizer = sgd()
+    before = dict(optimizer.param_groups[0])
+    with pytest.raises(error) as raised:
+        configure_lr_scheduler(optimizer, given)
+    assert message in str(raised.value)
+    assert optimizer.param_groups[0] == before and type(before["lr"]) is float
+
+
+def test_a_late_error_undoes_what_was_written():
+    optimizer = sgd({"adjust_learning_rate": float("nan")}, {})
+    tensor = torch.tensor(0.5, dtype=torch.float64)
+    optimizer.param_groups[1]["lr"] = tensor
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match="adjust_learning_rate"):
+        configure_lr_scheduler(optimizer, 0.25, adjust_learning_rate={"decoder": 0.5})
+    assert [{**group, "adjust_learning_rate": 0} for group in optimizer.param_groups] == [
+        {**group, "adjust_learning_rate": 0} for group in before
+    ]
+    assert optimizer.param_groups[1]["lr"] is tensor and tensor.item() == 0.5
+    optimizer.param_groups[0]["adjust_learning_rate"] = 2.0
+    configure_lr_scheduler(optimizer, 0.25, adjust_learning_rate={"decoder": 0.5}).step()
+    assert values(optimizer) == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("what", ["nothing", None, 3])
+def test_other_arguments(what):
+    with pytest.raises(TypeError, match=r"is no torch\.optim\.Optimizer"):
+        configure_lr_scheduler(what, 0.1)
+    if what is not None:
+        with pytest.raises(TypeError, match="adjust_learning_rate="):
+            configure_lr_scheduler(sgd(), 0.1, what)

@@ -1,0 +1,189 @@
+"""Names, signatures, docstrings, and the methods that the reference and torch have."""
+
+import inspect
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LRScheduler as TorchScheduler
+
+from optim import lr_scheduler, scheduler, weight_decay_scheduler
+from tests.optim.schedulers.building import KEYS, KINDS, class_of, count, make, name_of, optimizer, stepped, value
+from tests.optim.schedulers.rows import BY_STEM, COSINE, WARMUP
+from tests.optim.schedulers.signatures import LR, WD
+
+FAMILY = {"lr": LR, "wd": WD, "generic": WD}
+CLASSES = [(stem, family) for family in FAMILY for stem in WD]
+EACH = pytest.mark.parametrize(("stem", "family"), CASES := CLASSES, ids=[name_of(*each) for each in CASES])
+KIND = pytest.mark.parametrize("kind", KINDS)
+BASES = {
+    "lr": lr_scheduler.LRScheduler,
+    "wd": weight_decay_scheduler.WeightDecayScheduler,
+    "generic": scheduler.Scheduler,
+}
+
+
+def public(stem, family):
+    """The class under its public name, not a subclass with a key."""
+    cls = class_of(stem, family)
+    return cls.__mro__[1] if family == "generic" else cls
+
+
+@EACH
+def test_signatures(stem, family):
+    cls = public(stem, family)
+    parameters = inspect.signature(cls).parameters
+    expected = {**FAMILY[family][stem], "param_group_tags": "None", "clock": "None"}
+    if stem != "Chained":
+        expected = {"optimizer": "", **expected}
+    assert list(parameters) == list(expected)
+    for name, default in expected.items():
+        own = parameters[name]
+        assert own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY)
+        if name not in ("param_group_tags", "clock"):
+            assert own.kind is own.POSITIONAL_OR_KEYWORD  # so that calls by position work
+        assert (own.default is own.empty) == (default == ""), name
+        if default:
+            assert own.default == eval(default), name
+            assert isinstance(own.default, bool) == isinstance(eval(default), bool), name
+
+
+@EACH
+def test_names_and_docstrings(stem, family):
+    cls = public(stem, family)
+    module = {"lr": lr_scheduler, "wd": weight_decay_scheduler, "generic": scheduler}[family]
+    assert cls.__name__ == name_of(stem, family) and getattr(module, cls.__name__) is cls
+    assert cls.__module__ == module.__name__ and cls.__qualname__ == cls.__name__
+    assert issubclass(cls, BASES[family]) and issubclass(cls, scheduler.Scheduler) and issubclass(cls, TorchScheduler)
+    doc = inspect.getdoc(cls)
+    assert doc and doc.splitlines()[0].endswith(".") and ">>>" in doc
+    arguments = doc[doc.index("Args:") :]
+    for name in inspect.signature(cls).parameters:
+        assert f"\n    {name}: " in arguments, name
+    for other in set(LR["OneCycle"]) ^ set(WD["OneCycle"]) if family != "generic" else ():
+        assert other in FAMILY[family]["OneCycle"] or other not in doc  # in the words of its family
+
+
+def test_the_base_classes_have_docstrings_and_the_methods_too():
+    for cls in BASES.values():
+        assert inspect.getdoc(cls)
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and callable(member):
+                assert inspect.getdoc(member), (cls, name)
+
+
+def test_the_alias():
+    assert lr_scheduler.ChainedScheduler is lr_scheduler.ChainedLR
+    assert {name_of(stem, "lr") for stem in LR} <= set(dir(lr_scheduler))
+
+
+@EACH
+@KIND
+def test_torch_and_its_users_take_it_for_theirs(stem, family, kind):
+    one = make(stem, BY_STEM[stem].examples[0], optimizer(kind), family)
+    assert isinstance(one, TorchScheduler) and isinstance(one, torch.optim.lr_scheduler._LRScheduler | TorchScheduler)
+    first = one.get_last_lr()
+    assert [float(each) for each in first] == [value(one)] == [float(each) for each in one._last_lr]
+    assert one.optimizer.param_groups and one.param_group_key == KEYS[family]
+
+
+@KIND
+def test_the_methods_of_the_reference(kind):
+    """get_lr: what is to be written at this step; get_last_lr: what is written; both one entry a group."""
+    on = optimizer(kind, {"tags": "a"}, {"tags": "b"})
+    one = make(*COSINE, on, param_group_tags="a")
+    values = one.values(5)
+    assert [x if x is None else float(x) for x in one.get_lr()] == [values[0], None] == floats(one.get_last_lr())
+    one.increment_last_epoch()
+    assert count(one) == 1 and floats(one.get_lr()) == [values[1], None]
+    assert value(one) == values[0] and floats(one.get_last_lr()) == [values[0], None]  # nothing written yet
+    one.update_groups(one.get_lr())
+    one.update_last_lr()
+    assert value(one) == values[1] and floats(one.get_last_lr()) == [values[1], None] == floats(one.get_last_value())
+    assert value(one, 1) == 0.5
+    assert floats(one.get()) == floats(one.get_lr())
+    one.step()
+    assert count(one) == 2 and value(one) == values[2] == float(one._get_closed_form_lr())
+    one.update_last_value()
+    assert one.values(5) == values
+
+
+def floats(several):
+    return [each if each is None else float(each) for each in several]
+
+
+def test_the_methods_of_weight_decay():
+    one = make(*COSINE, optimizer(), "wd")
+    assert one.get_wd() == one.get() == [value(one)] == one.get_last_wd() == one.get_last_value()
+    assert float(one._get_closed_form_wd()) == one.values(1)[0]
+    one.step()
+    assert one.get_last_wd() == one.values(2)[1:]
+
+
+@KIND
+def test_what_is_returned_is_not_what_is_held(kind):
+    """A list of last values does not move with later steps, nor do the counts."""
+    one = make(*COSINE, optimizer(kind))
+    last, now = one.get_last_lr(), one.last_epoch
+    stepped(one, 5)
+    assert floats(last) == one.values(1) and int(now) == 0 and count(one) == 4
+    now += 100
+    assert count(one) == 4
+
+
+@KIND
+def test_last_epoch_can_be_set(kind):
+    one = make(*COSINE, optimizer(kind))
+    for t in (7, torch.tensor(3), 0):
+        one.last_epoch = t
+        assert count(one) == int(t)
+        one.step()
+        assert value(one) == one.values(9)[int(t) + 1]
+
+
+@KIND
+@pytest.mark.parametrize("last_epoch", [-1, 0, 9])
+def test_the_argument_last_epoch(kind, last_epoch):
+    """As with torch: the index of the last step, so the first value is that of the one after it."""
+    on = optimizer(kind)
+    children = [make(*nested, on) for nested in (WARMUP, COSINE)]
+    one = lr_scheduler.SequentialLR(on, children, [5], last_epoch)
+    assert count(one) == last_epoch + 1 and value(one) == one.values(11)[last_epoch + 1]
+
+
+def test_the_arguments_are_kept():
+    """By public name, as given, for those who write a configuration."""
+    one = make(
+        "Polynomial", {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40}, optimizer(), param_group_tags=None
+    )
+    assert one.arguments == {
+        **{"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 40},
+        "param_group_tags": None,
+    }
+    on = optimizer()
+    first, second = make(*WARMUP, on), make(*COSINE, on)
+    both = lr_scheduler.SequentialLR(on, [first, second], milestones=[5])
+    assert both.arguments == {"schedulers": [first, second], "milestones": [5]}
+    assert lr_scheduler.ConstantLR(optimizer(), 0.25).arguments == {"learning_rate": 0.25}
+
+
+def test_steps_with_an_epoch_are_refused():
+    one = make(*COSINE, optimizer())
+    with pytest.raises(ValueError, match="last_epoch"):
+        one.step(3)
+    assert count(one) == 0 and value(one) == one.values(1)[0]
+
+
+@pytest.mark.parametrize("values", [[], [0.1], [0.1, 0.2, 0.3], 0.1])
+def test_update_groups_wants_one_value_for_each(values):
+    one = make(*COSINE, optimizer("numbers", {}, {}))
+    with pytest.raises((ValueError, TypeError)):
+        one.update_groups(values)
+    assert value(one) == value(one, 1) == one.values(1)[0]
+
+
+def test_all_schedulers_are_found_from_the_base():
+    def below(cls):
+        return {cls, *(each for sub in cls.__subclasses__() for each in below(sub))}
+
+    found = {cls.__name__ for cls in below(scheduler.Scheduler)}
+    assert {name_of(stem, family) for stem, family in CLASSES} <= found

@@ -1,0 +1,145 @@
+"""State dicts: snapshots in plain values; those of another schedule are refused, and change nothing."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from tests.optim.schedulers.building import count, make, name_of, optimizer, stepped, value
+from tests.optim.schedulers.parts import Nested
+from tests.optim.schedulers.rows import CASES, COSINE, HALVING, IDS, STEPS, WARMUP
+
+CASE = pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
+TWO = Nested("Sequential", {"schedulers": [WARMUP, COSINE], "milestones": [5]})
+
+
+def is_plain(state):
+    if isinstance(state, dict):
+        return all(type(key) is str and is_plain(each) for key, each in state.items())
+    if type(state) in (list, tuple):
+        return all(map(is_plain, state))
+    return state is None or type(state) in (str, int, float, bool)
+
+
+@CASE
+@pytest.mark.parametrize("kind", ["numbers", "ours"])
+def test_plain_small_and_taken_at_that_moment(row, arguments, kind, tmp_path):
+    one = make(row.stem, arguments, optimizer(kind))
+    stepped(one, 4)
+    state = one.state_dict()
+    kept = copy.deepcopy(state)
+    stepped(one, 3)
+    assert state == kept and is_plain(state)
+    assert state["last_epoch"] == 3 and type(state["last_epoch"]) is int and state["key"] == "lr"
+    assert name_of(row.stem, "lr") in json.dumps(state["schedule"])
+    assert len(json.dumps(state)) < 1500
+    torch.save(state, tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == state
+    state["schedule"].clear()  # nor does the scheduler follow its snapshot
+    one.load_state_dict(kept)
+    assert count(one) == 3
+
+
+def cosine(**changes):
+    return Nested("CosineDecay", {**COSINE.arguments, **changes})
+
+
+def sequence(*schedulers, milestones):
+    return Nested("Sequential", {"schedulers": list(schedulers), "milestones": milestones})
+
+
+def chain(*schedulers):
+    return Nested("Chained", {"schedulers": list(schedulers)})
+
+
+SHORTER = Nested("Linear", {**WARMUP.arguments, "total_iters": 6})
+OTHERS = {
+    "another class": (COSINE, Nested("Linear", COSINE.arguments), "CosineDecayLR.*LinearLR|LinearLR.*CosineDecayLR"),
+    "another value": (COSINE, cosine(end_val=0.02), "end_learning_rate.*0.0[12]"),
+    "another count": (COSINE, cosine(total_iters=31), "total_iters.*3[01]"),
+    "another child": (TWO, sequence(WARMUP, HALVING, milestones=[5]), "CosineDecay.*Expon|Expon.*CosineDecay"),
+    "another argument of a child": (TWO, sequence(SHORTER, COSINE, milestones=[5]), "total_iters.*[56]"),
+    "another milestone": (TWO, sequence(WARMUP, COSINE, milestones=[6]), "milestones.*[56]"),
+    "one child more": (TWO, sequence(WARMUP, COSINE, STEPS, milestones=[5, 9]), "schedulers|milestones"),
+    "two deep": (chain(TWO, STEPS), chain(sequence(WARMUP, COSINE, milestones=[4]), STEPS), "milestones"),
+    "one wrapped": (Nested("ScalePerParam", {"scheduler": COSINE}), COSINE, "ScalePerParamLR"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("kind", ["numbers", "tensors", "ours"])
+def test_of_another_schedule(case, kind):
+    """The message says what differs; whichever of the two is loaded into the other."""
+    first, second, words = OTHERS[case]
+    one, other = make(*first, optimizer(kind)), make(*second, optimizer(kind))
+    stepped(one, 3)
+    stepped(other, 6)
+    for mine, theirs in ((one, other), (other, one)):
+        assert_refused(mine, theirs.state_dict(), words)
+
+
+def assert_refused(one, state, words, error=ValueError):
+    before = value(one), count(one), copy.deepcopy(one.state_dict()), one.get_last_value()
+    with pytest.raises(error, match=words):
+        one.load_state_dict(state)
+    assert (value(one), count(one), one.state_dict(), one.get_last_value()) == before
+
+
+def test_of_another_key():
+    lr = make("Step", STEPS.arguments, optimizer())
+    wd = make("Step", STEPS.arguments, optimizer(), "wd")
+    assert_refused(lr, wd.state_dict(), "weight_decay.*lr|StepWD.*StepLR")
+    assert_refused(wd, lr.state_dict(), "weight_decay|StepWD")
+
+
+def test_of_other_tags():
+    one = make("Step", STEPS.arguments, optimizer("numbers", {"tags": "a"}, {"tags": "b"}), param_group_tags="a")
+    other = make("Step", STEPS.arguments, optimizer("numbers", {"tags": "a"}, {"tags": "b"}), param_group_tags="b")
+    assert_refused(one, other.state_dict(), "param_group_tags.*'b'.*'a'")
+    # the same tags in another order are the same
+    groups = {"tags": "a"}, {"tags": "b"}
+    both = (["a", "b"], ("b", "a"))
+    tagged = [make("Step", STEPS.arguments, optimizer("numbers", *groups), param_group_tags=tags) for tags in both]
+    stepped(tagged[0], 3)
+    tagged[1].load_state_dict(tagged[0].state_dict())
+    assert count(tagged[1]) == 2
+
+
+@pytest.mark.parametrize(
+    "last_epoch", [-1, -5, 1.0, 2.5, float("nan"), float("inf"), "3", None, True, [3], torch.tensor(3), 2**63, 2**70]
+)
+@pytest.mark.parametrize("kind", ["numbers", "ours"])
+def test_bad_counts(last_epoch, kind):
+    one = make(*TWO, optimizer(kind))
+    stepped(one, 3)
+    assert_refused(one, {**one.state_dict(), "last_epoch": last_epoch}, "last_epoch")
+
+
+@pytest.mark.parametrize("key", ["schedule", "key", "last_epoch"])
+def test_missing_keys(key):
+    one = make(*TWO, optimizer())
+    stepped(one, 3)
+    state = one.state_dict()
+    del state[key]
+    assert_refused(one, state, key)
+
+
+@pytest.mark.parametrize("state", [{}, None, {"last_epoch": 3, "_step_count": 4, "base_lrs": [0.1], "_last_lr": [0.1]}])
+def test_no_state_of_ours(state):
+    """Nothing, and a state of torch's scheduler."""
+    one = make(*TWO, optimizer())
+    stepped(one, 3)
+    assert_refused(one, state, "schedule|state")
+
+
+@pytest.mark.parametrize("state", [[], 5, "state", [1, 2]])
+def test_no_dict(state):
+    one = make(*TWO, optimizer())
+    assert_refused(one, state, "state", (TypeError, ValueError))
+
+
+@pytest.mark.parametrize("schedule", [None, [], "StepLR", {}, {"class": "StepLR"}, 3])
+def test_a_broken_description(schedule):
+    one = make(*TWO, optimizer())
+    assert_refused(one, {**one.state_dict(), "schedule": schedule}, "schedule")
