@@ -10,6 +10,7 @@ and the weight decay of each tag, and the loss. It needs ruamel.yaml; with
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import logging
 import math
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from optim.configure import build
+from optim.configure import Built, build
 from optim.param_groups import param_group_table
 from optim.reading import read
 
@@ -64,8 +65,8 @@ def values(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     found: dict[str, float] = {}
     for group in optimizer.param_groups:
         for tag in sorted(group.get("tags") or ("no tag",)):
-            found.setdefault(f"lr {tag}", float(group["lr"]))
-            found.setdefault(f"wd {tag}", float(group["weight_decay"]))
+            for short, key in (("lr", "lr"), ("wd", "weight_decay")):
+                found.setdefault(f"{short} {tag}", float(group.get(key, math.nan)))
     return found
 
 
@@ -73,7 +74,8 @@ class Table:
     """Prints about LINES lines over a run of any length: the values of a batch, and the mean loss since the last."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.losses = length, list[float]()
+        self.length = length
+        self.losses: list[float] = []
 
     def add(self, batch: int, numbers: dict[str, float], loss: float) -> None:
         if batch == 0:
@@ -85,13 +87,9 @@ class Table:
             self.losses = []
 
 
-def train(config: dict[str, Any]) -> None:
+def train(model: Model, built: Built, table: Table) -> None:
     """The run as a loop of one's own."""
-    model = Model()
-    built = build(model, config)
     optimizer, schedulers = built
-    print(param_group_table(optimizer))
-    table = Table(math.ceil(built.clock.max_duration.value))
     for batch, samples in enumerate(endless(batches())):
         numbers = values(optimizer)
         loss = model(samples)
@@ -110,8 +108,8 @@ def endless(loader: DataLoader[Any]) -> Iterator[Any]:
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-def train_with_composer(config: dict[str, Any]) -> None:
-    """The same run by Composer's Trainer, in which its State is the clock of the schedulers."""
+def train_with_composer(model: Model, built: Built, table: Table, schedulers: Any) -> None:
+    """The same run by Composer's Trainer, whose State is the clock: the schedulers are made again, to follow it."""
     from composer import Callback, DataSpec, Trainer
     from composer.models import ComposerModel
 
@@ -120,7 +118,7 @@ def train_with_composer(config: dict[str, Any]) -> None:
     class Wrapped(ComposerModel):
         def __init__(self) -> None:
             super().__init__()
-            self.model = Model()
+            self.model = model
 
         def forward(self, batch: Tensor) -> Any:
             return self.model(batch)
@@ -135,22 +133,19 @@ def train_with_composer(config: dict[str, Any]) -> None:
         def batch_end(self, state: Any, logger: Any) -> None:
             table.add(state.timestamp.batch.value - 1, self.numbers, float(state.loss))
 
-    model = Wrapped()
-    length = config.pop("max_duration")
-    optimizer, _ = build(model.model, config | {"schedulers": []})
-    print(param_group_table(optimizer))
-    table = Table(int(length.removesuffix("ba")))
+    def made(optimizer: Any, clock: Any) -> Any:
+        return build(model, {"optimizer": optimizer, "schedulers": schedulers}, clock).schedulers
+
+    for scheduler in built.schedulers:
+        scheduler.unbind()
     warnings.simplefilter("ignore")  # of Composer, about GPUs and files that this run does without
     logging.getLogger("composer").setLevel(logging.ERROR)
     trainer = Trainer(
-        model=model,
-        optimizers=optimizer,
+        model=Wrapped(),
+        optimizers=built.optimizer,
         train_dataloader=DataSpec(batches(), get_num_samples_in_batch=len),
-        max_duration=length,
-        callbacks=[
-            Show(),
-            Schedules(lambda made, clock: build(model.model, config | {"optimizer": made}, clock).schedulers),
-        ],
+        max_duration=str(built.clock.max_duration),
+        callbacks=[Show(), Schedules(made)],
         device="cpu",
         progress_bar=False,
     )
@@ -174,16 +169,27 @@ def main() -> None:
     parser.add_argument("--max-duration", metavar="TIME", help=text)
     parser.add_argument("--composer", action="store_true", help="train with Composer's Trainer")
     args = parser.parse_args()
+    if args.composer and importlib.util.find_spec("composer") is None:
+        parser.error("--composer needs Composer: pip install 'torch-timesched[composer]'")
     torch.set_num_threads(1)  # more gain little with matrices this small
     torch.manual_seed(0)
+    model = Model()
     try:
         config = read(args.config)
-        config["max_duration"] = args.max_duration or config.get("max_duration", "200ba")
-        if not str(config["max_duration"]).endswith("ba"):
-            raise ValueError(f"max_duration={config['max_duration']}: this script counts batches, as in 200ba")
-        (train_with_composer if args.composer else train)(config)
+        if args.max_duration is not None:
+            config["max_duration"] = args.max_duration
+        length = str(config.get("max_duration"))
+        if not length.endswith("ba"):
+            raise ValueError(f"max_duration is {length}: this script counts batches, as in 200ba.")
+        built = build(model, config)
     except (ImportError, OSError, TypeError, ValueError) as error:
         parser.error(str(error))
+    print(param_group_table(built.optimizer, names=1))
+    table = Table(math.ceil(built.clock.max_duration.value))
+    if args.composer:
+        train_with_composer(model, built, table, config.get("schedulers"))
+    else:
+        train(model, built, table)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
                     "function. The group's tensor is updated in place, so nothing is compiled again."
                 )
             return self._schedule(self.clock)
-        if count.__class__ is int:
+        if type(count) is int:
             if torch.compiler.is_compiling():
                 raise RuntimeError(
                     f"In a graph {self.param_group_key!r} has to be a tensor: give the optimizer one, as in "
@@ -207,7 +207,7 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
             self.settle()
         if (
             self._direct
-            and count.__class__ is int
+            and type(count) is int
             and len(self.optimizer.param_groups) == target.seen
             and epoch is None
             and not torch.compiler.is_compiling()

@@ -14,6 +14,7 @@ from composer.callbacks import LRMonitor
 from composer.loggers import InMemoryLogger
 from torch.utils.data import DataLoader, IterableDataset
 
+import optim
 from optim.weight_decay_scheduler import ConstantWD, LinearWD
 from tests.integration.callback_run import (
     BATCHES,
@@ -27,6 +28,7 @@ from tests.integration.callback_run import (
     WEIGHT_DECAY,
     assert_goes_on,
     bindings,
+    closed,
     finish,
     linear,
     make_optimizer,
@@ -34,6 +36,7 @@ from tests.integration.callback_run import (
     saving,
 )
 from tests.integration.training import collate, count_tokens, data, tensors_of, windows
+from tests.optim.compiling import BACKEND, fresh, graphs
 from timesched import LinearScheduler, MultiStepScheduler
 from timesched.integrations.composer import Binding, Schedules
 
@@ -154,6 +157,21 @@ def quiet() -> InMemoryLogger:
     log = InMemoryLogger()
     finish(*make_trainer([Schedules(Binding(linear, "lr"))], loggers=log, max_duration="2ba"))
     return log
+
+
+def test_an_optimizer_that_is_compiled() -> None:
+    """One graph for the whole run, whatever changes from batch to batch; and the values of the run without it."""
+    rows = {}
+    for compiled in (False, True):
+        model, optimizer = make_optimizer(optim.AdamW)
+        if compiled:
+            optimizer.compile(backend=BACKEND)
+        trainer, record = make_trainer([Schedules(*closed())], model=model, optimizers=optimizer)
+        with fresh():
+            finish(trainer, record)
+            assert graphs() == int(compiled)
+        rows[compiled] = record.rows
+    assert rows[True] == rows[False]
 
 
 def test_a_trainer_that_only_evaluates() -> None:

@@ -253,8 +253,8 @@ ROWS = (
         drawn(
             initial_val=VALUES,
             max_val=VALUES,
-            total_steps=st.integers(20, 60),
-            pct_start=st.sampled_from([0.05, 0.1, 0.25, 0.4, 0.5]),
+            total_steps=st.integers(1, 60),
+            pct_start=st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.4, 0.5]),
             final_div_factor=st.sampled_from([0.5, 10.0, 1e4]),
             three_phase=FLAGS,
             anneal_strategy=st.sampled_from(["cos", "linear"]),

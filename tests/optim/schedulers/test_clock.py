@@ -23,8 +23,11 @@ BY_STEP = {"Multiplicative", "Lambda", "InverseSquareRootDecay"}
 
 
 def by_step(row, arguments):
-    exponent = arguments.get("step_exponent", 1)
-    return row.stem in BY_STEP or exponent != 1 or arguments.get("mode") == "exp_range"
+    return row.stem in BY_STEP or arguments.get("step_exponent", 1) != 1 or by_iterations(arguments)
+
+
+def by_iterations(arguments):
+    return arguments.get("mode") == "exp_range" and "scale_mode" not in arguments
 
 
 def clock_of(unit="ba", ssr=1.0, length=LENGTH):

@@ -1,0 +1,68 @@
+"""examples/from_config.py: a model trained from its YAML file, by a loop of its own and by Composer's Trainer."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from optim.reading import read
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "from_config.py"
+LENGTH = 50  # a quarter of the length in the file, and all times in it are parts of it
+
+
+def run(*options: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, str(SCRIPT), *map(str, options)]
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
+    config = read(SCRIPT.with_suffix(".yaml"))
+    assert config["max_duration"] == "200ba"
+    by_hand, by_composer = (run("--max-duration", f"{LENGTH}ba", *more, cwd=tmp_path) for more in ([], ["--composer"]))
+    for done in (by_hand, by_composer):
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+    assert by_hand.stdout == by_composer.stdout
+    assert list(tmp_path.iterdir()) == []
+    groups, _, table = by_hand.stdout.partition("\n\n")
+    assert [line.split()[1] for line in groups.splitlines()[1:-1]] == ["tables", "blocks", "blocks", "-", "-"]
+    head, *lines = table.splitlines()
+    assert " ".join(head.split()) == "batch lr tables wd tables lr blocks wd blocks lr no tag wd no tag bits/byte"
+    rows = [[float(cell) for cell in line.split()] for line in lines]
+    assert [row[0] for row in rows] == [*range(0, LENGTH, 5), LENGTH - 1]
+    for batch, lr_tables, wd_tables, lr_blocks, wd_blocks, lr_rest, wd_rest, _ in rows:
+        assert (lr_tables, lr_rest, wd_blocks, wd_rest) == (2e-3, 2e-3, 0.1, 0.1)
+        decay = 0.5 * (1 + math.cos(math.pi * batch / LENGTH)) / 2
+        warmup, rest = 0.1 * LENGTH, 0.9 * LENGTH
+        cosine = 4e-4 + 3.6e-3 * (1 + math.cos(math.pi * (batch - warmup) / rest)) / 2
+        rate = 4e-3 * batch / warmup if batch < warmup else cosine
+        assert (wd_tables, lr_blocks) == pytest.approx((decay, rate), rel=1e-3)  # four digits are printed
+    losses = [row[-1] for row in rows]
+    # Bytes are 8 bits before anything is learned; how common each is, is worth about 5.
+    assert losses[0] > 7.5 and losses[-1] < 4.9, losses
+
+
+def test_mistakes_in_a_config(tmp_path: Path) -> None:
+    text = SCRIPT.with_suffix(".yaml").read_text(encoding="utf-8")
+    for wrong, right, said in (
+        ("CosineDecayWD", "CosineDecayWDs", "CosineDecayWD"),
+        ("blocks.*", "block.*", "block.*"),
+        ("200ba", "2ep", "max_duration is 2ep: this script counts batches"),
+    ):
+        assert wrong in text
+        path = tmp_path / "wrong.yaml"
+        path.write_text(text.replace(wrong, right), encoding="utf-8")
+        done = run(path, cwd=tmp_path)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
