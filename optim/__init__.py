@@ -15,12 +15,14 @@ from .adagrad import Adagrad
 from .adam import Adam, AdamBase, AdamW
 from .adamax import Adamax
 from .asgd import ASGD
+from .configure import build, configure_lr_scheduler, configure_optimizer, to_config
 from .foreign import preinitialize
 from .lamb import Lamb
 from .lion import Lion
 from .muon import Muon
 from .nadam import NAdam
 from .optimizer import Optimizer
+from .param_groups import configure_param_groups, param_group_table, split_groups
 from .radam import RAdam
 from .rmsprop import RMSprop
 from .rprop import Rprop
@@ -44,9 +46,16 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "build",
+    "configure_lr_scheduler",
+    "configure_optimizer",
+    "configure_param_groups",
     "lr_scheduler",
+    "param_group_table",
     "preinitialize",
     "scheduler",
+    "split_groups",
     "state_bytes",
+    "to_config",
     "weight_decay_scheduler",
 ]

@@ -51,7 +51,7 @@ def bound_arguments(
 
 def describe(scheduler: Any) -> dict[str, Any]:
     """A scheduler as plain values: its class, its arguments, and the tags of its groups."""
-    arguments = dict(getattr(scheduler, "effective", None) or scheduler.arguments)
+    arguments = {**scheduler.arguments, **getattr(scheduler, "effective", {})}
     tags = arguments.pop("param_group_tags", scheduler.param_group_tags)
     described = {key: plain(value) for key, value in arguments.items() if key not in APART}
     known = sorted([tags] if isinstance(tags, str) else tags or (), key=str)

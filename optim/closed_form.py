@@ -127,9 +127,15 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
 
     def _accept(self, indices: list[int], values: list[Any]) -> None:
         """Look at the groups to schedule before any is taken."""
-        for i in indices:
+        held: dict[int, float] = {}
+        for i, value in zip(indices, values):
             if self._scales:
-                adjustment(self.optimizer.param_groups[i], f"{type(self).__name__}, group {i}")
+                factor = adjustment(self.optimizer.param_groups[i], f"{type(self).__name__}, group {i}")
+                if isinstance(value, Tensor) and held.setdefault(id(value), factor) != factor:
+                    raise ValueError(
+                        f"{type(self).__name__}: groups with different factors share one tensor as "
+                        f"{self.param_group_key!r}: give each group a tensor of its own."
+                    )
 
     def _hold_tensors(self) -> None:
         """Turn numbers into tensors where the optimizer wants them so, and count where the tensors are."""
@@ -177,6 +183,8 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
         groups, value = self.optimizer.param_groups, self._value()
         if len(groups) != self._target.seen:
             self._target.take(self._accept)
+            if self._target.rivals:
+                self.settle()
             self._hold_tensors()
         values = [value] * len(groups)
         if self._scales:

@@ -36,7 +36,7 @@ class Built:
     optimizer: Any
     schedulers: list[Any]
     clock: Any = None
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.optimizer, self.schedulers))
@@ -195,18 +195,8 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     known = all_schedulers()
     plans = [_planned_scheduler(entry, f"schedulers[{i}]", known) for i, entry in enumerate(entries)]
     clock = _clock(given, clock)
-    for plan in plans:
-        if clock is None and (isinstance(plan, Schedule) or (isinstance(plan, Plan) and plan.binding is not None)):
-            raise ValueError(
-                f"{plan.path if isinstance(plan, Plan) else repr(plan)} is a schedule over the time of a run: pass "
-                f"clock=timesched.Clock(...), or write the length of the run as 'max_duration' into the config."
-            )
-        untagged = isinstance(plan, Plan) and plan.binding is None and plan.tags is None
-        if groups.get("no_decay") and untagged and plan.key == "weight_decay":
-            raise ValueError(
-                f"{plan.path} would give weight decay to the parameters that 'no_decay' leaves without: give it "
-                f"'param_group_tags', and the optimizer a 'decay_tag'."
-            )
+    for i, plan in enumerate(plans):
+        _check(plan, f"schedulers[{i}]", clock, groups.get("no_decay", False))
     optimizer = make_optimizer(model)
     schedulers: list[Any] = []
     made: list[Any] = []
@@ -241,6 +231,21 @@ def _planned_scheduler(entry: Any, path: str, known: Known) -> Any:
     if isinstance(entry, Schedule) or _is_scheduler(entry) or is_function(entry, path, "optimizer"):
         return entry
     return planned(entry, path, known, "scheduler")
+
+
+def _check(plan: Any, path: str, clock: Any, no_decay: Any) -> None:
+    """Raise `ValueError` for what does not fit the rest of the config."""
+    if isinstance(plan, Schedule) or (isinstance(plan, Plan) and plan.binding is not None):
+        if clock is None:
+            raise ValueError(
+                f"{getattr(plan, 'path', path)} is a schedule over the time of a run: pass clock=timesched.Clock(...), "
+                f"or write the length of the run as 'max_duration' into the config."
+            )
+    elif isinstance(plan, Plan) and no_decay and plan.key == "weight_decay" and plan.tags is None:
+        raise ValueError(
+            f"{plan.path} would give weight decay to the parameters that 'no_decay' leaves without: give it "
+            f"'param_group_tags', and the optimizer a 'decay_tag'."
+        )
 
 
 def _scheduler(plan: Any, optimizer: torch.optim.Optimizer, clock: Any, made: list[Any], path: str) -> Any:

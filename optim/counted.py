@@ -62,7 +62,7 @@ class Counted:
     @standard
     def increment_last_epoch(self) -> None:
         """Count a step."""
-        if self._type(count) is int:
+        if isinstance(self._count, int):
             self._count += 1
         else:
-            self._count.view(1).add_(1)  # type: ignore[union-attr]
+            self._count.view(1).add_(1)

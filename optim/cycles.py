@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from timesched import ops
-from timesched.curves import cosine, decay, linear
+from timesched.curves import cosine, decay, linear, mix
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.phases import Counts, Frame, Mark, Milestones, Period, Resolved, Span, switch
 from timesched.restarts import restarting
 from timesched.units import TimeError, TimeUnit, exact
 
-from .formulas import Count, Formula, time
+from .formulas import Count, Formula, in_steps, time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,10 +189,17 @@ class Cyclic(Formula):
         length = up.count + frame.horizon.change(down.count, down.unit, up.unit)
         cycles, share = Period(up.slot, length), float(up.count / Fraction(length))
 
+        plain = self.scale_mode == "cycle" or (self.mode == "triangular" and self.scale_fn is None)
+        iterations = (lambda counts: 0) if plain else in_steps(frame, up)
+        by_cycle = self.mode == "triangular2" and self.scale_mode == "cycle"
+        shrinks = self.scale_fn is None and (by_cycle or (self.mode != "triangular2" and self.gamma <= 1.0))
+
         def value(counts: Counts) -> Any:
             done = cycles.done(counts)
             height = ops.where(done <= share, done / share, (1.0 - done) / (1.0 - share))
-            scale = self._scale(cycles.complete(counts), counts[up.slot])
+            scale = self._scale(cycles.complete(counts), iterations(counts))
+            if shrinks:
+                return mix(ops.clip(height) * scale, self.base_val, self.max_val)
             return self.base_val + (self.max_val - self.base_val) * ops.clip(height) * scale
 
         return value

@@ -19,9 +19,9 @@ from timesched.timevalue import Time
 from .closed_form import Scheduler
 from .configure import Built
 from .hyper import as_tags
-from .plans import TAGS, closed_forms, schedules
+from .plans import TAGS, closed_forms, not_given, schedules
 from .recipes import optimizers, own_arguments
-from .registry import Known, full_name, name_of
+from .registry import Known, full_name, name_of, parameters
 
 _NOT_RULES = ("params", "param_names", "tags")
 
@@ -152,7 +152,7 @@ def _own_values(optimizer: torch.optim.Optimizer, i: int, schedulers: list[Any])
     group = optimizer.param_groups[i]
     where = f"parameter group {i}"
     defaults = {key: data(value, where) for key, value in optimizer.defaults.items()}
-    own = [key for key in group if key not in _NOT_RULES and not key.startswith("initial_")]
+    own = [key for key in group if key not in _NOT_RULES and not _is_first_value(key, group)]
     values = {key: data(group[key], where) for key in own}
     for scheduler in schedulers:
         closed = isinstance(scheduler, Scheduler)
@@ -164,6 +164,11 @@ def _own_values(optimizer: torch.optim.Optimizer, i: int, schedulers: list[Any])
             first = slot.read(defaults, "defaults") if closed else data(group["initial_" + key], where)
             slot.write(values, first)
     return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
+
+
+def _is_first_value(key: str, group: Mapping[str, Any]) -> bool:
+    """Whether a schedule has put a key into a group, as `initial_lr` and `initial_betas[0]`."""
+    return key.startswith("initial_") and key.removeprefix("initial_").partition("[")[0] in group
 
 
 def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
@@ -180,14 +185,16 @@ def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
         name = _name(type(scheduler), schedules(), "schedule")
         values = {}
         for field in dataclasses.fields(scheduler):  # type: ignore[arg-type]  # every schedule is a dataclass
-            value, read = getattr(scheduler, field.name), field.metadata.get("read", lambda _, default: default)
-            if field.default is dataclasses.MISSING or value != read(field.name, field.default):
-                values[field.name] = data(value, f"{where}.{name}.{field.name}")
+            place, read = f"{where}.{name}.{field.name}", field.metadata.get("read", lambda _, default: default)
+            value = data(getattr(scheduler, field.name), place)
+            if field.default is dataclasses.MISSING or value != data(read(field.name, field.default), place):
+                values[field.name] = value
         return {name: values}
     if not isinstance(scheduler, Scheduler):
         raise TypeError(f"{where}={scheduler!r:.80} is no scheduler of this package: a config cannot name it.")
     name = _name(type(scheduler), closed_forms(), "scheduler")
-    arguments = dict(scheduler.arguments)
+    takes, _ = parameters(type(scheduler))
+    arguments = {key: value for key, value in scheduler.arguments.items() if key not in not_given(takes)}
     own = arguments.pop(TAGS, None)
     whole = scheduler.param_group_tags
     found: dict[str, Any] = {}

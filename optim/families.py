@@ -138,7 +138,10 @@ def _text(stem: str, text: str, suffix: str, names: Mapping[str, str], base: typ
         else:
             setup += f'\n>>> class {used}({named}): param_group_key = "momentum"'
     if "param_group_tags:" not in text:
-        text = text.rstrip() + _SHARED
+        text = (
+            text.replace("Args:\n", "Args:\n    optimizer: the optimizer whose parameter groups are set.\n").rstrip()
+            + _SHARED
+        )
         example = re.sub(rf"\b({_name(stem, suffix, names)}|{stem})\((?!optimizer|self)", r"\1(optimizer, ", example)
     source = re.search(r"\n\nSource: [^\n]*(\n[^\n]+)*", text)
     last = source[0] if source else ""

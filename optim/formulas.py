@@ -13,7 +13,7 @@ from timesched import ops
 from timesched.curves import cosine, decay, linear, polynomial
 from timesched.fields import count, flag, number
 from timesched.horizon import Horizon
-from timesched.phases import Counts, Frame, Period, Resolved
+from timesched.phases import Counts, Frame, Mark, Period, Resolved
 from timesched.schedule import Schedule
 from timesched.timevalue import Time
 from timesched.units import TimeUnit
@@ -24,6 +24,12 @@ Count = int | Time[Any]
 def time(steps: Any) -> Time[Any]:
     """A count as a time: a number counts steps, which are batches."""
     return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
+
+
+def in_steps(frame: Frame, mark: Mark) -> Resolved:
+    """The count of a mark's counter as a number of steps, that is batches: of a formula that depends on the unit."""
+    one = float(frame.horizon.change(1, TimeUnit.BATCH, mark.unit))
+    return lambda counts: ops.real(counts[mark.slot]) / one
 
 
 def left_of_cycles(period: Period) -> Resolved:
@@ -157,7 +163,7 @@ class Exponential(Formula):
 class InverseExponentialTimeDecay(Formula):
     """The initial value over `1 + decay_rate * step ** step_exponent / total_iters`, without an end.
 
-    With an exponent other than 1 it depends on the unit that is counted. Source: `InverseTimeDecay` of Keras.
+    Times are converted to steps. Source: `InverseTimeDecay` of Keras.
 
     Args:
         initial_val: the value at step 0.
@@ -177,14 +183,19 @@ class InverseExponentialTimeDecay(Formula):
     staircase: bool = flag(False)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end = frame.mark(time(self.total_iters))
-        whole = frame.period(time(self.total_iters)).complete
+        end, whole = frame.mark(time(self.total_iters)), frame.period(time(self.total_iters)).complete
+        if self.step_exponent == 1.0:
+            done = frame.span(time(self.total_iters)).done
+        else:
+            steps, length = in_steps(frame, end), float(frame.horizon.change(end.count, end.unit, TimeUnit.BATCH))
 
         def value(counts: Counts) -> Any:
             if self.staircase and self.step_exponent == 1.0:
                 x = ops.real(whole(counts))
+            elif self.step_exponent == 1.0:
+                x = done(counts, limit=False)
             else:
-                x = ops.root(ops.real(counts[end.slot]), self.step_exponent) / end.near
+                x = ops.root(steps(counts), self.step_exponent) / length
                 x = ops.floor(x) if self.staircase else x
             return self.initial_val / (1.0 + self.decay_rate * x)
 
@@ -195,7 +206,7 @@ class InverseExponentialTimeDecay(Formula):
 class InverseSquareRootDecay(Formula):
     """The initial value times `scale / sqrt(max(step, warmup_steps))`: constant first, then falling without an end.
 
-    It depends on the unit that is counted.
+    Times are converted to steps.
 
     Args:
         initial_val: the factor of it all.
@@ -212,8 +223,9 @@ class InverseSquareRootDecay(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         end = frame.mark(time(self.warmup_steps))
-        factor, least = self.initial_val * self.scale, end.near
-        return lambda counts: factor / ops.sqrt(ops.at_least(ops.real(counts[end.slot]), least))
+        steps, least = in_steps(frame, end), float(frame.horizon.change(end.count, end.unit, TimeUnit.BATCH))
+        factor = self.initial_val * self.scale
+        return lambda counts: factor / ops.sqrt(ops.at_least(steps(counts), least))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

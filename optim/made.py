@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -36,12 +37,21 @@ class Made(Scheduler):
         self.optimizer = values.pop("optimizer")
         tags, clock = values.pop("param_group_tags", None), values.pop("clock", None)
         public = {self.names.get(field.name, field.name): field.name for field in dataclasses.fields(self.formula)}
-        schedule = self.formula(**self.adapt({public[name]: value for name, value in values.items()}))
+        try:
+            schedule = self.formula(**self.adapt({public[name]: value for name, value in values.items()}))
+        except TimeError as error:
+            raise TimeError(self._in_own_words(str(error))) from None
         self.effective = {name: getattr(schedule, own) for name, own in public.items() if own not in self.hidden}
         self.__dict__.update(self.effective)
         self._formula = schedule
         total = getattr(schedule, "total_iters", getattr(schedule, "total_steps", None))
         Scheduler.__init__(self, self.optimizer, total, -1, tags, clock, schedule=self.filled(schedule))
+
+    def _in_own_words(self, text: str) -> str:
+        """A message of the formula with the names that this family has."""
+        for old, new in ((self.formula.__name__, type(self).__name__), *self.names.items()):
+            text = re.sub(rf"\b{old}\b", new, text)
+        return text
 
     def adapt(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of the formula from those that were given."""
@@ -87,7 +97,7 @@ class Lambda(Made):
 
     def filled(self, schedule: Any) -> Schedule:
         given = self.set_lr_lambda()
-        functions = (given,) if callable(given) else tuple(given or ())
+        functions = (given,) if callable(given) else tuple(given) if isinstance(given, Sequence) else ()
         if not functions or not all(map(callable, functions)):
             raise TypeError(
                 f"{type(self).__name__}: set_lr_lambda() returned {given!r}: it returns a function, or a list of them."
@@ -135,7 +145,7 @@ class Sequential(Scheduler):
         param_group_tags: Any = None,
         clock: Any = None,
     ) -> None:
-        schedulers = _parts(self, optimizer, schedulers, param_group_tags)
+        schedulers = _parts(self, optimizer, schedulers, param_group_tags, clock)
         steps = counts().metadata["read"](f"{type(self).__name__}.milestones", milestones)
         self.schedulers, self.milestones = list(schedulers), list(steps)
         self.effective = {"schedulers": self.schedulers, "milestones": self.milestones}
@@ -164,7 +174,7 @@ class Chained(Scheduler):
 
     def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
         optimizer = getattr(next(iter(schedulers), None), "optimizer", None) if _is_list(schedulers) else None
-        schedulers = _parts(self, optimizer, schedulers, param_group_tags)
+        schedulers = _parts(self, optimizer, schedulers, param_group_tags, clock)
         self.schedulers = list(schedulers)
         self.effective = {"schedulers": self.schedulers}
         schedule = composites.Chain(tuple(each._schedule for each in schedulers))
@@ -188,7 +198,7 @@ class ScalePerParam(Scheduler):
     def __init__(
         self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, param_group_tags: Any = None, clock: Any = None
     ) -> None:
-        parts = _parts(self, optimizer, [scheduler], param_group_tags)
+        parts = _parts(self, optimizer, [scheduler], param_group_tags, clock)
         self.scheduler = scheduler
         self.effective = {"scheduler": scheduler}
         _assemble(self, optimizer, parts, scheduler._schedule, -1, param_group_tags, clock, 1)
@@ -198,7 +208,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
 
 
-def _parts(whole: Scheduler, optimizer: Any, schedulers: Any, tags: Any) -> list[Scheduler]:
+def _parts(whole: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: Any) -> list[Scheduler]:
     """The schedulers that are to become parts of another, checked."""
     name = type(whole).__name__
     if not _is_list(schedulers) or not schedulers:
@@ -215,8 +225,11 @@ def _parts(whole: Scheduler, optimizer: Any, schedulers: Any, tags: Any) -> list
             raise ValueError(f"{where} schedules {each.param_group_key!r}, and {name} {whole.param_group_key!r}.")
         if int(each.last_epoch):
             raise ValueError(f"{where} is at step {int(each.last_epoch)}: put schedulers together before any step.")
-        if each.clock is not None and getattr(whole, "clock", each.clock) is not each.clock:
+        if each.clock is not None and clock not in (None, each.clock):
             raise ValueError(f"{where} follows another clock: give all the same one.")
+        clock = clock or each.clock
+        if each._owner is not None:
+            raise ValueError(f"{where} is a part of a {type(each._owner).__name__} already: make one for each.")
         if each.param_group_tags is not None or tags is None:
             chosen.setdefault(tuple(each._target.indices), each.param_group_tags)
         if len(chosen) > 1:

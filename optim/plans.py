@@ -117,7 +117,7 @@ def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, 
 
     Raises `TypeError` and `ValueError`, which begin with the path, for all that can be found without an optimizer.
     """
-    name, given, inner = named(entry, path, "scheduler", kind)
+    name, given, inner = named(entry, path, "scheduler")
     cls = find(name, known, path, kind)
     takes, open_ended = parameters(cls)
     binding: dict[str, Any] | None = None
@@ -142,13 +142,13 @@ def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, 
         given["milestones"] = milestones(parts, inner)
         if length is None and parts[-1].length is not None:
             length = milestones([*parts, parts[-1]], inner)[-1]
-    return Plan(inner, cls, checked(cls, given, inner, () if timed else _not_given(takes)), length, binding)
+    return Plan(inner, cls, checked(cls, given, inner, () if timed else not_given(takes)), length, binding)
 
 
 def planned_parts(entries: Any, path: str, known: Known, kind: str, counted: bool) -> list[Plan]:
     """The plans of a list of entries."""
     if isinstance(entries, (str, Mapping)) or not isinstance(entries, Sequence):
-        raise TypeError(f"{path}={entries!r:.80}: write a list, each {kind} after a dash.")
+        raise TypeError(f"{path}={entries!r:.80}: write a list, with each {kind} after a dash.")
     return [planned(each, f"{path}[{i}]", known, kind, True, counted) for i, each in enumerate(entries)]
 
 
@@ -208,7 +208,7 @@ def _takes_optimizer(takes: Mapping[str, Any]) -> bool:
     return next(iter(takes), "") not in (*_ONE, *_SEVERAL)
 
 
-def _not_given(takes: Mapping[str, Any]) -> tuple[str, ...]:
+def not_given(takes: Mapping[str, Any]) -> tuple[str, ...]:
     """The arguments of a closed-form scheduler that are not for a config to give."""
     return ("clock", "schedule", *([next(iter(takes))] if takes and _takes_optimizer(takes) else ()))
 

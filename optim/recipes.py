@@ -49,7 +49,7 @@ def optimizer_maker(entry: Any) -> tuple[_Maker, dict[str, Any], tuple[str, ...]
             return optimizer
 
         return make_by_function, {}, ()
-    name, given, path = named(entry, "optimizer", "optimizer_type", "optimizer")
+    name, given, path = named(entry, "optimizer", "optimizer_type")
     cls = find(name, optimizers(), "optimizer", "optimizer")
     _, open_ended = parameters(cls)
     own = list(own_arguments(cls))

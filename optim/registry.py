@@ -50,8 +50,10 @@ def find(name: Any, known: Known, path: str, kind: str) -> type:
     """The class of a name, of a name in other letter case, or of a name with its module.
 
     The names of this package mean its own classes, whatever else is imported: a class of the same name elsewhere goes
-    by its name with the module. Raises `TypeError` when the name is no text; and `ValueError` when there is no such class,
-    with the nearest names there are, or when there are several, with the full name of each.
+    by its name with the module.
+
+    Raises `TypeError` when the name is no text; and `ValueError` when there is no such class, with the nearest names
+    there are, or when there are several, with the full name of each.
     """
     if not isinstance(name, str):
         raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {kind}.")
@@ -86,19 +88,17 @@ def is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in _OURS
 
 
-def named(entry: Any, path: str, flat: str, kind: str) -> tuple[Any, dict[str, Any], str]:
+def named(entry: Any, path: str, flat: str) -> tuple[Any, dict[str, Any], str]:
     """The name, the arguments and the path of an entry `{name: {arguments}}`, `{flat: name, arguments}` or `name`."""
     if isinstance(entry, str):
         return entry, {}, path
     if not isinstance(entry, Mapping):
-        raise TypeError(f"{path}={entry!r:.80}: write a {kind} as its name with the arguments under it.")
+        raise TypeError(f"{path}={entry!r:.80}: write the name of a class, with its arguments under it.")
     if isinstance(entry.get(flat), str):
         return entry[flat], {name: value for name, value in entry.items() if name != flat}, path
     if len(entry) != 1:
-        raise ValueError(
-            f"{path} has the keys {', '.join(map(repr, entry)) or 'of nothing'}: a {kind} is one name, with its "
-            f"arguments indented under it."
-        )
+        keys = f"the keys {', '.join(map(repr, entry))}" if entry else "no key"
+        raise ValueError(f"{path} has {keys}: write one name, with its arguments indented under it.")
     ((name, given),) = entry.items()
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"{path}.{name}={given!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")

@@ -38,7 +38,9 @@ class Resumable(Counted):
         Raises `ValueError` when it is not the state of the same schedule, saying what differs; nothing is changed then.
         """
         name = type(self).__name__
-        missing = [key for key in ("schedule", "key", "last_epoch") if key not in (state_dict or ())]
+        if not isinstance(state_dict, Mapping):
+            raise ValueError(f"{name}: {state_dict!r} is no state: pass what state_dict() returned.")
+        missing = [key for key in ("schedule", "key", "last_epoch") if key not in state_dict]
         if missing:
             raise ValueError(f"{name}: the state lacks {', '.join(missing)}: it is not of such a scheduler.")
         count = state_dict["last_epoch"]

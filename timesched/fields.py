@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from timesched.timevalue import Time
-from timesched.units import TimeError, exact
+from timesched.units import TimeError, TimeUnit, exact
 
 _LARGEST = 10**300
 _REQUIRED: Any = dataclasses.MISSING
@@ -58,7 +58,10 @@ def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | N
 
 
 def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
-    """A whole number of steps, kept as an int, at least `least`; or a time, then more than 0 if `least` is 1."""
+    """A whole number of steps, kept as an int, at least `least`; or a time, then more than 0 if `least` is 1.
+
+    A time in batches is a number of steps.
+    """
     read_time = time(above=0 if least else None).metadata["read"]
 
     def read(name: str, value: object) -> int | Time[Any] | None:
@@ -66,7 +69,7 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
             return None
         if isinstance(value, (str, Time)) or hasattr(value, "to_timestring"):
             parsed: Time[Any] = read_time(name, value)
-            return parsed
+            return parsed.exact if parsed.unit is TimeUnit.BATCH and isinstance(parsed.exact, int) else parsed
         number = exact(value, name)
         if number != int(number) or number < least:
             raise TimeError(f"{name}={value!r}: it has to be a whole number of steps, at least {least}, or a time.")

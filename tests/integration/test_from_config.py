@@ -14,7 +14,7 @@ from optim.reading import read
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_config.py"
-LENGTH = 50  # a quarter of the length in the file, and all times in it are parts of it
+LENGTH = 30  # shorter than in the file, where all times are parts of it
 
 
 def run(*options: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -39,7 +39,7 @@ def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
     head, *lines = table.splitlines()
     assert " ".join(head.split()) == "batch lr tables wd tables lr blocks wd blocks lr no tag wd no tag bits/byte"
     rows = [[float(cell) for cell in line.split()] for line in lines]
-    assert [row[0] for row in rows] == [*range(0, LENGTH, 5), LENGTH - 1]
+    assert [row[0] for row in rows] == [*range(0, LENGTH, LENGTH // 10), LENGTH - 1]
     for batch, lr_tables, wd_tables, lr_blocks, wd_blocks, lr_rest, wd_rest, _ in rows:
         assert (lr_tables, lr_rest, wd_blocks, wd_rest) == (2e-3, 2e-3, 0.1, 0.1)
         decay = 0.5 * (1 + math.cos(math.pi * batch / LENGTH)) / 2
@@ -56,7 +56,6 @@ def test_mistakes_in_a_config(tmp_path: Path) -> None:
     text = SCRIPT.with_suffix(".yaml").read_text(encoding="utf-8")
     for wrong, right, said in (
         ("CosineDecayWD", "CosineDecayWDs", "CosineDecayWD"),
-        ("blocks.*", "block.*", "block.*"),
         ("200ba", "2ep", "max_duration is 2ep: this script counts batches"),
     ):
         assert wrong in text

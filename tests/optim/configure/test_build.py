@@ -54,7 +54,9 @@ def test_the_documented_example():
     optimizer, schedulers = build(model, DOCUMENTED)
     other = optim.SGD(twin.named_parameters(), lr=0.01, momentum=0.9)
     same = lr_scheduler.SequentialLR(
-        other, [lr_scheduler.LinearLR(other, 0.01, 0.001, 500), lr_scheduler.CosineDecayLR(other, 0.001, 0.0, 500)], [500]
+        other,
+        [lr_scheduler.LinearLR(other, 0.01, 0.001, 500), lr_scheduler.CosineDecayLR(other, 0.001, 0.0, 500)],
+        [500],
     )
     assert outline(optimizer) == outline(other)
     assert len(schedulers) == 1 and description(schedulers[0]) == description(same)
@@ -243,7 +245,9 @@ def test_schedules_by_name():
         bind(CosineAnnealingWithWarmupScheduler("0.25dur", "1dur", alpha_f=0.1), other, second),
         bind(LinearScheduler(1.0, 0.5), other, second, key="weight_decay", tags="b"),
     ]
-    product = bind([LinearScheduler(), lambda state: 0.5 ** (state.timestamp.batch.value // 2)], other, second, "momentum")
+    product = bind(
+        [LinearScheduler(), lambda state: 0.5 ** (state.timestamp.batch.value // 2)], other, second, "momentum"
+    )
     losses = train(model, built.optimizer, built.schedulers, 8, clock)
     assert losses == train(twin, other, [*same, product], 8, second)
     assert list(map(description, built.schedulers[:2])) == list(map(description, same))

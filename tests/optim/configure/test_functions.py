@@ -26,7 +26,9 @@ def test_the_order_of_calls():
     def weight_decay(made):
         return optim.weight_decay_scheduler.ConstantWD(made, 0.3)
 
-    built = build(model, {"schedulers": [partial(scheduler, "first"), partial(scheduler, "second")], "optimizer": optimizer})
+    built = build(
+        model, {"schedulers": [partial(scheduler, "first"), partial(scheduler, "second")], "optimizer": optimizer}
+    )
     assert calls == [("optimizer", model), ("first", built.optimizer), ("second", built.optimizer)]
     assert values(built.optimizer) == [0.2] and values(built.optimizer, "weight_decay") == [0.3]
     assert [type(each).__name__ for each in built.schedulers] == ["ConstantLR", "ConstantWD"]
@@ -94,14 +96,14 @@ def sgd(model):
         ({"optimizer": sgd, "schedulers": [lambda made: made]}, "schedulers[0]: <lambda>(optimizer) returned a SGD"),
         ({"optimizer": sgd, "schedulers": [lambda made: [1]]}, "schedulers[0]: <lambda>(optimizer) returned a list"),
         ({"optimizer": sgd, "schedulers": [lr_scheduler.ConstantLR]}, "schedulers[0]: ConstantLR is a class"),
-        ({"optimizer": sgd, "schedulers": [0.1]}, "schedulers[0]=0.1: write a scheduler as its name"),
-        ({"optimizer": 0.1}, "optimizer=0.1: write a optimizer"),
+        ({"optimizer": sgd, "schedulers": [0.1]}, "schedulers[0]=0.1: write the name of a class"),
+        ({"optimizer": 0.1}, "optimizer=0.1: write the name of a class"),
     ],
 )
 def test_what_may_not_come_back(config, message):
     with pytest.raises(TypeError) as raised:
         build(network(), config)
-    assert message in str(raised.value).replace("an optimizer as", "a optimizer as")
+    assert message in str(raised.value)
 
 
 def test_errors_inside_functions_are_their_own():

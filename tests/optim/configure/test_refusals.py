@@ -32,23 +32,32 @@ REFUSED = [
     ({"optimizer": None}, "config has no 'optimizer'"),
     ({"optimiser": SGD}, "config has the key 'optimiser': did you mean 'optimizer'?"),
     ({"optimizer": SGD, "scheduler": []}, "config has the key 'scheduler': did you mean 'schedulers'?"),
-    ({"optimizer": SGD, "model": 1}, "config has the key 'model': there are batches_per_epoch, max_duration, optimizer"),
+    (
+        {"optimizer": SGD, "model": 1},
+        "config has the key 'model': there are batches_per_epoch, max_duration, optimizer",
+    ),
     ({"trainer": {"init": {"optimizer": SGD, "backend": "x"}}}, "config has the key 'backend'"),
-    ({"optimizer": {}}, "optimizer has the keys of nothing: a optimizer is one name"),
+    ({"optimizer": {}}, "optimizer has no key: write one name"),
     ({"optimizer": {"SGD": {}, "Adam": {}}}, "optimizer has the keys 'SGD', 'Adam'"),
     ({"optimizer": {"SDG": {"lr": 0.1}}}, "optimizer: there is no optimizer 'SDG': did you mean 'SGD'"),
     ({"optimizer": {"optimizer_type": "SDG", "lr": 0.1}}, "optimizer: there is no optimizer 'SDG'"),
     ({"optimizer": {"SGD": {}}}, "optimizer.SGD: SGD needs 'lr'"),
     (optimizer(momentom=0.9), "optimizer.SGD: SGD has no argument 'momentom': did you mean 'momentum'?"),
     (optimizer(parms=[]), "did you mean 'params'?"),
-    (optimizer(nodecay=True), "did you mean 'no_decay'?"),
+    (optimizer(nodecay=True), "did you mean 'no_decay'"),
     (optimizer(momentum=-1), "optimizer.SGD: SGD: momentum=-1"),
     (optimizer(params=[{"params": "*bais"}]), "optimizer.SGD: rules[0] ('*bais'): '*bais' matches no parameter's name"),
-    (optimizer(params=[{"params": "*", "momentun": 0}]), "optimizer.SGD.params[0]: SGD has no 'momentun': did you mean"),
+    (
+        optimizer(params=[{"params": "*", "momentun": 0}]),
+        "optimizer.SGD.params[0]: SGD has no 'momentun': did you mean",
+    ),
     (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD: rules[0]: lr=-1.0"),
-    (optimizer(no_decay="norms"), "optimizer.SGD: no_decay: 'norms' matches no parameter's name and no layer type"),
+    (
+        optimizer(no_decay="norms"),
+        "optimizer.SGD: no_decay ('norms'): 'norms' matches no parameter's name and no layer type",
+    ),
     ({"optimizer": {"Rprop": {"no_decay": True}}}, "optimizer.Rprop: Rprop has no weight decay"),
-    (schedulers({}), "schedulers[0] has the keys of nothing"),
+    (schedulers({}), "schedulers[0] has no key"),
     (schedulers({"LinearLR": LINEAR, "StepLR": {}}), "schedulers[0] has the keys 'LinearLR', 'StepLR'"),
     (schedulers({"LinearLR": None, **LINEAR}), "arguments indented under it"),
     (schedulers({"LinaerLR": LINEAR}), "schedulers[0]: there is no scheduler 'LinaerLR': did you mean 'LinearLR'"),
@@ -56,18 +65,33 @@ REFUSED = [
     (schedulers({"LRScheduler": {}}), "there is no scheduler 'LRScheduler'"),
     (schedulers({"Formula": {}}), "there is no scheduler 'Formula'"),
     (schedulers({"LinearLR": {}}), "LinearLR needs 'initial_learning_rate' and 'end_learning_rate' and 'total_iters'"),
-    (schedulers({"LinearLR": {**LINEAR, "cycles": 1}}), "schedulers[0].LinearLR: LinearLR has no argument 'cycles': did"),
+    (
+        schedulers({"LinearLR": {**LINEAR, "cycles": 1}}),
+        "schedulers[0].LinearLR: LinearLR has no argument 'cycles': did",
+    ),
     (schedulers({"LinearLR": {**LINEAR, "clock": 1}}), "has no argument 'clock'"),
     (schedulers({"LinearLR": {**LINEAR, "key": "lr"}}), "has no argument 'key'"),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": 2.5}}), "schedulers[0].LinearLR: "),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": "10bba"}}), "10bba"),
-    (schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}), "total_iters='0.5dur' is a time, which needs a clock"),
-    (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "schedulers[0].LinearLR: No parameter group carries"),
-    (schedulers({"LinearLR": LINEAR}, {"LinearLR": LINEAR}), "schedulers[1]: 'lr' of parameter group 0 is bound already"),
-    (schedulers({"LinearWD": DECAY}, {"LinearLR": LINEAR}, {"StepWD": {**DECAY}}), "schedulers[2].StepWD: StepWD has no"),
+    (
+        schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}),
+        "total_iters='0.5dur' is a time, which needs a clock",
+    ),
+    (
+        schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}),
+        "schedulers[0].LinearLR: No parameter group carries",
+    ),
+    (
+        schedulers({"LinearLR": LINEAR}, {"LinearLR": LINEAR}),
+        "schedulers[1]: 'lr' of parameter group 0 is bound already",
+    ),
+    (
+        schedulers({"LinearWD": DECAY}, {"LinearLR": LINEAR}, {"StepWD": {**DECAY}}),
+        "schedulers[2].StepWD: StepWD has no",
+    ),
     (
         schedulers(sequence({"LinearLR": LINEAR}, {"CosineDecayRL": LINEAR})),
-        "schedulers[0].SequentialLR.schedulers[1]: there is no lr scheduler 'CosineDecayRL': did you mean 'CosineDecayLR'",
+        "schedulers[0].SequentialLR.schedulers[1]: there is no lr scheduler 'CosineDecayRL': did you mean",
     ),
     (
         schedulers(sequence({"LinearLR": LINEAR}, {"CosineDecayLR": {**LINEAR, "end_lr": 0}})),
@@ -75,35 +99,45 @@ REFUSED = [
     ),
     (
         schedulers(sequence({"LinearLR": LINEAR}, {"CosineDecayWD": DECAY})),
-        "schedulers[0].SequentialLR.schedulers[1]: there is no lr scheduler 'CosineDecayWD': did you mean 'CosineDecayLR'",
+        "schedulers[0].SequentialLR.schedulers[1]: there is no lr scheduler 'CosineDecayWD': did you mean",
     ),
     (
         schedulers(sequence({"LinearLR": LINEAR}, {"LinearScheduler": {}})),
-        "there is no lr scheduler 'LinearScheduler': did you mean 'LinearLR'",
+        "schedulers[0].SequentialLR.schedulers[1]: there is no lr scheduler 'LinearScheduler': did you mean",
     ),
     (
         schedulers(sequence({"ConstantLR": {"learning_rate": 0.1}}, {"LinearLR": LINEAR})),
-        "schedulers[0].SequentialLR.schedulers[0].ConstantLR has no 'total_iters', after which the next one begins: give",
+        "schedulers[0].SequentialLR.schedulers[0].ConstantLR has no 'total_iters', after which the next one begins",
     ),
     (
-        schedulers(sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, {"LinearLR": LINEAR}, {"LinearLR": LINEAR})),
+        schedulers(
+            sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, {"LinearLR": LINEAR}, {"LinearLR": LINEAR})
+        ),
         "schedulers[0].SequentialLR.schedulers[1].LinearLR: total_iters=10",
     ),
     (
         schedulers({"ScalePerParamLR": {"scheduler": {"ChainedLR": {"schedulers": [{"LinaerLR": LINEAR}]}}}}),
         "schedulers[0].ScalePerParamLR.scheduler.ChainedLR.schedulers[0]: there is no lr scheduler",
     ),
-    (schedulers(sequence({"LinearLR": LINEAR}, {"LinearLR": LINEAR}, milestones=[1, 2])), "2 schedulers need 1 milestones"),
+    (
+        schedulers(sequence({"LinearLR": LINEAR}, {"LinearLR": LINEAR}, milestones=[1, 2])),
+        "2 schedulers need 1 milestones",
+    ),
     (schedulers(sequence({"LinearLR": LINEAR}, total_iters=5)), "has no argument 'total_iters'"),
-    (schedulers({"LinearScheduler": {}}), "schedulers[0].LinearScheduler is a schedule over the time of a run: pass clock"),
+    (
+        schedulers({"LinearScheduler": {}}),
+        "schedulers[0].LinearScheduler is a schedule over the time of a run: pass clock",
+    ),
     (
         schedulers({"LinearScheduler": {}}, {"StepScheduler": {"step_size": "1ba"}}, max_duration="10ba"),
         "schedulers[1].StepScheduler: 'lr' of parameter group 0 is bound already",
     ),
     (schedulers({"LinearScheduler": {"alpha": 0.5}}, max_duration="10ba"), "did you mean 'alpha_i' or 'alpha_f'?"),
-    (schedulers({"LinearScheduler": {"key": "lrr"}}, max_duration="10ba"), "schedulers[0].LinearScheduler: Parameter group"),
+    (
+        schedulers({"LinearScheduler": {"key": "lrr"}}, max_duration="10ba"),
+        "schedulers[0].LinearScheduler: Parameter group",
+    ),
     (schedulers({"LinearScheduler": {"t_max": "10bb"}}, max_duration="10ba"), "schedulers[0].LinearScheduler: "),
-    (schedulers({"StepScheduler": {"step_size": "1ep"}}, max_duration="10ba"), "schedulers[0].StepScheduler: "),
     (
         schedulers({"ProductScheduler": {"schedules": [{"LinearLR": LINEAR}]}}, max_duration="10ba"),
         "schedulers[0].ProductScheduler.schedules[0]: there is no schedule 'LinearLR': did you mean 'LinearScheduler'",
@@ -119,7 +153,7 @@ REFUSED = [
 
 def ours():
     gc.collect()
-    return sum(isinstance(each, (optim.Optimizer, optim.scheduler.Scheduler)) for each in gc.get_objects())
+    return sum(issubclass(type(each), (optim.Optimizer, optim.scheduler.Scheduler)) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("config, message", REFUSED, ids=range(len(REFUSED)))
@@ -128,7 +162,7 @@ def test_refused(config, message):
     before = {name: (id(p), p.detach().clone(), p.requires_grad) for name, p in model.named_parameters()}
     with pytest.raises(ValueError) as raised:
         build(model, config)
-    assert message in str(raised.value).replace("an optimizer is", "a optimizer is")
+    assert message in str(raised.value)
     for name, p in model.named_parameters():
         identity, value, trained = before[name]
         assert id(p) == identity and torch.equal(p, value) and p.requires_grad == trained and p.grad is None
@@ -172,7 +206,7 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         (optimizer(params="*bias"), "optimizer.SGD: rules='*bias'"),
         (optimizer(params=["*bias"]), "optimizer.SGD: rules[0]='*bias'"),
         (optimizer(adjust_learning_rate=0.5), "optimizer.SGD: adjust_learning_rate=0.5"),
-        (schedulers(3), "schedulers[0]=3: write a scheduler as its name"),
+        (schedulers(3), "schedulers[0]=3: write the name of a class, with its arguments under it"),
         (schedulers({"SequentialLR": {"schedulers": {"LinearLR": LINEAR}}}), "SequentialLR.schedulers={'LinearLR'"),
     ],
 )

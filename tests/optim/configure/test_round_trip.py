@@ -111,7 +111,9 @@ SCHEDULES = [
     CosineAnnealingWithWarmupScheduler("0.1dur", "1dur", alpha_f=0.1, scale_warmup=True),
     MultiStepScheduler(["2ba", "0.5dur"], gamma=0.3),
     ProductScheduler([LinearScheduler(), MultiStepScheduler(["3ba"])]),
-    SequenceScheduler([LinearScheduler(0.0, 1.0, "2ba"), ProductScheduler([LinearScheduler(1.0, 0.5, "3ba")])], ["2ba"]),
+    SequenceScheduler(
+        [LinearScheduler(0.0, 1.0, "2ba"), ProductScheduler([LinearScheduler(1.0, 0.5, "3ba")])], ["2ba"]
+    ),
 ]
 
 
@@ -138,7 +140,7 @@ optimizer:
     lr: 0.5
     weight_decay: 0.1
     params:
-    - {params: ["0.*", "*norm*", "1.*"], tags: [b, a], betas: [0.5, 0.9]}
+    - {params: ["0.*", "1.*"], tags: [b, a], betas: [0.5, 0.9]}
     - {params: "*bias", tags: c}
     no_decay: true
     decay_tag: decays
@@ -158,7 +160,7 @@ schedulers:
 - LinearScheduler: {alpha_f: 0.5, key: weight_decay, param_group_tags: decays}
 max_duration: 2ep
 batches_per_epoch: 4
-""".replace('"*norm*", ', "")
+"""
     built = build(network(), text)
     config = to_config(built)
     again = build(network(), dumped(config))
@@ -168,18 +170,24 @@ batches_per_epoch: 4
         {"params": ["0.*", "1.*"], "tags": ["b", "a"], "betas": [0.5, 0.9]},
         {"params": "*bias", "tags": "c"},
     ]
+    first = outline(built.optimizer)
     for each in (built, again):
         train(network(), each.optimizer, each.schedulers, 3, each.clock)
     assert values(built.optimizer) == values(again.optimizer)
     assert to_config(built) == config  # what has moved is not written
     from_objects = build(network(), dumped({**to_config(built.optimizer, built.schedulers), "max_duration": "8ba"}))
-    assert sorted(map(str, outline(from_objects.optimizer)[3])) == sorted(map(str, outline(again.optimizer)[3])) or True
-    names = [group["param_names"] for group in from_objects.optimizer.param_groups]
-    assert names == [group["param_names"] for group in built.optimizer.param_groups]
+    assert outline(from_objects.optimizer) == first
+    assert list(map(description, from_objects.schedulers)) == list(map(description, again_from(config)))
+
+
+def again_from(config):
+    return build(network(), config).schedulers
 
 
 def test_groups_made_by_hand():
-    model = torch.nn.ParameterDict({"w*": torch.zeros(2), "w[0]": torch.zeros(2), "ww": torch.zeros(2), "x?": torch.zeros(2)})
+    model = torch.nn.ParameterDict(
+        {"w*": torch.zeros(2), "w[0]": torch.zeros(2), "ww": torch.zeros(2), "x?": torch.zeros(2)}
+    )
     pairs = list(model.named_parameters())
     groups = [
         {"params": [pairs[0]], "tags": "star", "lr": 0.25},
@@ -196,7 +204,10 @@ def test_groups_made_by_hand():
     assert [group.get("tags") for group in again.param_groups] == [{"star"}, {"a", "b"}, None, None]
     assert values(again) == [0.7, 0.1, 0.1, 0.1] and again.param_groups[3]["betas"] == (0.5, 0.6)
     assert again.param_groups[3]["adjust_learning_rate"] == 2.0
-    assert config["optimizer"]["AdamW"]["params"][0] == {"params": ["w[*]"], "tags": ["star"]}  # the lr is the scheduler's
+    assert config["optimizer"]["AdamW"]["params"][0] == {
+        "params": ["w[*]"],
+        "tags": ["star"],
+    }  # the lr is the scheduler's
 
 
 def test_schedulers_that_were_stepped():
@@ -231,7 +242,11 @@ SGD = {"lr": 0.1}
     "make_both, error, message",
     [
         (lambda: (3, []), TypeError, "optimizer=3: pass what build() returned"),
-        (lambda: (torch.optim.SGD([torch.zeros(1)], **SGD), []), ValueError, "torch.optim.sgd.SGD is no optimizer that"),
+        (
+            lambda: (torch.optim.SGD([torch.zeros(1)], **SGD), []),
+            ValueError,
+            "torch.optim.sgd.SGD is no optimizer that",
+        ),
         (
             lambda: (optim.SGD([{"params": [torch.zeros(1)], "tags": "a"}], **SGD), []),
             ValueError,

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.optim.schedulers.formulas import FORMULAS
 from tests.optim.schedulers.twins import nothing
 
 Arguments = Mapping[str, Any]
+SOME = settings.default.max_examples // 7  # as each property is tried for every row
 
 
 class Nested(NamedTuple):

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.optim.schedulers.building import make, optimizer, stepped, value
-from tests.optim.schedulers.parts import Nested
+from tests.optim.schedulers.parts import SOME, Nested
 from tests.optim.schedulers.rows import CASES, IDS, ROWS
 
 BOUND = 1e-12  # of the largest value; torch multiplies its way along, which costs a rounding each step
@@ -65,7 +65,7 @@ def test_every_class_that_torch_has_is_compared():
 
 
 @pytest.mark.parametrize("stem", WITH_TWIN)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=SOME // 2, suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
 def test_any_arguments(stem, data):
     row = WITH_TWIN[stem]

@@ -1,12 +1,15 @@
 """Values: the formulas in plain Python, exact ends, the range; the same on numbers, on tensors and in each family."""
 
 import copy
+import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optim import lr_scheduler
 from tests.optim.schedulers.building import (
     KEYS,
     KINDS,
@@ -18,6 +21,7 @@ from tests.optim.schedulers.building import (
     stepped,
     value,
 )
+from tests.optim.schedulers.parts import SOME, Nested
 from tests.optim.schedulers.rows import BY_STEM, CASES, IDS, ROWS
 
 CASE = pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
@@ -47,7 +51,7 @@ def test_examples_step_by_step(row, arguments, kind):
 
 
 @EACH
-@settings(max_examples=60)
+@settings(max_examples=SOME)
 @given(data=st.data())
 def test_any_arguments(stem, data):
     """The formula, and `values` that change nothing; 1e-12: a power of a rounded argument errs more than its curve."""
@@ -64,7 +68,7 @@ def test_any_arguments(stem, data):
 
 
 @EACH
-@settings(max_examples=60)
+@settings(max_examples=SOME)
 @given(data=st.data())
 def test_ends_and_range(stem, data):
     """Exactly the value at the start, exactly the value at the end and after it, never outside the range."""
@@ -84,7 +88,7 @@ def test_ends_and_range(stem, data):
 
 
 @EACH
-@settings(max_examples=40)
+@settings(max_examples=SOME)
 @given(data=st.data())
 def test_values_are_those_of_stepping(stem, data):
     row = BY_STEM[stem]
@@ -95,7 +99,7 @@ def test_values_are_those_of_stepping(stem, data):
 
 
 @EACH
-@settings(max_examples=60)
+@settings(max_examples=SOME)
 @given(data=st.data())
 def test_numbers_and_tensors_agree(stem, data):
     """One formula: to 1e-15 of the largest of 1, the value, and the arguments it is computed from."""
@@ -111,41 +115,48 @@ def test_numbers_and_tensors_agree(stem, data):
 
 
 @CASE
-@pytest.mark.parametrize("t", HUGE)
-def test_huge_steps(row, arguments, t):
+def test_huge_steps(row, arguments):
     """As exact past 2**24 and 2**53 as before: the step is a whole number until it is divided."""
-    try:
-        expected = [row.formula(arguments, step) for step in range(t, t + 4)]
-    except OverflowError:
-        pytest.skip("it grows without end")
-    for kind in KINDS:
-        one = moved(make(row.stem, arguments, optimizer(kind)), t)
-        for i, other in enumerate(expected):
-            assert count(one) == t + i
-            assert abs(value(one) - other) <= 1e-12 * max(1.0, abs(other)), (kind, i)
-            assert abs(closed_form(one) - other) <= 1e-12 * max(1.0, abs(other)), (kind, i)
-            one.step()
+    for t in HUGE:
+        try:
+            expected = [row.formula(arguments, step) for step in range(t, t + 4)]
+        except OverflowError:  # it grows without end
+            continue
+        for kind in KINDS:
+            one = moved(make(row.stem, arguments, optimizer(kind)), t)
+            for i, other in enumerate(expected):
+                assert count(one) == t + i
+                assert abs(value(one) - other) <= 1e-12 * max(1.0, abs(other)), (kind, t, i)
+                assert abs(closed_form(one) - other) <= 1e-12 * max(1.0, abs(other)), (kind, t, i)
+                one.step()
 
 
-@pytest.mark.parametrize("t", HUGE)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stem", ["PiecewiseConstant", "MultiStep", "Sequential", "Step", "OneCycle"])
-def test_a_huge_boundary_is_met_to_the_step(stem, kind, t):
+def test_a_huge_boundary_is_met_to_the_step(stem, kind):
     """Nothing is one step early or late where float64 has no more odd numbers."""
-    on = optimizer(kind)
-    first, second = (("Constant", {"val": each}) for each in (1.0, 2.0))
-    arguments = {
-        "PiecewiseConstant": {"vals": [1.0, 2.0], "milestones": [t]},
-        "MultiStep": {"initial_val": 1.0, "gamma": 2.0, "milestones": [t]},
-        "Sequential": {"schedulers": [first, second], "milestones": [t]},
-        "Step": {"initial_val": 1.0, "gamma": 2.0, "step_size": t},
-        "OneCycle": {"initial_val": 1.0, "max_val": 3.0, "total_steps": t, "final_div_factor": 0.5},
-    }[stem]
-    one = make(stem, arguments, on)
-    for step in (t - 1, t, t + 1):
-        moved(one, step)
-        expected = 2.0 if step >= t or stem == "OneCycle" else 1.0
-        assert value(one) == expected == closed_form(one), step - t
+    first, second = (Nested("Constant", {"val": each}) for each in (1.0, 2.0))
+    for t in HUGE:
+        arguments = {
+            "PiecewiseConstant": {"vals": [1.0, 2.0], "milestones": [t]},
+            "MultiStep": {"initial_val": 1.0, "gamma": 2.0, "milestones": [t]},
+            "Sequential": {"schedulers": [first, second], "milestones": [t]},
+            "Step": {"initial_val": 1.0, "gamma": 2.0, "step_size": t},
+            "OneCycle": {"initial_val": 1.0, "max_val": 3.0, "total_steps": t, "final_div_factor": 0.5},
+        }[stem]
+        one = make(stem, arguments, optimizer(kind))
+        for step in (t - 1, t, t + 1):
+            moved(one, step)
+            expected = 2.0 if step >= t or stem == "OneCycle" else 1.0
+            assert value(one) == expected == closed_form(one), step - t
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cycle_reaches_its_ends(kind):
+    """Exactly the highest value at the top, exactly the lowest at the bottom, for any pair of values."""
+    for low, high in ((0.1, 0.7), (0.3, 1.1), (2.0, 0.28343563906947217), (1e-3, 1 / 3)):
+        one = make("Cyclic", {"base_val": low, "max_val": high, "step_size_up": 3}, optimizer(kind))
+        assert (value(one), value(moved(one, 3)), value(moved(one, 6)), value(moved(one, 9))) == (low, high, low, high)
 
 
 @CASE
@@ -153,6 +164,48 @@ def test_the_families_give_the_same_numbers(row, arguments):
     """Learning rates, weight decays, and any other key, bit for bit."""
     seen = {family: stepped(make(row.stem, arguments, optimizer(), family), 70) for family in KEYS}
     assert seen["lr"] == seen["wd"] == seen["generic"]
+
+
+def test_numbers_of_numpy():
+    """As arrays and configurations have them; what is kept of them is plain."""
+    line = lr_scheduler.LinearLR(optimizer(), np.float64(0.1), np.float32(0.0), np.int64(4))
+    steps = lr_scheduler.PiecewiseConstantLR(optimizer(), np.array([0.5, 0.25]), np.array([3]))
+    assert line.values(5) == make("Linear", {"initial_val": 0.1, "end_val": 0.0, "total_iters": 4}, optimizer()).values(
+        5
+    )
+    assert steps.values(5) == [0.5, 0.5, 0.5, 0.25, 0.25]
+    for one in (line, steps):
+        assert json.loads(json.dumps(one.state_dict())) == one.state_dict()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_tensors_of_other_dtypes(dtype):
+    """The group's tensor keeps its dtype, and holds the value rounded once."""
+    on = optimizer()
+    on.param_groups[0]["lr"] = torch.tensor(0.5, dtype=dtype)
+    one = make("CosineDecay", {"initial_val": 0.1, "end_val": 0.0, "total_iters": 9}, on)
+    for expected in one.values(9):
+        held = on.param_groups[0]["lr"]
+        assert held.dtype == dtype and held == torch.tensor(expected, dtype=torch.float64).to(dtype)
+        one.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_dtype(dtype):
+    """It has no say in the values."""
+    before = torch.get_default_dtype()
+    plain = {
+        row.stem: [closed_form(moved(make(row.stem, row.examples[-1], optimizer()), t)) for t in range(9)]
+        for row in ROWS
+        if row.stem != "Lambda"
+    }
+    torch.set_default_dtype(dtype)
+    try:
+        for stem, values in plain.items():
+            one = make(stem, BY_STEM[stem].examples[-1], optimizer("ours"))
+            assert [closed_form(moved(one, t)) for t in range(9)] == values, stem
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_the_table_has_every_scheduler():
