@@ -210,18 +210,16 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
 
         Raises `ValueError` when another scheduler writes to the same key of a group, and when it is a part of another.
         """
-        target, count = self._target, self._count
+        target = self._target
         if target.rivals or self._owner is not None:
             self.settle()
         if (
             self._direct
-            and type(count) is int
             and len(self.optimizer.param_groups) == target.seen
             and epoch is None
             and not torch.compiler.is_compiling()
         ):  # what an eager loop asks for: the same as below, without the detour
-            self._count = count = count + 1
-            target.put([self._function((count,))] * target.seen)  # type: ignore[misc]  # there is one
+            target.put([self._function((self.advance(),))] * target.seen)  # type: ignore[misc]  # there is one
             return
         if epoch is not None:
             raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch to go to another one.")

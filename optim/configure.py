@@ -241,7 +241,7 @@ def _check(plan: Any, path: str, clock: Any, no_decay: Any) -> None:
                 f"{getattr(plan, 'path', path)} is a schedule over the time of a run: pass clock=timesched.Clock(...), "
                 f"or write the length of the run as 'max_duration' into the config."
             )
-    elif isinstance(plan, Plan) and no_decay and plan.key == "weight_decay" and plan.tags is None:
+    elif isinstance(plan, Plan) and no_decay is not False and plan.key == "weight_decay" and plan.tags is None:
         raise ValueError(
             f"{plan.path} would give weight decay to the parameters that 'no_decay' leaves without: give it "
             f"'param_group_tags', and the optimizer a 'decay_tag'."

@@ -59,6 +59,18 @@ class Counted:
         finally:
             self._now = before
 
+    def advance(self) -> Any:
+        """Count a step outside of a graph. Returns what to compute with: a number, or a tensor of an accelerator."""
+        count = self._count
+        if isinstance(count, int):
+            self._count = count = count + 1
+            return count
+        if not count.is_cpu:
+            return count.add_(1)
+        steps = int(count) + 1
+        count.fill_(steps)
+        return steps
+
     @standard
     def increment_last_epoch(self) -> None:
         """Count a step."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.curves import cosine, decay, linear, mix
 from timesched.fields import choice, count, counts, flag, number, numbers
-from timesched.phases import Counts, Frame, Mark, Milestones, Period, Resolved, Span, switch
+from timesched.phases import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.restarts import restarting
 from timesched.units import TimeError, TimeUnit, exact
 
@@ -73,7 +73,13 @@ class MultiStep(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         passed = Milestones([frame.mark(time(milestone)) for milestone in self.milestones]).passed
-        return lambda counts: self.initial_val * decay(passed(counts), self.gamma)
+        table = [self.initial_val * decay(n, self.gamma) for n in range(len(self.milestones) + 1)]
+
+        def value(counts: Counts) -> Any:
+            n = passed(counts)
+            return self.initial_val * decay(n, self.gamma) if isinstance(n, Tensor) else table[n]
+
+        return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -257,15 +263,11 @@ class OneCycle(Formula):
         if self.three_phase:
             ends = [(peak, self.max_val), (2 * peak, self.initial_val), last]
         line = cosine if self.anneal_strategy == "cos" else linear
-        value: Resolved | None = None
-        before, begin = self.initial_val, exact(0)
+        parts, before, begin = [], self.initial_val, exact(0)
         for end, to in ends:
-            span = Span(total.slot, begin, max(end - begin, 0))
-            part = _between(span, line, before, to)
-            value = part if value is None else switch(Mark(total.slot, total.unit, begin), value, part)
+            parts.append(_between(Span(total.slot, begin, max(end - begin, 0)), line, before, to))
             before, begin = to, end
-        assert value is not None
-        return value
+        return stages([Mark(total.slot, total.unit, end) for end, _ in ends[:-1]], parts)
 
 
 def _between(span: Span, line: Callable[[Any, float, float], Any], start: float, end: float) -> Resolved:

@@ -88,8 +88,10 @@ def data(value: Any, where: str) -> Any:
         return str(Time.from_input(value))
     if isinstance(value, (Scheduler, Schedule)):
         return _entry(value, where)
-    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: data(each, f"{where}.{key}") for key, each in value.items()}
+    if isinstance(value, type) and issubclass(value, torch.nn.Module):
+        return value.__name__  # a layer type, which its name selects as well
+    if isinstance(value, Mapping) and all(isinstance(key, (str, type)) for key in value):
+        return {data(key, where): data(each, f"{where}.{key}") for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
         return [data(each, where) for each in sorted(value, key=lambda each: (each is not None, each))]
     if isinstance(value, (list, tuple)):

@@ -46,7 +46,7 @@ class Plan:
     @property
     def key(self) -> str:
         """What it schedules."""
-        return self.binding.get("key", "lr") if self.binding else getattr(self.cls, "param_group_key", "")
+        return getattr(self.cls, "param_group_key", "") if self.binding is None else self.binding.get("key", "lr")
 
     @property
     def tags(self) -> Any:

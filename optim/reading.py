@@ -72,9 +72,9 @@ def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
     within = (*within, id(value))
     if isinstance(value, Mapping):
         for key in value:
-            if not isinstance(key, str):
+            if not isinstance(key, str) and (plain or not isinstance(key, type)):  # a layer type may be one
                 raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
-        return {key: _copied(each, f"{path}.{key}" if path else key, within, plain) for key, each in value.items()}
+        return {key: _copied(each, f"{path}.{key}" if path else f"{key}", within, plain) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         copies = [_copied(each, f"{path}[{i}]", within, plain) for i, each in enumerate(value)]
         return tuple(copies) if isinstance(value, tuple) else copies

@@ -67,7 +67,7 @@ def optimizer_maker(entry: Any) -> tuple[_Maker, dict[str, Any], tuple[str, ...]
     if isinstance(rules, list):
         rules = [_rule(rule, f"{path}.params[{i}]", cls, own, open_ended) for i, rule in enumerate(rules)]
     options = {"no_decay": False} | {key: groups[key] for key in GROUPING if key in groups}
-    if options["no_decay"] and "weight_decay" not in own and not open_ended:
+    if options["no_decay"] is not False and "weight_decay" not in own and not open_ended:
         raise ValueError(f"{path}: {cls.__name__} has no weight decay: leave out 'no_decay'.")
 
     def make(model: Any) -> torch.optim.Optimizer:

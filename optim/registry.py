@@ -105,10 +105,10 @@ def named(entry: Any, path: str, flat: str) -> tuple[Any, dict[str, Any], str]:
     return name, dict(given or {}), f"{path}.{name}"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: Any, known: Iterable[str]) -> str:
     """The part of a message that says which of the known names are meant, or else which there are."""
     names = {each.lower(): each for each in sorted(known)}
-    close = difflib.get_close_matches(name.lower(), names, n=3)
+    close = difflib.get_close_matches(str(name).lower(), names, n=3)
     if close:
         return f"did you mean {' or '.join(repr(names[each]) for each in close)}?"
     return f"there are {', '.join(names.values())}." if names else "there are none."

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from timesched.fields import times
-from timesched.phases import Counts, Frame, Resolved, switch
+from timesched.phases import Counts, Frame, Resolved, stages
 from timesched.schedule import Schedule
 from timesched.timevalue import TimeLike
 from timesched.units import TimeError
@@ -54,7 +54,7 @@ class SequenceScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
-        value = first.resolve(frame)
+        start = first.resolve(frame)
         marks = [frame.mark(milestone) for milestone in self.milestones]
         for before, mark in pairwise(marks):
             if before.unit is mark.unit and before.count > mark.count:
@@ -62,9 +62,8 @@ class SequenceScheduler(Schedule):
                     f"SequenceScheduler: the milestone {before.count}{before.unit.value} of this run comes before "
                     f"{mark.count}{mark.unit.value}: put them in order."
                 )
-        for mark, schedule in zip(marks, others):
-            value = switch(mark, value, frame.later(mark, schedule.resolve))
-        return value
+        later = [frame.later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
+        return stages(marks, [start, *later])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -201,6 +201,24 @@ def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     return value
 
 
+def stages(marks: list[Mark], parts: list[Resolved]) -> Resolved:
+    """One function after another, each from its mark on; the marks of one counter must not fall."""
+    value = parts[0]
+    for mark, part in zip(marks, parts[1:]):
+        value = switch(mark, value, part)
+    if len({mark.slot for mark in marks}) != 1:
+        return value
+    slot, firsts = marks[0].slot, [mark.first for mark in marks]
+
+    def staged(counts: Counts) -> Value:
+        count = counts[slot]
+        if type(count) is int:  # what a training loop asks for: without the detours
+            return parts[bisect_right(firsts, count)](counts)
+        return value(counts)
+
+    return staged
+
+
 class Frame:
     """Where the times of one schedule lie on one run, and which counters it reads to see them.
 

@@ -61,7 +61,7 @@ class Slot:
 
 def _fill(old: Tensor, value: float | Tensor) -> None:
     if not isinstance(value, Tensor):
-        if old.device.type != "xla":
+        if old.is_cpu or old.device.type != "xla":
             old.fill_(value)
             return
         # made on the host and moved: there, a number may be a constant of the traced graph, and each a new graph

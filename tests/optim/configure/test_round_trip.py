@@ -14,7 +14,7 @@ from optim.describing import to_config
 from tests.optim.configure.objects import description, dumped, network, outline, train, values
 from tests.optim.rows import ROWS as OPTIMIZERS
 from tests.optim.schedulers.building import make
-from tests.optim.schedulers.rows import BY_STEM, CASES, IDS
+from tests.optim.schedulers.rows import BY_STEM, CASES
 from timesched import (
     Clock,
     CosineAnnealingWithWarmupScheduler,
@@ -80,10 +80,8 @@ def test_what_is_left_out_and_what_is_kept():
 
 
 @pytest.mark.parametrize("family", ["lr", "wd"])
-@pytest.mark.parametrize("row, arguments", CASES, ids=IDS)
+@pytest.mark.parametrize("row, arguments", [case for case in CASES if "functions" not in case[1]])
 def test_schedulers(row, arguments, family):
-    if "functions" in arguments:
-        pytest.skip("functions are no data: a class of one's own has them, as in test_custom.py")
     optimizer = optim.SGD([{"params": [("w", torch.zeros(2))], "tags": "a"}], lr=0.5)
     for tags in ({}, {"param_group_tags": "a"}, {"param_group_tags": ["a"]}):
         scheduler = make(row.stem, arguments, optimizer, family, **tags)
@@ -233,6 +231,15 @@ def test_a_group_added_after_the_build():
     built.optimizer.add_param_group({"params": [("more", torch.zeros(2))], "tags": "more"})
     rules = to_config(built)["optimizer"]["SGD"]["params"]
     assert rules[1] == {"params": ["more"], "tags": ["more"]}
+
+
+def test_layer_types_become_names():
+    entry = {"no_decay": [torch.nn.LayerNorm], "adjust_learning_rate": {torch.nn.Linear: 0.5}, "lr": 0.1}
+    built = build(network(), {"optimizer": {"AdamW": entry}})
+    config = to_config(built)
+    assert config["optimizer"]["AdamW"]["no_decay"] == ["LayerNorm"]
+    assert config["optimizer"]["AdamW"]["adjust_learning_rate"] == {"Linear": 0.5}
+    same(built, build(network(), dumped(config)))
 
 
 SGD = {"lr": 0.1}
