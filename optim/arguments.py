@@ -54,6 +54,8 @@ def describe(scheduler: Any) -> dict[str, Any]:
     arguments = {**scheduler.arguments, **getattr(scheduler, "effective", {})}
     tags = arguments.pop("param_group_tags", scheduler.param_group_tags)
     described = {key: plain(value) for key, value in arguments.items() if key not in APART}
+    if getattr(scheduler, "_owner", None) is not None:
+        return {"class": type(scheduler).__name__, "arguments": described}  # a part has the tags of the whole
     known = sorted([tags] if isinstance(tags, str) else tags or (), key=str)
     return {"class": type(scheduler).__name__, "arguments": described, "param_group_tags": known}
 

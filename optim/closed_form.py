@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import count
 from typing import Any, ClassVar
 
 import torch
@@ -18,11 +19,14 @@ from timesched.units import TimeUnit
 
 from .arguments import adjustment, is_number, noting, timed
 from .composites import Closed
+from .likeness import Likeness
 from .overriding import CLOSED_FORMS, STEPPING, overridden, standard
 from .resumable import Resumable
 
+_serials = count()
 
-class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
+
+class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     """Sets one key of an optimizer's parameter groups to a value that depends on the number of steps alone.
 
     A subclass names the key and says in `_get_closed_form()` what the value is: a 0-dim tensor, from `last_epoch`, by
@@ -96,6 +100,8 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
         self._owner: Scheduler | None = None
         self._scales = getattr(self, "_scales", 0)  # how often a group's adjustment is a factor
         self._direct = not self._scales and clock is None and not overridden(type(self), STEPPING)
+        self._replaced: dict[int, float] = {}  # the numbers of the groups before this scheduler set them
+        self._serial = next(_serials)
         self._resolve()
         self._target = Target(optimizer, self.param_group_key, param_group_tags, exclusive=False)
         first = self._value()
@@ -127,6 +133,7 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
 
     def _accept(self, indices: list[int], values: list[Any]) -> None:
         """Look at the groups to schedule before any is taken."""
+        self._replaced.update((i, float(value)) for i, value in zip(indices, values))
         held: dict[int, float] = {}
         for i, value in zip(indices, values):
             if self._scales:
@@ -274,21 +281,6 @@ class Scheduler(Resumable, torch.optim.lr_scheduler.LRScheduler):
         self.unbind()
         self._owner = owner
         return self._schedule
-
-    # What torch's schedulers have
-
-    @standard
-    def get_lr(self) -> list[Any]:
-        """The same as `get()`, for those who take it for a scheduler of torch."""
-        return self.get()
-
-    def get_last_lr(self) -> list[Any]:
-        """The same as `get_last_value()`, for those who take it for a scheduler of torch."""
-        return self.get_last_value()
-
-    @property
-    def _last_lr(self) -> list[Any]:  # type: ignore[override]
-        return self.get_last_value()
 
 
 def settle(schedulers: Iterable[Any]) -> None:

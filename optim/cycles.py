@@ -45,7 +45,7 @@ class PiecewiseConstant(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         passed = Milestones([frame.mark(time(milestone)) for milestone in self.milestones]).passed
-        table = torch.tensor(self.vals, dtype=torch.float64)
+        table = torch.tensor(self.vals, dtype=torch.float64, device="cpu")
 
         def value(counts: Counts) -> Any:
             n = passed(counts)
@@ -214,7 +214,7 @@ class Cyclic(Formula):
         by_cycle = self.scale_mode == "cycle"
         if self.scale_fn is not None:
             n = complete + 1 if by_cycle else now
-            return self.scale_fn(n if isinstance(n, Tensor) else torch.tensor(n))
+            return self.scale_fn(n if isinstance(n, Tensor) else torch.tensor(n, device="cpu"))
         if self.mode == "triangular":
             return 1.0
         if self.mode == "triangular2":

@@ -176,7 +176,7 @@ def _is_first_value(key: str, group: Mapping[str, Any]) -> bool:
 def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
     """The entry of a scheduler or schedule; as a part of another, without the `tags` that it takes over from that."""
     if isinstance(scheduler, Bound):
-        schedule = getattr(getattr(scheduler._multiplier, "func", None), "__self__", None)
+        schedule = scheduler.schedule
         if not isinstance(schedule, Schedule):
             raise ValueError(f"{where} is bound to functions, or to several schedules: make them one ProductScheduler.")
         (entry,) = _entry(schedule, where).items()

@@ -93,7 +93,7 @@ class Lambda(Made):
 
     def set_value_lambda(self) -> Functions:
         """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
-        return [lambda t: t.double() / 30.0, lambda t: 0.95 ** t.double()]
+        return [_ramp, _fall]
 
     def filled(self, schedule: Any) -> Schedule:
         given = self.set_lr_lambda()
@@ -103,6 +103,14 @@ class Lambda(Made):
                 f"{type(self).__name__}: set_lr_lambda() returned {given!r}: it returns a function, or a list of them."
             )
         return composites.Lambda(schedule.initial_val, functions)
+
+
+def _ramp(t: Tensor) -> Tensor:
+    return t.double() / 30.0
+
+
+def _fall(t: Tensor) -> Tensor:
+    return 0.95 ** t.double()  # type: ignore[no-any-return]
 
 
 class Multiplicative(Lambda):
@@ -261,5 +269,10 @@ def _assemble(
     clocks = [part.clock for part in parts if part.clock is not None]
     tags = parts[0].param_group_tags if tags is None else tags
     Scheduler.__init__(whole, optimizer, None, last_epoch, tags, clock or next(iter(clocks), None), schedule=schedule)
-    for part in parts:
+    for part in sorted(parts, key=lambda part: part._serial, reverse=True):
         part.adopt(whole)
+        whole._replaced.update(part._replaced)
+    groups, target = whole.optimizer.param_groups, whole._target
+    for i, value in whole._replaced.items():
+        if i not in target.indices:  # a part without tags had set it
+            target.slot.write(groups[i], value)

@@ -31,7 +31,8 @@ class Bound:
     patched onto the optimizer, so its `step` may be compiled, before or after. `state_dict()` is small and plain.
     """
 
-    def __init__(self, multiplier: Callable[[], float], target: Target) -> None:
+    def __init__(self, multiplier: Callable[[], float], target: Target, schedule: Any = None) -> None:
+        self.schedule = schedule  # what was bound
         self.optimizer = target.optimizer
         self.tags = target.tags
         self.last_epoch = 0
@@ -177,7 +178,7 @@ def bind(
         raise TypeError(f"{clock!r} is no clock: pass a Clock, or a state with timestamp and max_duration.")
     several = isinstance(scheduler, Sequence) and not isinstance(scheduler, str)
     multiplier = _product([_adapted(s, clock, ssr) for s in (scheduler if several else [scheduler])])
-    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, Target(optimizer, key, tags))
+    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, Target(optimizer, key, tags), scheduler)
     if isinstance(clock, Clock):
         bound._clock = clock
         clock.notify(bound)
@@ -197,7 +198,7 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     for earlier in targets_of(optimizers[0]):
         if earlier.replaceable:  # a Trainer compiles again for a second fit, and drops the first
             earlier.release()
-    return BoundLR(multiplier, Target(optimizers[0], "lr", replaceable=True))
+    return BoundLR(multiplier, Target(optimizers[0], "lr", replaceable=True), scheduler)
 
 
 def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[], float]:

@@ -165,7 +165,7 @@ class Milestones:
             row = sorted((mark for mark in marks if mark.slot == slot), key=lambda mark: mark.count)
             first = [min(mark.first, _INT64_MAX) for mark in row]
             near = [mark.near for mark in row]
-            tensors = torch.tensor(first), torch.tensor(near, dtype=torch.float64)
+            tensors = torch.tensor(first, device="cpu"), torch.tensor(near, dtype=torch.float64, device="cpu")
             self._rows.append((slot, [mark.count for mark in row], first, near, *tensors))
 
     def passed(self, counts: Counts) -> Any:

@@ -63,13 +63,14 @@ class Cycles:
         self._excess = float(growth - 1)
         self._log = math.log(growth) if self._excess < -0.5 else math.log1p(self._excess)
         self._nears = [nearest(Fraction(start, _ONE)) for start in self._starts]
-        self._tables = (
-            torch.tensor([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts]),
-            torch.tensor(self._nears, dtype=torch.float64),
-            torch.tensor([start >> _BITS for start in self._starts]),
-            torch.tensor([start % _ONE / _ONE for start in self._starts], dtype=torch.float64),
-            torch.tensor([step / _ONE for step in self._steps], dtype=torch.float64),
-        )
+        with torch.device("cpu"):
+            self._tables = (
+                torch.tensor([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts]),
+                torch.tensor(self._nears, dtype=torch.float64),
+                torch.tensor([start >> _BITS for start in self._starts]),
+                torch.tensor([start % _ONE / _ONE for start in self._starts], dtype=torch.float64),
+                torch.tensor([step / _ONE for step in self._steps], dtype=torch.float64),
+            )
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done, for counts below the limit."""

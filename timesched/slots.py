@@ -60,6 +60,8 @@ class Slot:
 
 
 def _fill(old: Tensor, value: float | Tensor) -> None:
+    if old.requires_grad:
+        old = old.detach()  # the same memory
     if not isinstance(value, Tensor):
         if old.is_cpu or old.device.type != "xla":
             old.fill_(value)

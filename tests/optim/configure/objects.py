@@ -58,7 +58,7 @@ def outline(optimizer):
 def description(scheduler):
     """All that a scheduler was made with."""
     if isinstance(scheduler, Bound):
-        return (type(scheduler), scheduler._multiplier.func.__self__, scheduler.tags, scheduler.state_dict())
+        return (type(scheduler), scheduler.schedule, scheduler.tags, scheduler.state_dict())
     return (type(scheduler), scheduler.state_dict(), scheduler.values(60))
 
 

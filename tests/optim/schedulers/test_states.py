@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from optim import scheduler
 from tests.optim.schedulers.building import count, make, name_of, optimizer, stepped, value
 from tests.optim.schedulers.parts import Nested
 from tests.optim.schedulers.rows import CASES, COSINE, HALVING, IDS, STEPS, WARMUP
@@ -91,6 +92,14 @@ def test_of_another_key():
     wd = make("Step", STEPS.arguments, optimizer(), "wd")
     assert_refused(lr, wd.state_dict(), "weight_decay.*lr|StepWD.*StepLR")
     assert_refused(wd, lr.state_dict(), "weight_decay|StepWD")
+
+
+def test_of_another_key_of_the_same_class():
+    classes = [type("Mine", (scheduler.StepScheduler,), {"param_group_key": key}) for key in ("momentum", "dampening")]
+    one, other = (cls(optimizer(), **STEPS.arguments) for cls in classes)
+    with pytest.raises(ValueError, match="dampening.*momentum"):
+        one.load_state_dict(other.state_dict())
+    assert count(one) == 0
 
 
 def test_of_other_tags():

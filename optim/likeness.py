@@ -1,0 +1,39 @@
+"""What torch's schedulers have besides `step()`, for those who take ours for one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .overriding import standard
+
+
+class Likeness:
+    """The names that loops, trainers and loggers look for."""
+
+    def get(self) -> list[Any]:
+        raise NotImplementedError
+
+    def get_last_value(self) -> list[Any]:
+        raise NotImplementedError
+
+    def values(self, n: int) -> list[float]:
+        raise NotImplementedError
+
+    @standard
+    def get_lr(self) -> list[Any]:
+        """The same as `get()`."""
+        return self.get()
+
+    def get_last_lr(self) -> list[Any]:
+        """The same as `get_last_value()`."""
+        return self.get_last_value()
+
+    @property
+    def base_lrs(self) -> Any:
+        """The value at step 0 for each parameter group; None for those that are not scheduled."""
+        first = self.values(1)[0]
+        return [None if last is None else first for last in self.get_last_value()]
+
+    @property
+    def _last_lr(self) -> Any:
+        return self.get_last_value()
