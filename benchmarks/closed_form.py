@@ -85,7 +85,9 @@ def measure(groups: int) -> None:
 
 def report(groups: int, name: str, seconds: float, ratio: float, goal: float, composer: str) -> None:
     """Print one row."""
-    print(f"{groups:6d}  {name:28s}{show(seconds):>13s}{ratio:8.2f}{composer}  <= {goal}: {verdict(ratio, goal, False)}")
+    print(
+        f"{groups:6d}  {name:28s}{show(seconds):>13s}{ratio:8.2f}{composer}  <= {goal}: {verdict(ratio, goal, False)}"
+    )
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from optim.building.reading import read
 from optim.configure import Built, build
 from optim.param_groups import param_group_table
-from optim.reading import read
 
 LENGTH = 64  # bytes in a sample
 BATCH_SIZE = 32

@@ -15,8 +15,8 @@ from .adagrad import Adagrad
 from .adam import Adam, AdamBase, AdamW
 from .adamax import Adamax
 from .asgd import ASGD
+from .building.describing import to_config
 from .configure import build, configure_lr_scheduler, configure_optimizer
-from .describing import to_config
 from .foreign import preinitialize
 from .lamb import Lamb
 from .lion import Lion

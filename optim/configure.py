@@ -14,13 +14,13 @@ from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.schedule import Schedule
 
-from .closed_form import settle
+from .building.plans import Plan, all_schedulers, closed_forms, milestones, planned, planned_parts, undone
+from .building.reading import read
+from .building.recipes import called, is_function, not_given, optimizer_maker, optimizers
+from .building.registry import Known, checked, find, located, nearest
 from .lr_scheduler import ChainedLR, ConstantLR, ScalePerParamLR, SequentialLR
 from .optimizer import Optimizer
-from .plans import Plan, all_schedulers, closed_forms, milestones, planned, planned_parts, undone
-from .reading import read
-from .recipes import called, is_function, not_given, optimizer_maker, optimizers
-from .registry import Known, checked, find, located, nearest
+from .schedules.closed_form import settle
 
 RUN = tuple(inspect.signature(Clock).parameters)  # keys of a config that make the clock
 

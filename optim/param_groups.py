@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .hyper import RATE, as_tags
-from .selectors import (
+from .building.selectors import (
     FACTOR,
     Claim,
     Parameters,
@@ -26,6 +25,7 @@ from .selectors import (
     of_pairs,
     plain,
 )
+from .hyper import RATE, as_tags
 
 
 def configure_param_groups(

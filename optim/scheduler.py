@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .closed_form import Scheduler
-from .families import family
+from .schedules.closed_form import Scheduler
+from .schedules.families import family
 
 globals().update(family(Scheduler, "Scheduler", {}, __name__))

@@ -7,8 +7,8 @@ from torch.optim import Optimizer
 
 from timesched.timevalue import Time
 
-from .closed_form import Scheduler as Scheduler
-from .made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
+from .schedules.closed_form import Scheduler as Scheduler
+from .schedules.made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
 
 Count = float | str | Time[Any]  # a count as it is given
 Kept = int | Time[Any]  # and as an attribute

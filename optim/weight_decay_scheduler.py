@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .closed_form import Scheduler
-from .families import family
-from .overriding import standard
+from .schedules.closed_form import Scheduler
+from .schedules.families import family
+from .schedules.overriding import standard
 
 
 class WeightDecayScheduler(Scheduler):

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType
 
 import optim
-from optim.closed_form import Scheduler
-from optim.made import Made
+from optim.schedules.closed_form import Scheduler
+from optim.schedules.made import Made
 
 HEAD = """# Written by tools/stubs.py from the table of formulas: change that, and run it again.
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ from torch.optim import Optimizer
 
 from timesched.timevalue import Time
 
-from .closed_form import Scheduler as Scheduler
-from .made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
+from .schedules.closed_form import Scheduler as Scheduler
+from .schedules.made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
 
 Count = float | str | Time[Any]  # a count as it is given
 Kept = int | Time[Any]  # and as an attribute

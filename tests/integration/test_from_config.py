@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from optim.reading import read
+from optim.building.reading import read
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_config.py"

@@ -58,6 +58,7 @@ def test_compiles_to_machine_code():
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_shapes_and_dtypes(row, shape):
     times = {"t_warmup": "10ba", "milestones": ["20ba"], "step_size": "5ba", "t_0": "7ba", "gamma": 0.5, "power": 2.0}
+    times["schedules"] = [LinearScheduler(), StepScheduler("5ba", gamma=0.5)]
     names = row.schedule.__dataclass_fields__
     schedule = row.schedule(**{name: value for name, value in times.items() if name in names})
     curve = schedule.curve(RUN, "ba")

@@ -5,8 +5,8 @@ import torch
 
 import optim
 from optim import lr_scheduler, scheduler
+from optim.building.describing import to_config
 from optim.configure import build, configure_lr_scheduler, configure_optimizer
-from optim.describing import to_config
 from tests.optim.configure.objects import description, network, outline, train, values
 from timesched import Clock, LinearScheduler
 from timesched.phases import Frame

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optim
+from optim.building.reading import read
 from optim.configure import build
-from optim.reading import read
 from tests.optim.configure.objects import network, outline, values
 
 TEXT = "optimizer:\n  AdamW: {lr: 2e-3, betas: [.5, 9e-1]}\n"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
+from optim.building.describing import to_config
 from optim.configure import build
-from optim.describing import to_config
 from tests.optim.configure.objects import description, dumped, network, outline, train, values
 from tests.optim.rows import ROWS as OPTIMIZERS
 from tests.optim.schedulers.building import make

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import ParametrizationList
 
-from .hyper import KNOWN, RATE, as_tags
+from ..hyper import KNOWN, RATE, as_tags
 
 Selector = str | type[nn.Module]
 

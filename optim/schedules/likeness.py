@@ -28,12 +28,11 @@ class Likeness:
         """The same as `get_last_value()`."""
         return self.get_last_value()
 
-    @property
-    def base_lrs(self) -> Any:
-        """The value at step 0 for each parameter group; None for those that are not scheduled."""
+    def _first(self) -> list[Any]:
         first = self.values(1)[0]
         return [None if last is None else first for last in self.get_last_value()]
 
-    @property
-    def _last_lr(self) -> Any:
-        return self.get_last_value()
+    base_lrs: Any = property(
+        _first, doc="The value at step 0 for each parameter group; None for those that are not scheduled."
+    )
+    _last_lr: Any = property(get_last_lr)

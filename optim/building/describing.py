@@ -16,9 +16,9 @@ from timesched.schedule import Schedule
 from timesched.slots import Slot, select
 from timesched.timevalue import Time
 
-from .closed_form import Scheduler
-from .configure import Built
-from .hyper import as_tags
+from ..configure import Built
+from ..hyper import as_tags
+from ..schedules.closed_form import Scheduler
 from .plans import TAGS, closed_forms, not_given, schedules
 from .recipes import optimizers, own_arguments
 from .registry import Known, full_name, name_of, parameters

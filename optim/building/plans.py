@@ -17,10 +17,10 @@ from timesched.schedule import Schedule
 from timesched.timevalue import Time
 from timesched.units import TimeError
 
-from .closed_form import Scheduler
-from .lr_scheduler import ChainedScheduler, LRScheduler
+from ..lr_scheduler import ChainedScheduler, LRScheduler
+from ..schedules.closed_form import Scheduler
+from ..weight_decay_scheduler import WeightDecayScheduler
 from .registry import Known, catalogue, checked, find, located, named, parameters
-from .weight_decay_scheduler import WeightDecayScheduler
 
 TAGS = "param_group_tags"
 _ONE, _SEVERAL = ("scheduler", "schedule"), ("schedulers", "schedules")  # arguments that are entries themselves

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from .optimizer import Optimizer
-from .param_groups import configure_param_groups
+from ..optimizer import Optimizer
+from ..param_groups import configure_param_groups
+from ..rules import RuleOptimizer
 from .registry import Known, catalogue, checked, find, located, named, nearest, parameters, refuse_number_texts
-from .rules import RuleOptimizer
 from .selectors import FACTOR, RULE_KEYS
 
 GROUPING = ("no_decay", FACTOR, "decay_tag", "frozen")  # of an optimizer's entry, for configure_param_groups

@@ -1,0 +1,1 @@
+"""How a config becomes groups, an optimizer and schedulers, and back."""
