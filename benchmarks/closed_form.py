@@ -55,6 +55,12 @@ def sequences(groups: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     return ours.SequentialLR(mine, parts, [10]).step, past_first(torchs.SequentialLR(theirs, others, [10]))
 
 
+def stamps(state: Any) -> Callable[[int], Any]:
+    """Timestamps of the kind that a state has, by the batch."""
+    kind = type(state.timestamp)
+    return lambda batch: kind(batch=batch)
+
+
 def measure(groups: int) -> None:
     """Print the rows for so many groups."""
     for name, (args, torch_args, other) in ROWS.items():
@@ -65,10 +71,9 @@ def measure(groups: int) -> None:
         state = state_of(1000)
         if other:
             state.optimizers = optimizer_of(groups)
-            stamp = type(state.timestamp)
             compiled = composers.compile_composer_scheduler(getattr(composers, other[0])(*other[1]), state)
-            calls["counter"] = moving(state, lambda batch: stamp(batch=batch), lambda: None)
-            calls["composer"] = moving(state, lambda batch: stamp(batch=batch), past_first(compiled))
+            calls["counter"] = moving(state, stamps(state), lambda: None)
+            calls["composer"] = moving(state, stamps(state), past_first(compiled))
         t = interleaved(calls, rounds=21)
         composer = f"{(t['composer'] - t['counter']) / t['torch']:8.1f}" if other else f"{'':8s}"
         report(groups, name, t["ours"], t["ours"] / t["torch"], 1.0, composer)
@@ -85,9 +90,8 @@ def measure(groups: int) -> None:
 
 def report(groups: int, name: str, seconds: float, ratio: float, goal: float, composer: str) -> None:
     """Print one row."""
-    print(
-        f"{groups:6d}  {name:28s}{show(seconds):>13s}{ratio:8.2f}{composer}  <= {goal}: {verdict(ratio, goal, False)}"
-    )
+    reached = verdict(ratio, goal, False)
+    print(f"{groups:6d}  {name:28s}{show(seconds):>13s}{ratio:8.2f}{composer}  <= {goal}: {reached}")
 
 
 def main() -> None:

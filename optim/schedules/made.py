@@ -110,7 +110,7 @@ def _ramp(t: Tensor) -> Tensor:
 
 
 def _fall(t: Tensor) -> Tensor:
-    return 0.95 ** t.double()  # type: ignore[no-any-return]
+    return 0.95 ** t.double()
 
 
 class Multiplicative(Lambda):

@@ -1,4 +1,4 @@
-"""A whole training step on torch_xla's CPU device, which traces lazily: one graph, compiled once, over a changing rate."""
+"""A training step on torch_xla's CPU device, which traces lazily: one graph, compiled once, over a changing rate."""
 
 import os
 
