@@ -44,9 +44,16 @@ class Slot:
             )
         return value
 
+    def peek(self, group: Mapping[str, Any]) -> Any:
+        """What is there, unchecked; None where there is nothing."""
+        value = group.get(self.key)
+        if self.index is None:
+            return value
+        return value[self.index] if isinstance(value, (tuple, list)) and self.index < len(value) else None
+
     def write(self, group: dict[str, Any], value: float | Tensor) -> None:
         """Put a number in: into the tensor that is there, or in place of the number."""
-        old = group[self.key] if self.index is None else group[self.key][self.index]
+        old = self.peek(group)
         if isinstance(old, Tensor):
             _fill(old, value)
             return

@@ -58,13 +58,13 @@ class Target:
         rivals = self._others(chosen)
         new = [i for i in chosen if i >= self.seen]
         values = [self.slot.read(groups[i], f"Parameter group {i}") for i in new]
+        others = {id(self.slot.peek(groups[j])): j for j in set(range(len(groups))).difference(chosen)}
         for i, value in zip(new, values):
-            for j, group in enumerate(groups):
-                if isinstance(value, Tensor) and group.get(self.slot.key) is value and j not in chosen:
-                    raise ValueError(
-                        f"Parameter groups {i} and {j} share one tensor as {self.name!r}, and only the first is "
-                        f"to be scheduled: give each group a tensor of its own."
-                    )
+            if isinstance(value, Tensor) and id(value) in others:
+                raise ValueError(
+                    f"Parameter groups {i} and {others[id(value)]} share one tensor as {self.name!r}, and only the "
+                    f"first is to be scheduled: give each group a tensor of its own."
+                )
         accept(new, values)
         self.indices += new
         self.seen = len(groups)

@@ -153,6 +153,12 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
                 hold(groups[i], slot.key)
         self.count_beside(slot.read(groups[self._target.indices[0]], "The first group"))
 
+    def _take_later_groups(self) -> None:
+        self._target.take(self._accept)
+        if self._target.rivals:
+            self.settle()
+        self._hold_tensors()
+
     # The value
 
     @standard
@@ -187,12 +193,10 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     @standard
     def get(self) -> list[Any]:
         """The value of this moment for each parameter group: None for those that are not scheduled."""
-        groups, value = self.optimizer.param_groups, self._value()
+        groups = self.optimizer.param_groups
         if len(groups) != self._target.seen:
-            self._target.take(self._accept)
-            if self._target.rivals:
-                self.settle()
-            self._hold_tensors()
+            self._take_later_groups()
+        value = self._value()
         values = [value] * len(groups)
         if self._scales:
             values = [value * adjustment(group) ** self._scales for group in groups]
@@ -218,18 +222,15 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         Raises `ValueError` when another scheduler writes to the same key of a group, and when it is a part of another.
         """
         target = self._target
-        if target.rivals or self._owner is not None:
-            self.settle()
-        if (
-            self._direct
-            and len(self.optimizer.param_groups) == target.seen
-            and epoch is None
-            and not torch.compiler.is_compiling()
-        ):  # what an eager loop asks for: the same as below, without the detour
-            target.put([self._function((self.advance(),))] * target.seen)  # type: ignore[misc]  # there is one
-            return
         if epoch is not None:
             raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch to go to another one.")
+        if target.rivals or self._owner is not None:
+            self.settle()
+        if len(self.optimizer.param_groups) != target.seen:
+            self._take_later_groups()
+        if self._direct and not torch.compiler.is_compiling():  # the same as below, without the detour
+            target.put([self._function((self.advance(),))] * target.seen)  # type: ignore[misc]  # there is one
+            return
         self.increment_last_epoch()
         self.update_groups(self.get())
         self.update_last_value()

@@ -91,7 +91,7 @@ def test_torch_is_the_only_dependency(metadata: Message) -> None:
 
 
 def test_extras(metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", [])) == {"composer", "plot", "test", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"composer", "config", "plot", "test", "dev"}
 
 
 def test_hypothesis_finds_our_hook(wheel: Path) -> None:
@@ -100,7 +100,12 @@ def test_hypothesis_finds_our_hook(wheel: Path) -> None:
 
 
 def test_both_packages_are_whole_and_typed(wheel: Path) -> None:
-    sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in ROOT.glob(f"{top}/**/*.py")}
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for top in PACKAGES
+        for path in ROOT.glob(f"{top}/**/*.py*")
+        if path.suffix in (".py", ".pyi")
+    }
     markers = {f"{top}/py.typed" for top in PACKAGES}
     assert sources | markers <= names_in(wheel)
 
