@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from tests.optim._distributed import checkpoints, experts, meshes, training
+from tests.optim._distributed import checkpoints, experts, meshes, schedules, training
 from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR, Report, start
 
 Check = tuple[str, str, Callable[..., None]]
@@ -26,6 +26,7 @@ def checks(world: int) -> Iterator[Check]:
         yield from (("sharded", case, training.sharded) for case in (CASES if world == 2 else FIFTEEN))
         for way in [meshes.columns] if world == 2 else [meshes.placed, meshes.hybrid, meshes.tensor_parallel]:
             yield from ((way.__name__, case, way) for case in ("AdamW", *WHOLE_TENSOR))
+        yield from (("scheduled", case, schedules.scheduled) for case in schedules.SCHEDULED)
         yield "empty", "Network", training.some_ranks_are_empty
     yield from (("initialised", case, checkpoints.initialised_by_dcp) for case in FIFTEEN)
     if world == 2:
