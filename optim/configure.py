@@ -20,7 +20,7 @@ from .building.recipes import called, is_function, not_given, optimizer_maker, o
 from .building.registry import Known, checked, find, located, nearest
 from .lr_scheduler import ChainedLR, ConstantLR, ScalePerParamLR, SequentialLR
 from .optimizer import Optimizer
-from .schedules.closed_form import settle
+from .schedules.driving import settle
 
 RUN = tuple(inspect.signature(Clock).parameters)  # keys of a config that make the clock
 

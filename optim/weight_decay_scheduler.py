@@ -37,9 +37,15 @@ class WeightDecayScheduler(Scheduler):
         """The weight decay at `last_epoch`, a 0-dim tensor."""
         return Scheduler._get_closed_form(self)
 
+    @standard
+    def get(self) -> list[Any]:
+        """The same as `get_wd()`."""
+        return self.get_wd()
+
+    @standard
     def get_wd(self) -> list[Any]:
         """The weight decay of this moment for each parameter group: None for those that are not scheduled."""
-        return self.get()
+        return Scheduler.get(self)
 
     def get_last_wd(self) -> list[Any]:
         """The weight decay in each parameter group, None for those that are not scheduled; a tensor is a copy."""

@@ -113,6 +113,13 @@ class Bound:
         if self._clock is not None:
             self.refresh()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._target.active:
+            self._target.register()
+            if self._clock is not None:
+                self._clock.notify(self)
+
 
 class BoundLR(Bound, LambdaLR):
     """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step.

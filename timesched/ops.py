@@ -72,7 +72,8 @@ def root(x: Value, power: float) -> Value:
 
 def exponential(base: float, x: Value) -> Value:
     """`base ** x`; infinity where a float cannot hold it."""
-    if type(x) is float or type(x) is int:
+    if not isinstance(x, Tensor):
+        x = x if type(x) is int else float(x)
         try:
             return float(base**x)
         except OverflowError:

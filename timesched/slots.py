@@ -95,6 +95,8 @@ def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
 
 
 def _tags(tags: Any) -> set[Any]:
+    if tags is not None and not isinstance(tags, Iterable):
+        raise ValueError(f"A parameter group has tags={tags!r}: they are a name, or a list or set of names.")
     return {tags} if isinstance(tags, str) else set(tags or ())
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -32,12 +33,13 @@ class Target:
         replaceable: bool = False,
     ) -> None:
         self.optimizer = optimizer
-        self.tags = tags
+        self.tags = tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
         self.slot = Slot(key)
         self.exclusive = exclusive
         self.replaceable = replaceable  # by the next of its kind
         self.indices: list[int] = []
         self.seen = 0
+        self.active = False  # registered, and not released since
         self.rivals: list[weakref.ref[Target]] = []
 
     @property
@@ -59,7 +61,8 @@ class Target:
         new = [i for i in chosen if i >= self.seen]
         values = [self.slot.read(groups[i], f"Parameter group {i}") for i in new]
         others = {id(self.slot.peek(groups[j])): j for j in set(range(len(groups))).difference(chosen)}
-        for i, value in zip(new, values):
+        for i in chosen:
+            value = self.slot.peek(groups[i])
             if isinstance(value, Tensor) and id(value) in others:
                 raise ValueError(
                     f"Parameter groups {i} and {others[id(value)]} share one tensor as {self.name!r}, and only the "
@@ -68,11 +71,13 @@ class Target:
         accept(new, values)
         self.indices += new
         self.seen = len(groups)
-        self._meet(rivals)
+        if self.active:
+            self._meet(rivals)
 
     def register(self) -> None:
         """Let other targets know of this one, until it is released or dies."""
         self._meet(self._others(self.indices))
+        self.active = True
         _targets[self.optimizer] = [*map(weakref.ref, targets_of(self.optimizer)), weakref.ref(self)]
 
     def release(self) -> None:
@@ -80,6 +85,7 @@ class Target:
         for other in targets_of(self.optimizer):
             other.rivals[:] = [ref for ref in other.rivals if ref() is not self]
         self.rivals.clear()
+        self.active = False
         _targets[self.optimizer] = [weakref.ref(other) for other in targets_of(self.optimizer) if other is not self]
 
     def refuse_rivals(self) -> None:
@@ -87,6 +93,14 @@ class Target:
         self._others(self.indices, refuse=True)
 
     def _others(self, chosen: list[int], refuse: bool = False) -> list[Target]:
+        if refuse or self.exclusive:
+            try:
+                return self._found(chosen, refuse)
+            except ValueError:
+                gc.collect()  # what nobody holds any more may be waiting for it
+        return self._found(chosen, refuse)
+
+    def _found(self, chosen: list[int], refuse: bool) -> list[Target]:
         others = []
         for other in targets_of(self.optimizer):
             both = set(chosen).intersection(other.indices)
@@ -122,8 +136,7 @@ class Target:
 
     def read(self) -> list[float | Tensor]:
         """The number in each selected group; a tensor is a copy."""
-        groups = self.optimizer.param_groups
-        values = [self.slot.read(groups[i], f"Parameter group {i}") for i in self.indices]
+        values = [self.slot.peek(self.optimizer.param_groups[i]) for i in self.indices]
         return [value.clone() if isinstance(value, Tensor) else value for value in values]
 
 

@@ -6,12 +6,14 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from timesched.schedule import Schedule
 from timesched.timevalue import Time
@@ -22,8 +24,8 @@ APART = ("optimizer", "clock", "self")  # arguments that belong to a run, and no
 
 def bound_arguments(
     name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments that are given, by name, without those in `APART`.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments that are given, by name, without those in `APART`; and the same with the defaults of the others.
 
     Raises `TypeError` for one that is not known, saying which is nearest, and for one that is missing.
     """
@@ -39,43 +41,63 @@ def bound_arguments(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{name}: {error}; it takes {signature}.") from None
-    given: dict[str, Any] = {}
+    given = _own(bound)
+    bound.apply_defaults()
+    return given, _own(bound)
+
+
+def _own(bound: inspect.BoundArguments) -> dict[str, Any]:
+    """The arguments that belong to the schedule."""
+    own: dict[str, Any] = {}
     for key, value in bound.arguments.items():
-        kind = parameters[key].kind
+        kind = bound.signature.parameters[key].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
-            given.update(value)
+            own.update({name: each for name, each in value.items() if name not in APART})
+        elif kind is inspect.Parameter.VAR_POSITIONAL:
+            own[key] = [each for each in value if not isinstance(each, Optimizer) and not hasattr(each, "timestamp")]
         elif key not in APART:
-            given[key] = value
-    return given
+            own[key] = value
+    return own
 
 
 def describe(scheduler: Any) -> dict[str, Any]:
     """A scheduler as plain values: its class, its arguments, and the tags of its groups."""
-    arguments = {**scheduler.arguments, **getattr(scheduler, "effective", {})}
-    tags = arguments.pop("param_group_tags", scheduler.param_group_tags)
+    made = getattr(scheduler, "effective", None)
+    arguments = {**scheduler.completed, **(made or {})}
+    if made is not None:  # these are among them, under their names
+        arguments = {key: value for key, value in arguments.items() if key not in ("args", "kwargs")}
+    arguments.pop("param_group_tags", None)
     described = {key: plain(value) for key, value in arguments.items() if key not in APART}
-    if getattr(scheduler, "_owner", None) is not None:
+    if scheduler.is_part:
         return {"class": type(scheduler).__name__, "arguments": described}  # a part has the tags of the whole
+    tags = scheduler.param_group_tags
     known = sorted([tags] if isinstance(tags, str) else tags or (), key=str)
     return {"class": type(scheduler).__name__, "arguments": described, "param_group_tags": known}
 
 
 def plain(value: Any) -> Any:
-    """A value in types that any checkpoint may hold."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    """A value in types that any checkpoint may hold; of what has no such form, the name of its type."""
+    if value is None or type(value) in (bool, int, float, str):
         return value
+    if isinstance(value, Enum):
+        return plain(value.value)
     if isinstance(value, Time) or hasattr(value, "to_timestring"):
         return str(Time.from_input(value))
     if hasattr(value, "param_group_key") and hasattr(value, "arguments"):
         return describe(value)
-    if isinstance(value, Tensor):
-        return value.tolist()
+    if callable(getattr(value, "tolist", None)):  # tensors, and what numpy has
+        return plain(value.tolist())
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, Iterable):
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain, value), key=repr)
+    if isinstance(value, (list, tuple, range)):
         return [plain(each) for each in value]
-    kind = value if hasattr(value, "__qualname__") else type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def difference(theirs: Any, ours: Any, path: str) -> str:
@@ -90,7 +112,8 @@ def difference(theirs: Any, ours: Any, path: str) -> str:
         return ""
     if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         return next(filter(None, (difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(theirs, ours)))), "")
-    return "" if theirs == ours else f"{path} is {theirs!r} in the state, and {ours!r} here"
+    same = theirs == ours or repr(theirs) == repr(ours) == "nan"
+    return "" if same else f"{path} is {theirs!r} in the state, and {ours!r} here"
 
 
 def timed(schedule: Schedule) -> Iterator[str]:
@@ -111,9 +134,10 @@ def noting(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def noted(self: Any, *args: Any, **kwargs: Any) -> None:
         if "arguments" not in self.__dict__:
-            self.arguments = bound_arguments(type(self).__name__, signature, (self, *args), kwargs)
+            self.arguments, self.completed = bound_arguments(type(self).__name__, signature, (self, *args), kwargs)
         init(self, *args, **kwargs)
 
+    noted.notes = True  # type: ignore[attr-defined]
     return noted
 
 
@@ -122,6 +146,8 @@ def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> fl
     for key in ("adjust_learning_rate", "adjust_val"):
         factor = group.get(key)
         if factor is not None:
+            if torch.compiler.is_compiling():  # checked when the group was taken
+                return factor  # type: ignore[no-any-return]
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
                 raise ValueError(f"{where}: {key}={factor!r}: it is a finite number.")
             return float(factor)

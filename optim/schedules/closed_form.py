@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from itertools import count
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from timesched.units import TimeUnit
 
 from .arguments import adjustment, is_number, noting, timed
 from .composites import Closed
+from .driving import refuse_graph
 from .likeness import Likeness
 from .overriding import CLOSED_FORMS, STEPPING, overridden, standard
 from .resumable import Resumable
@@ -56,11 +56,12 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     """
 
     param_group_key: ClassVar[str] = ""
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # those that the constructor was given, without the optimizer and the clock
+    completed: dict[str, Any]  # the same with the defaults of the others
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "__init__" in cls.__dict__:
+        if not getattr(cls.__init__, "notes", False):
             cls.__init__ = noting(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(
@@ -81,38 +82,41 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         if type(last_epoch) is not int or last_epoch < -1:
             raise ValueError(f"{name}: last_epoch={last_epoch!r}: it is -1 to start, or the index of the last step.")
         self.__dict__.setdefault("arguments", {})
+        self.__dict__.setdefault("completed", {})
         self.optimizer = optimizer
         self.total_iters = total_iters
-        self.param_group_tags = param_group_tags
         self.clock = clock
         self._formula = schedule
-        self._schedule: Schedule = Closed(self.at_step) if self._is_custom() else schedule  # type: ignore[assignment]
-        if clock is None:
-            for argument in timed(self._schedule):
+        self._custom = self._is_custom()
+        if clock is None and schedule is not None:
+            for argument in timed(schedule):
                 raise ValueError(
                     f"{name}: {argument} is a time, which needs a clock: pass clock=timesched.Clock(...), or a number "
                     f"of steps."
                 )
-        elif not hasattr(clock, "timestamp"):
+        elif clock is not None and not hasattr(clock, "timestamp"):
             raise TypeError(f"{name}: clock={clock!r} is no clock: pass a timesched.Clock, or Composer's State.")
         self._count: int | Tensor = last_epoch + 1
-        self._now: Tensor | None = None
-        self._owner: Scheduler | None = None
+        self._owner: str | None = None  # the class of what it is a part of
         self._scales = getattr(self, "_scales", 0)  # how often a group's adjustment is a factor
-        self._direct = not self._scales and clock is None and not overridden(type(self), STEPPING)
+        self._direct = not (self._scales or self._custom or clock) and not overridden(type(self), STEPPING)
         self._replaced: dict[int, float] = {}  # the numbers of the groups before this scheduler set them
         self._serial = next(_serials)
         self._resolve()
         self._target = Target(optimizer, self.param_group_key, param_group_tags, exclusive=False)
+        self.param_group_tags = self._target.tags
         first = self._value()
         if not is_number(first):
             raise ValueError(f"{name} starts at {first!r}: a value is a finite number, or a 0-dim tensor of one.")
         self._target.take(self._accept)
         self._target.register()
-        self._hold_tensors()
+        try:
+            self.refresh()
+        except BaseException:
+            self._target.release()
+            raise
         if isinstance(clock, Clock):
             clock.notify(self)
-        self.refresh()
 
     def _is_custom(self) -> bool:
         custom = overridden(type(self), CLOSED_FORMS)
@@ -122,73 +126,46 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         return custom
 
     def _resolve(self) -> None:
-        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        """What depends on the formula alone, and is not copied."""
+        unclocked = self._formula is not None and self.clock is None
+        self._function: Resolved | None = self._resolved(self._formula) if unclocked else None  # type: ignore[arg-type]
 
-        def function(schedule: Schedule) -> Resolved:
-            return schedule.resolve(Frame(horizon, TimeUnit.BATCH))
+    def _resolved(self, schedule: Schedule) -> Resolved:
+        """A schedule as a function of a tuple with one count, of steps; with a clock, of its batches."""
+        return schedule.resolve(Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), TimeUnit.BATCH))
 
-        unclocked = self.clock is None
-        self._function: Resolved | None = function(self._schedule) if unclocked else None
-        self._by_formula: Resolved | None = function(self._formula) if self._formula and unclocked else None
-
-    def _accept(self, indices: list[int], values: list[Any]) -> None:
-        """Look at the groups to schedule before any is taken."""
-        self._replaced.update((i, float(value)) for i, value in zip(indices, values))
-        held: dict[int, float] = {}
-        for i, value in zip(indices, values):
-            if self._scales:
-                factor = adjustment(self.optimizer.param_groups[i], f"{type(self).__name__}, group {i}")
-                if isinstance(value, Tensor) and held.setdefault(id(value), factor) != factor:
-                    raise ValueError(
-                        f"{type(self).__name__}: groups with different factors share one tensor as "
-                        f"{self.param_group_key!r}: give each group a tensor of its own."
-                    )
-
-    def _hold_tensors(self) -> None:
-        """Turn numbers into tensors where the optimizer wants them so, and count where the tensors are."""
-        hold = getattr(self.optimizer, "hold_tensor", None)
-        groups, slot = self.optimizer.param_groups, self._target.slot
-        for i in self._target.indices:
-            if hold is not None:
-                hold(groups[i], slot.key)
-        self.count_beside(slot.read(groups[self._target.indices[0]], "The first group"))
-
-    def _take_later_groups(self) -> None:
-        self._target.take(self._accept)
-        if self._target.rivals:
-            self.settle()
-        self._hold_tensors()
+    def schedule(self) -> Schedule:
+        """The schedule of values, as a part of others."""
+        return Closed(self.at_step, self._formula) if self._custom else self._formula  # type: ignore[return-value]
 
     # The value
 
     @standard
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
-        if self._by_formula is None:
-            value = self._formula(self.clock) if self._formula else math.nan
+        if self._asked is not None:
+            value = self._asked()
+        elif self._function is not None:
+            value = self._function((self.last_epoch,))
         else:
-            value = self._by_formula((self.last_epoch,))
+            value = self._formula(self.clock) if self._formula else math.nan
         return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
     def _value(self) -> Any:
         """The value of this moment: a number, or a tensor where the count is on an accelerator or in a graph."""
         count: Any = self._count
-        if self._function is None:
-            if torch.compiler.is_compiling():
-                raise RuntimeError(
-                    "A scheduler that follows a clock reads it on the host: call its step() outside the compiled "
-                    "function. The group's tensor is updated in place, so nothing is compiled again."
-                )
-            return self._schedule(self.clock)
-        if type(count) is int:
-            if torch.compiler.is_compiling():
+        if self.clock is not None:
+            refuse_graph("A scheduler that follows a clock reads it on the host")
+            return self.schedule()(self.clock)
+        if torch.compiler.is_compiling():
+            if type(count) is int:
                 raise RuntimeError(
                     f"In a graph {self.param_group_key!r} has to be a tensor: give the optimizer one, as in "
                     f"lr=torch.tensor(0.1), before the scheduler is made."
                 )
-        elif not torch.compiler.is_compiling() and count.is_cpu:
+        elif isinstance(count, Tensor) and count.is_cpu:
             count = count.item()
-        return self._function((count,))
+        return self.at_step(count) if self._custom else self._function((count,))  # type: ignore[misc]  # there is one
 
     @standard
     def get(self) -> list[Any]:
@@ -210,9 +187,14 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
 
         With a clock, at its batches.
         """
-        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        function = self._schedule.resolve(Frame(horizon, TimeUnit.BATCH))
+        function = self._resolved(self.schedule())
         return [float(function((step,))) for step in range(n)]
+
+    def first_value(self) -> float:
+        """The value at the start of the run."""
+        frame = Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock))
+        function = self.schedule().resolve(frame)
+        return float(function((0,) * len(frame.units)))
 
     # The step
 
@@ -224,68 +206,37 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         target = self._target
         if epoch is not None:
             raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch to go to another one.")
-        if target.rivals or self._owner is not None:
+        if target.rivals or not target.active:
             self.settle()
         if len(self.optimizer.param_groups) != target.seen:
             self._take_later_groups()
         if self._direct and not torch.compiler.is_compiling():  # the same as below, without the detour
-            target.put([self._function((self.advance(),))] * target.seen)  # type: ignore[misc]  # there is one
+            value = self._function((self.advance(),))  # type: ignore[misc]  # there is one
+            if type(value) is float and value - value != 0.0:
+                self._refuse_value(value)
+            target.put([value] * target.seen)
             return
+        before = None if torch.compiler.is_compiling() else int(self._count)
         self.increment_last_epoch()
-        self.update_groups(self.get())
+        try:
+            values = self.get()
+            if before is not None and not all(value is None or is_number(value) for value in values):
+                self._refuse_value(values)
+            self.update_groups(values)
+        except BaseException:
+            if before is not None:
+                self._count_to(before)
+            raise
         self.update_last_value()
 
-    def settle(self) -> None:
-        """Raise `ValueError` when another scheduler writes to the same key of a group, as `step()` does."""
-        if self._owner is not None:
-            raise ValueError(f"This {type(self).__name__} is a part of a {type(self._owner).__name__}: step that one.")
-        self._target.refuse_rivals()
-
-    @standard
-    def update_groups(self, values: Iterable[Any]) -> None:
-        """Write a list with one value for each parameter group; those that are not scheduled are passed over."""
-        values, target = list(values), self._target
-        if len(values) != len(self.optimizer.param_groups):
-            raise ValueError(
-                f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
-            )
-        target.put(values if len(target.indices) == len(values) else [values[i] for i in target.indices])
+    def _refuse_value(self, value: Any) -> None:
+        step = int(self._count)
+        self._count_to(step - 1)
+        raise ValueError(
+            f"{type(self).__name__} has the value {value!r} at step {step}: it is to be a finite number; end the "
+            f"schedule before, or change its arguments."
+        )
 
     @standard
     def update_last_value(self) -> None:
         """Called at the end of a step, for subclasses: `get_last_value()` itself reads the groups."""
-
-    def get_last_value(self) -> list[Any]:
-        """The value in each parameter group, None for those that are not scheduled; a tensor is a copy."""
-        last: list[Any] = [None] * len(self.optimizer.param_groups)
-        for i, value in zip(self._target.indices, self._target.read()):
-            last[i] = value
-        return last
-
-    def refresh(self) -> None:
-        """Write the value of this moment, without counting a step."""
-        if self._owner is None:
-            self.update_groups(self.get())
-
-    def unbind(self) -> None:
-        """Let another scheduler have the groups; they keep their present values."""
-        self._target.release()
-        if isinstance(self.clock, Clock):
-            self.clock.forget(self)
-
-    def adopt(self, owner: Scheduler) -> Schedule:
-        """Become a part of another scheduler. Returns the schedule of values, for it to make use of."""
-        if self._owner is not None:
-            raise ValueError(
-                f"This {type(self).__name__} is a part of a {type(self._owner).__name__} already: make one for each."
-            )
-        self.unbind()
-        self._owner = owner
-        return self._schedule
-
-
-def settle(schedulers: Iterable[Any]) -> None:
-    """Raise `ValueError` when one of several schedulers is not alone with a key of a group, as its `step()` would."""
-    for scheduler in schedulers:
-        if isinstance(scheduler, Scheduler):
-            scheduler.settle()

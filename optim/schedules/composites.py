@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from timesched.phases import Counts, Frame, Resolved
 from timesched.schedule import Schedule
 from timesched.units import TimeError
 
-from .formulas import Formula, time
+from .formulas import Formula, in_steps, time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -35,8 +36,9 @@ class Multiplicative(Formula):
     coefficient: float = number()
 
     def resolve(self, frame: Frame) -> Resolved:
-        slot = frame.mark(time(0)).slot
-        return lambda counts: self.initial_val * decay(counts[slot], self.coefficient)
+        mark = frame.mark(time(0))
+        steps = in_steps(frame, mark)
+        return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +63,7 @@ class Lambda(Formula):
             step = now if isinstance(now, Tensor) else torch.tensor(math.floor(now), device="cpu")
             product: Any = self.initial_val
             for function in self.functions:
-                product = product * function(step)
+                product = product * function(step.clone())
             return product
 
         return value
@@ -97,8 +99,12 @@ class Chain(Formula):
 class Closed(Formula):
     """The closed form of a scheduler that defines its own."""
 
-    form: Callable[[Any], Any] = float
+    form: Callable[[Any, Any], Any] = divmod
+    formula: Schedule | None = None  # which it may be made of
 
     def resolve(self, frame: Frame) -> Resolved:
         slot = frame.mark(time(0)).slot
-        return lambda counts: self.form(counts[slot])
+        if self.formula is None:
+            return lambda counts: self.form(counts[slot], None)
+        own = self.formula.resolve(frame)
+        return lambda counts: self.form(counts[slot], partial(own, counts))

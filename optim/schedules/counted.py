@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,24 +17,29 @@ class Counted:
 
     _count: int | Tensor
     _now: Tensor | None = None  # the step that a closed form is asked for
+    _asked: Callable[[], Any] | None = None  # and what the formula has there
 
     def _get_closed_form(self) -> Tensor:
         raise NotImplementedError
 
     def _steps(self) -> Tensor:
         if self._now is not None:
-            return self._now
+            return self._now.clone()
         return self._count.clone() if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
 
     def _go_to(self, count: int | Tensor) -> None:
-        self._count_to(int(count))
+        if isinstance(count, Tensor) and isinstance(self._count, Tensor):
+            self._count.view(1).copy_(count.view(1))
+        else:
+            self._count_to(checked_count(int(count) if isinstance(count, Tensor) else count, type(self).__name__))
 
     last_epoch: Any = property(
         _steps,
         _go_to,
         doc="The steps taken, as a 0-dim int64 tensor of its own; in a closed form, the step that it is asked for.",
     )
-    _step_count: Any = property(lambda self: int(self._count) + 1)  # as torch counts them
+    # As torch counts them; some loops add to it, which says nothing here.
+    _step_count: Any = property(lambda self: int(self._count) + 1, lambda self, count: None)
 
     def _count_to(self, count: int) -> None:
         if isinstance(self._count, Tensor):
@@ -47,17 +53,17 @@ class Counted:
             count = self._count if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
             self._count = count.to(value.device)
 
-    def at_step(self, count: Any) -> Tensor:
-        """The closed form at a step."""
+    def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
+        """The closed form at a step; `formula` has the value there that the scheduler's own formula gives."""
         if not isinstance(count, Tensor):
             count = torch.tensor(math.floor(count), device="cpu")
         elif count.is_floating_point():
             count = count.floor().to(torch.int64)
-        before, self._now = self._now, count
+        before, self._now, self._asked = (self._now, self._asked), count, formula
         try:
             return self._get_closed_form()
         finally:
-            self._now = before
+            self._now, self._asked = before
 
     def advance(self) -> Any:
         """Count a step outside of a graph. Returns what to compute with: a number, or a tensor of an accelerator."""
@@ -78,3 +84,10 @@ class Counted:
             self._count += 1
         else:
             self._count.view(1).add_(1)
+
+
+def checked_count(count: Any, name: str) -> int:
+    """A number of steps; raises `ValueError` for what is none."""
+    if type(count) is not int or not 0 <= count < 2**63:
+        raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, 0 or more.")
+    return count

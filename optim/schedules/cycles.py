@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,9 +16,21 @@ from timesched.curves import cosine, decay, linear, mix
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.phases import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.restarts import restarting
-from timesched.units import TimeError, TimeUnit, exact
+from timesched.units import TimeError, exact, number_text
 
 from .formulas import Count, Formula, in_steps, time
+
+
+def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
+    """Milestones on a run; raises `TimeError` where those of one counter fall."""
+    marks = [frame.mark(time(milestone)) for milestone in milestones]
+    for before, mark in pairwise(marks):
+        if before.slot == mark.slot and before.count >= mark.count:
+            raise TimeError(
+                f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}{before.unit.value} "
+                f"is not before {number_text(mark.count)}{mark.unit.value}: put them in order, and name each once."
+            )
+    return Milestones(marks)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -44,7 +57,7 @@ class PiecewiseConstant(Formula):
             )
 
     def resolve(self, frame: Frame) -> Resolved:
-        passed = Milestones([frame.mark(time(milestone)) for milestone in self.milestones]).passed
+        passed = rising(frame, self.milestones).passed
         table = torch.tensor(self.vals, dtype=torch.float64, device="cpu")
 
         def value(counts: Counts) -> Any:
@@ -72,7 +85,7 @@ class MultiStep(Formula):
     milestones: Sequence[Count] = counts()
 
     def resolve(self, frame: Frame) -> Resolved:
-        passed = Milestones([frame.mark(time(milestone)) for milestone in self.milestones]).passed
+        passed = rising(frame, self.milestones).passed
         table = [self.initial_val * decay(n, self.gamma) for n in range(len(self.milestones) + 1)]
 
         def value(counts: Counts) -> Any:
@@ -214,7 +227,8 @@ class Cyclic(Formula):
         by_cycle = self.scale_mode == "cycle"
         if self.scale_fn is not None:
             n = complete + 1 if by_cycle else now
-            return self.scale_fn(n if isinstance(n, Tensor) else torch.tensor(n, device="cpu"))
+            dtype = torch.float64 if isinstance(n, float) else torch.int64
+            return self.scale_fn(n if isinstance(n, Tensor) else torch.tensor(n, dtype=dtype, device="cpu"))
         if self.mode == "triangular":
             return 1.0
         if self.mode == "triangular2":
@@ -256,7 +270,7 @@ class OneCycle(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps))
-        one = frame.horizon.change(1, TimeUnit.BATCH, total.unit)
+        one = frame.horizon.change(*frame.horizon.locate(time(1)), total.unit)
         peak = exact(self.pct_start) * total.count - one
         last = (total.count - one, self.initial_val / self.final_div_factor)
         ends = [(peak, self.max_val), last]

@@ -7,6 +7,7 @@ A formula is a schedule of timesched that returns values instead of multipliers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from timesched import ops
@@ -27,9 +28,17 @@ def time(steps: Any) -> Time[Any]:
 
 
 def in_steps(frame: Frame, mark: Mark) -> Resolved:
-    """The count of a mark's counter as a number of steps, that is batches: of a formula that depends on the unit."""
-    one = float(frame.horizon.change(1, TimeUnit.BATCH, mark.unit))
+    """The count of a mark's counter as a number of steps, that is batches of the unstretched run: for a formula that is
+    not made of shares of time.
+    """
+    one = float(frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit))
     return lambda counts: ops.real(counts[mark.slot]) / one
+
+
+def steps_at(frame: Frame, mark: Mark) -> float:
+    """The number of steps, as `in_steps` counts them, at a mark."""
+    one = frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit)
+    return float(Fraction(mark.count) / one)
 
 
 def left_of_cycles(period: Period) -> Resolved:
@@ -187,7 +196,7 @@ class InverseExponentialTimeDecay(Formula):
         if self.step_exponent == 1.0:
             done = frame.span(time(self.total_iters)).done
         else:
-            steps, length = in_steps(frame, end), float(frame.horizon.change(end.count, end.unit, TimeUnit.BATCH))
+            steps, length = in_steps(frame, end), steps_at(frame, end)
 
         def value(counts: Counts) -> Any:
             if self.staircase and self.step_exponent == 1.0:
@@ -223,7 +232,7 @@ class InverseSquareRootDecay(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         end = frame.mark(time(self.warmup_steps))
-        steps, least = in_steps(frame, end), float(frame.horizon.change(end.count, end.unit, TimeUnit.BATCH))
+        steps, least = in_steps(frame, end), steps_at(frame, end)
         factor = self.initial_val * self.scale
         return lambda counts: factor / ops.sqrt(ops.at_least(steps(counts), least))
 

@@ -16,7 +16,7 @@ class Likeness:
     def get_last_value(self) -> list[Any]:
         raise NotImplementedError
 
-    def values(self, n: int) -> list[float]:
+    def first_value(self) -> float:
         raise NotImplementedError
 
     @standard
@@ -29,7 +29,7 @@ class Likeness:
         return self.get_last_value()
 
     def _first(self) -> list[Any]:
-        first = self.values(1)[0]
+        first = self.first_value()
         return [None if last is None else first for last in self.get_last_value()]
 
     base_lrs: Any = property(

@@ -14,6 +14,7 @@ from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.schedule import Schedule
 from timesched.slots import select
+from timesched.targets import targets_of
 from timesched.units import TimeError
 
 from . import composites
@@ -162,7 +163,7 @@ class Sequential(Scheduler):
                 f"{type(self).__name__}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at "
                 f"the beginning of each but the first, and there are {len(steps)}."
             )
-        schedule = SequenceScheduler([each._schedule for each in schedulers], [time(step) for step in steps])
+        schedule = SequenceScheduler([each.schedule() for each in schedulers], [time(step) for step in steps])
         _assemble(self, optimizer, schedulers, schedule, last_epoch, param_group_tags, clock)
 
 
@@ -185,7 +186,7 @@ class Chained(Scheduler):
         schedulers = _parts(self, optimizer, schedulers, param_group_tags, clock)
         self.schedulers = list(schedulers)
         self.effective = {"schedulers": self.schedulers}
-        schedule = composites.Chain(tuple(each._schedule for each in schedulers))
+        schedule = composites.Chain(tuple(each.schedule() for each in schedulers))
         _assemble(self, optimizer, schedulers, schedule, -1, param_group_tags, clock)
 
 
@@ -209,7 +210,7 @@ class ScalePerParam(Scheduler):
         parts = _parts(self, optimizer, [scheduler], param_group_tags, clock)
         self.scheduler = scheduler
         self.effective = {"scheduler": scheduler}
-        _assemble(self, optimizer, parts, scheduler._schedule, -1, param_group_tags, clock, 1)
+        _assemble(self, optimizer, parts, scheduler.schedule(), -1, param_group_tags, clock, 1)
 
 
 def _is_list(value: Any) -> bool:
@@ -236,8 +237,8 @@ def _parts(whole: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: 
         if each.clock is not None and clock not in (None, each.clock):
             raise ValueError(f"{where} follows another clock: give all the same one.")
         clock = clock or each.clock
-        if each._owner is not None:
-            raise ValueError(f"{where} is a part of a {type(each._owner).__name__} already: make one for each.")
+        if each.is_part:
+            raise ValueError(f"{where} is a part of a {each._owner} already: make one for each.")
         if each.param_group_tags is not None or tags is None:
             chosen.setdefault(tuple(each._target.indices), each.param_group_tags)
         if len(chosen) > 1:
@@ -270,9 +271,10 @@ def _assemble(
     tags = parts[0].param_group_tags if tags is None else tags
     Scheduler.__init__(whole, optimizer, None, last_epoch, tags, clock or next(iter(clocks), None), schedule=schedule)
     for part in sorted(parts, key=lambda part: part._serial, reverse=True):
-        part.adopt(whole)
+        part.adopt(type(whole).__name__)
         whole._replaced.update(part._replaced)
-    groups, target = whole.optimizer.param_groups, whole._target
+    target = whole._target
+    taken = {i for each in targets_of(optimizer) if each.name == target.name for i in each.indices}
     for i, value in whole._replaced.items():
-        if i not in target.indices:  # a part without tags had set it
-            target.slot.write(groups[i], value)
+        if i not in taken:  # a part without tags had set it
+            target.slot.write(whole.optimizer.param_groups[i], value)

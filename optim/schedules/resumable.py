@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from timesched.clock import Clock
-from timesched.targets import Target
 
 from .arguments import describe, difference
-from .counted import Counted
+from .counted import checked_count
+from .driving import Driving
 
-_MOST = 2**63 - 1
 
-
-class Resumable(Counted):
+class Resumable(Driving):
     """What can be saved and loaded, copied and pickled."""
 
-    param_group_key: ClassVar[str]
-    clock: Any
-    refresh: Callable[[], None]  # write the value of this moment
-    _target: Target
-    _owner: Any
     _resolve: Callable[[], None]
 
     def state_dict(self) -> dict[str, Any]:
@@ -43,9 +36,9 @@ class Resumable(Counted):
         missing = [key for key in ("schedule", "key", "last_epoch") if key not in state_dict]
         if missing:
             raise ValueError(f"{name}: the state lacks {', '.join(missing)}: it is not of such a scheduler.")
-        count = state_dict["last_epoch"]
-        if type(count) is not int or not 0 <= count <= _MOST:
-            raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, 0 or more.")
+        if self.is_part:
+            raise ValueError(f"This {name} is a part of a {self._owner}: load that one.")
+        count = checked_count(state_dict["last_epoch"], name)
         own = self.state_dict()
         for key in ("key", "schedule"):
             what = difference(state_dict[key], own[key], key)
@@ -55,12 +48,12 @@ class Resumable(Counted):
         self.refresh()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_function", "_by_formula")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_function",)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._resolve()
-        if self._owner is None:
+        if self._target.active:
             self._target.register()
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)

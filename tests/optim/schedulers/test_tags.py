@@ -9,7 +9,7 @@ from torch.nn import Parameter
 import optim
 import timesched
 from optim import lr_scheduler
-from optim.schedules.closed_form import settle
+from optim.schedules.driving import settle
 from tests.optim.schedulers.building import KINDS, make, optimizer, stepped
 from tests.optim.schedulers.rows import COSINE
 

@@ -1,0 +1,125 @@
+"""The parameter groups that a scheduler sets: which they are, that nobody else sets them, and writing to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from timesched.clock import Clock
+from timesched.targets import Target
+
+from .arguments import adjustment
+from .counted import Counted
+from .overriding import standard
+
+
+class Driving(Counted):
+    """What drives a number of the parameter groups of an optimizer."""
+
+    optimizer: Optimizer
+    clock: Any
+    param_group_key: ClassVar[str]
+    _target: Target
+    _scales: int  # how often a group's adjustment is a factor
+    _owner: str | None  # the class of what it is a part of
+    _replaced: dict[int, float]  # the numbers of the groups before this scheduler set them
+
+    def get(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _accept(self, indices: list[int], values: list[Any]) -> None:
+        """Look at the groups to schedule before any is taken."""
+        self._replaced.update((i, float(v.detach() if isinstance(v, Tensor) else v)) for i, v in zip(indices, values))
+        held: dict[int, float] = {}
+        for i, value in zip(indices, values):
+            if self._scales:
+                factor = adjustment(self.optimizer.param_groups[i], f"{type(self).__name__}, group {i}")
+                if isinstance(value, Tensor) and held.setdefault(id(value), factor) != factor:
+                    raise ValueError(
+                        f"{type(self).__name__}: groups with different factors share one tensor as "
+                        f"{self.param_group_key!r}: give each group a tensor of its own."
+                    )
+
+    def _hold_tensors(self) -> None:
+        """Turn numbers into tensors where the optimizer wants them so, and count where the tensors are."""
+        hold = getattr(self.optimizer, "hold_tensor", None)
+        groups, slot = self.optimizer.param_groups, self._target.slot
+        for i in self._target.indices:
+            if hold is not None:
+                hold(groups[i], slot.key)
+        held = (slot.peek(groups[i]) for i in self._target.indices)
+        self.count_beside(next((value for value in held if isinstance(value, Tensor)), None))
+
+    def _take_later_groups(self) -> None:
+        refuse_graph("Parameter groups were added")
+        self._target.take(self._accept)
+        if self._target.rivals:
+            self.settle()
+        self._hold_tensors()
+
+    def settle(self) -> None:
+        """Raise `ValueError` when another scheduler writes to the same key of a group, as `step()` does."""
+        refuse_graph("Another scheduler writes to the same groups, or this one is a part of another")
+        if self.is_part:
+            raise ValueError(f"This {type(self).__name__} is a part of a {self._owner}: step that one.")
+        if not self._target.active:
+            raise ValueError(f"This {type(self).__name__} was unbound: make another one.")
+        self._target.refuse_rivals()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of another scheduler, which steps it."""
+        return self._owner is not None
+
+    @standard
+    def update_groups(self, values: Iterable[Any]) -> None:
+        """Write a list with one value for each parameter group; those that are not scheduled are passed over."""
+        values, target = list(values), self._target
+        if len(values) != len(self.optimizer.param_groups):
+            raise ValueError(
+                f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
+            )
+        target.put(values if len(target.indices) == len(values) else [values[i] for i in target.indices])
+
+    def get_last_value(self) -> list[Any]:
+        """The value in each parameter group, None for those that are not scheduled; a tensor is a copy."""
+        last: list[Any] = [None] * len(self.optimizer.param_groups)
+        for i, value in zip(self._target.indices, self._target.read()):
+            last[i] = value
+        return last
+
+    def refresh(self) -> None:
+        """Write the value of this moment, without counting a step."""
+        if self._target.active:
+            self._hold_tensors()
+            self.update_groups(self.get())
+
+    def unbind(self) -> None:
+        """Let another scheduler have the groups; they keep their present values."""
+        self._target.release()
+        if isinstance(self.clock, Clock):
+            self.clock.forget(self)
+
+    def adopt(self, owner: str) -> None:
+        """Become a part of a scheduler of a class."""
+        self.unbind()
+        self._owner = owner
+
+
+def refuse_graph(why: str) -> None:
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
+            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
+        )
+
+
+def settle(schedulers: Iterable[Any]) -> None:
+    """Raise `ValueError` when one of several schedulers is not alone with a key of a group, as its `step()` would."""
+    for scheduler in schedulers:
+        if isinstance(scheduler, Driving):
+            scheduler.settle()

@@ -1,0 +1,262 @@
+"""What is easy to get wrong about closed forms, parts, later groups and copies; each was once."""
+
+import copy
+import functools
+import gc
+import random
+import weakref
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+import optim
+import timesched
+from optim import lr_scheduler as lr
+from optim import weight_decay_scheduler as wd
+from tests.optim.compiling import by_hand, fresh
+from timesched import Clock
+
+
+def sgd(*groups, **kwargs):
+    groups = [{"params": [Parameter(torch.zeros(1))], **group} for group in groups or ({},)]
+    return torch.optim.SGD(groups, **{"lr": 1.0, "momentum": 0.9, "weight_decay": 0.1, **kwargs})
+
+
+def rates(optimizer):
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+class Ramp(lr.LRScheduler):
+    def _get_closed_form_lr(self):
+        return self.last_epoch.double() * 0.1
+
+
+class Half(lr.CosineDecayLR):
+    def _get_closed_form_lr(self):
+        return super()._get_closed_form_lr() * 0.5
+
+
+# Closed forms made of a formula
+
+
+def test_a_form_made_of_a_formula_with_a_clock():
+    clock = Clock("10ba")
+    expected = [0.5 * value for value in lr.CosineDecayLR(sgd(), 1.0, 0.0, 10).values(8)]
+    one = Half(sgd(), 1.0, 0.0, "1dur", clock=clock)
+    assert one.values(8) == expected
+    for step in range(1, 8):
+        clock.tick()
+        one.step()
+        assert one.get_last_lr() == [expected[step]]
+
+
+def test_such_a_form_as_a_later_part():
+    optimizer, clock = sgd(), Clock("10ba")
+    first, second = lr.ConstantLR(optimizer, 0.1), Half(optimizer, 1.0, 0.0, "0.5dur", clock=clock)
+    whole = lr.SequentialLR(optimizer, [first, second], ["0.5dur"], clock=clock)
+    seen = []
+    for _ in range(10):
+        seen += rates(optimizer)
+        clock.tick()
+        whole.step()
+    assert seen == [0.1] * 5 + [0.5 * value for value in lr.CosineDecayLR(sgd(), 1.0, 0.0, 5).values(5)]
+
+
+def test_a_part_that_starts_between_two_batches():
+    optimizer, clock = sgd(), Clock("10ba")
+    parts = [lr.ConstantLR(optimizer, 0.1), lr.MultiplicativeLR(optimizer, 0.1, 0.25)]
+    whole = lr.SequentialLR(optimizer, parts, ["0.25dur"], clock=clock)
+    for _ in range(3):
+        clock.tick()
+        whole.step()
+    assert rates(optimizer) == [pytest.approx(0.05, rel=1e-15)]  # half a batch after it
+
+
+def test_the_step_tensor_belongs_to_the_form():
+    class Limited(lr.LRScheduler):
+        def _get_closed_form_lr(self):
+            return self.last_epoch.clamp_(max=3).double() * 0.1
+
+    class Functions(lr.LambdaLR):
+        def set_lr_lambda(self):
+            return [lambda t: t.clamp_(max=3).double(), lambda t: t.double()]
+
+    for kind in (Limited, functools.partial(Functions, initial_learning_rate=0.1)):
+        with fresh():
+            rate = torch.tensor(0.1, dtype=torch.float64)
+            one, other = kind(sgd(lr=rate)), kind(sgd())
+            take = by_hand(one.step)
+            for _ in range(6):
+                take()
+                other.step()
+            assert int(one.last_epoch) == int(other.last_epoch) == 6
+            assert rate == pytest.approx(other.get_last_lr()[0], abs=1e-15)
+
+
+def test_the_count_of_a_scale_function_is_exact():
+    class Scaled(lr.CyclicLR):
+        def set_scale_fn(self):
+            return lambda x: (x == 2**24 + 1).double()
+
+    one = Scaled(sgd(), 0.1, 0.3, 1, 1, scale_mode="iterations")
+    one.last_epoch = 2**24
+    one.step()
+    assert one.get_last_lr() == [pytest.approx(0.3, rel=1e-15)]
+
+
+# What a user overrides
+
+
+def test_an_override_that_is_wrapped():
+    class Wrapped(lr.CosineDecayLR):
+        @functools.wraps(lr.CosineDecayLR._get_closed_form_lr)
+        def _get_closed_form_lr(self):
+            return torch.tensor(7.0)
+
+        @functools.wraps(lr.CosineDecayLR.get_lr)
+        def get_lr(self):
+            return [value * 2 for value in super().get_lr()]
+
+    one = Wrapped(sgd(), 1.0, 0.0, 10)
+    assert one.get_last_lr() == [14.0]
+    one.step()
+    assert one.get_last_lr() == [14.0]
+
+
+def test_get_wd_may_be_overridden():
+    class Halved(wd.ConstantWD):
+        def get_wd(self):
+            return [value * 0.5 for value in super().get_wd()]
+
+    one = Halved(sgd(), 0.2)
+    one.step()
+    assert one.get_last_wd() == [0.1]
+
+
+# Groups
+
+
+def test_a_later_group_that_shares_the_tensor():
+    optimizer = sgd({"tags": "a"}, lr=torch.tensor(0.1))  # torch gives every group the same tensor
+    one = lr.LinearLR(optimizer, 0.1, 0.5, 4, param_group_tags="a")
+    optimizer.add_param_group({"params": [Parameter(torch.zeros(1))], "tags": "b"})
+    with pytest.raises(ValueError, match="share one tensor"):
+        one.step()
+    assert int(one.last_epoch) == 0 and rates(optimizer) == [pytest.approx(0.1)] * 2
+
+
+@pytest.mark.parametrize("module", [torch.optim, optim])
+def test_parts_without_tags_leave_the_other_groups_alone(module):
+    optimizer = module.SGD([{"params": [Parameter(torch.zeros(1))], "tags": tag} for tag in "abc"], lr=0.7)
+    decay = lr.LinearLR(optimizer, 0.3, 0.1, 10, param_group_tags="b")
+    inner = lr.SequentialLR(optimizer, [lr.LinearLR(optimizer, 0.0, 0.1, 5), lr.ConstantLR(optimizer, 0.1)], [5])
+    lr.SequentialLR(optimizer, [inner, lr.ConstantLR(optimizer, 0.2)], [9], param_group_tags="a")
+    assert rates(optimizer)[0] == 0.0 and rates(optimizer)[2] == 0.7
+    decay.step()
+    assert rates(optimizer)[1] == decay.values(2)[1]
+
+
+def test_the_count_is_where_the_first_tensor_is():
+    optimizer = sgd({}, {"lr": torch.tensor(0.1)})
+    one = lr.LinearLR(optimizer, 0.1, 0.5, 4)
+    with fresh():
+        assert isinstance(one._count, torch.Tensor)
+    one.step()
+    assert rates(optimizer) == pytest.approx([0.2, 0.2])
+
+
+def test_tags_from_a_generator():
+    optimizer = sgd({"tags": "a"}, {"tags": "b"})
+    one = lr.LinearLR(optimizer, 0.1, 0.5, 4, param_group_tags=(tag for tag in "a"))
+    optimizer.add_param_group({"params": [Parameter(torch.zeros(1))], "tags": "a"})
+    one.step()
+    assert rates(optimizer) == [0.2, 1.0, 0.2] and one.state_dict()["schedule"]["param_group_tags"] == ["a"]
+
+
+def test_the_tags_of_a_group_are_names():
+    with pytest.raises(ValueError, match="tags=3"):
+        lr.ConstantLR(sgd({"tags": 3}), 0.1, param_group_tags="a")
+
+
+# Who drives what, and for how long
+
+
+def test_one_that_nobody_holds_any_more():
+    """Whether or not the garbage collector has been there."""
+    gc.disable()
+    try:
+        optimizer = sgd()
+        for make in (Ramp, lambda on: lr.SequentialLR(on, [Ramp(on), lr.ConstantLR(on, 0.2)], [3])):
+            for _ in range(3):
+                one = make(optimizer)
+            one.step()
+            del one
+        with pytest.raises(ValueError):
+            lr.SequentialLR(optimizer, [lr.ConstantLR(optimizer, 0.1), lr.ConstantLR(optimizer, 0.2)], [3, 4])
+        timesched.bind(timesched.LinearScheduler(), optimizer, Clock("4ba"))
+    finally:
+        gc.enable()
+
+
+def test_schedulers_keep_no_optimizer_alive():
+    gc.disable()
+    try:
+        for make in (Ramp, lambda on: lr.SequentialLR(on, [lr.ConstantLR(on, 0.1), lr.ConstantLR(on, 0.2)], [3])):
+            optimizer = sgd()
+            one, seen = make(optimizer), weakref.ref(optimizer)
+            one.step()
+            del optimizer, one
+            assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_an_unbound_scheduler_is_out_of_use():
+    optimizer = sgd()
+    one = lr.ConstantLR(optimizer, 0.1)
+    one.unbind()
+    other = lr.ConstantLR(optimizer, 0.2)
+    other.step()
+    with pytest.raises(ValueError, match="unbound"):
+        one.step()
+    one.refresh()
+    assert rates(optimizer) == [0.2]
+    twin, on = copy.deepcopy((one, optimizer))
+    lr.ConstantLR(on, 0.3).step()
+    assert rates(on) == [0.3] and twin.optimizer is on
+
+
+def test_a_part_has_no_state_to_load():
+    optimizer = sgd()
+    part = lr.ConstantLR(optimizer, 0.1)
+    state = part.state_dict()
+    lr.SequentialLR(optimizer, [part, lr.ConstantLR(optimizer, 0.2)], [3])
+    with pytest.raises(ValueError, match="part of a SequentialLR"):
+        part.load_state_dict({**state, "last_epoch": 7})
+    assert int(part.last_epoch) == 0
+
+
+def test_a_copy_of_what_is_bound():
+    optimizer, clock = sgd(), Clock("10ba")
+    bound = timesched.bind(timesched.LinearScheduler(), optimizer, clock)
+    on, twin, timer = copy.deepcopy((optimizer, bound, clock))
+    with pytest.raises(ValueError, match="bound already"):
+        timesched.bind(timesched.LinearScheduler(), on, timer)
+    clock.tick()
+    timer.load_state_dict(clock.state_dict())
+    assert twin.get_last_lr() == [0.9] and bound.get_last_lr() == [1.0]
+
+
+def test_random_orders_of_making_and_dropping():
+    """However schedulers come and go, those that are left know of each other, and of nobody else."""
+    choose = random.Random(0)
+    optimizer, alive = sgd(*({"tags": tag} for tag in "abc")), []
+    for _ in range(200):
+        if alive and choose.random() < 0.5:
+            alive.pop(choose.randrange(len(alive)))
+        else:
+            alive.append(lr.ConstantLR(optimizer, 0.1, param_group_tags=choose.choice("abc")))
+        for one in alive:
+            rivals = sum(other.param_group_tags == one.param_group_tags for other in alive) - 1
+            assert len(one._target.rivals) == rivals

@@ -1,0 +1,213 @@
+"""What is easy to get wrong about failing steps, states and graphs; each was once."""
+
+import enum
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import Parameter
+
+from optim import lr_scheduler as lr
+from tests.optim.compiling import by_hand, fresh, graphs
+from timesched import Clock
+
+
+def sgd(*groups, **kwargs):
+    groups = [{"params": [Parameter(torch.zeros(1))], **group} for group in groups or ({},)]
+    return torch.optim.SGD(groups, **{"lr": 1.0, "momentum": 0.9, "weight_decay": 0.1, **kwargs})
+
+
+def rates(optimizer):
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+class Ramp(lr.LRScheduler):
+    def _get_closed_form_lr(self):
+        return self.last_epoch.double() * 0.1
+
+
+class Half(lr.CosineDecayLR):
+    def _get_closed_form_lr(self):
+        return super()._get_closed_form_lr() * 0.5
+
+
+# Steps that fail
+
+
+def test_a_step_that_fails_does_not_count():
+    class Failing(Ramp):
+        bad = False
+
+        def _get_closed_form_lr(self):
+            if self.bad:
+                raise RuntimeError("no value")
+            return super()._get_closed_form_lr()
+
+    for optimizer in (sgd(), sgd(lr=torch.tensor(0.1))):
+        one = Failing(optimizer)
+        one.step()
+        one.bad = True
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="no value"):
+                one.step()
+        assert int(one.last_epoch) == 1 and rates(optimizer) == [pytest.approx(0.1)]
+
+
+@pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0, dtype=torch.float64)])
+def test_a_value_that_is_no_number(rate):
+    optimizer = sgd(lr=rate)
+    growing = lr.MultiplicativeLR(optimizer, 1.0, 10.0)
+    growing.last_epoch = 308
+    growing.refresh()
+    with pytest.raises(ValueError, match="inf at step 309"):
+        growing.step()
+    assert int(growing.last_epoch) == 308 and rates(optimizer) == [1e308]
+
+
+def test_what_is_no_count():
+    one = lr.ConstantLR(sgd(), 0.1)
+    for count in (-5, 2.7, 2**70, "3", True):
+        with pytest.raises(ValueError, match="last_epoch="):
+            one.last_epoch = count
+    assert int(one.last_epoch) == 0
+
+
+def test_milestones_that_fall():
+    clock = Clock("10ba")
+    for milestones in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["3ba", "0.3dur"]):
+        with pytest.raises(ValueError, match="put them in order"):
+            lr.PiecewiseConstantLR(sgd(), [0.1, 0.2, 0.3], milestones, clock=clock)
+        with pytest.raises(ValueError, match="put them in order"):
+            lr.MultiStepLR(sgd(), 0.1, 0.5, milestones, clock=clock)
+
+
+# States
+
+
+class Letter(str, enum.Enum):
+    A = "a"
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        (np.float64(0.5), 0.5),
+        (Letter.A, "a"),
+        (np.ones(2), [1.0, 1.0]),
+        ({"c", "a", "b"}, ["a", "b", "c"]),
+        (torch.ones(2), [1.0, 1.0]),
+        ((1, None), [1, None]),
+    ],
+    ids=str,
+)
+def test_arguments_as_plain_values(argument, kept, tmp_path):
+    class Custom(Ramp):
+        def __init__(self, optimizer, x):
+            super().__init__(optimizer)
+
+    one = Custom(sgd(), argument)
+    one.step()
+    torch.save(one.state_dict(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    assert state["schedule"]["arguments"] == {"x": kept}
+    other = Custom(sgd(), argument)
+    other.load_state_dict(state)
+    assert int(other.last_epoch) == 1
+
+
+def test_arguments_that_have_no_plain_form():
+    class Custom(Ramp):
+        def __init__(self, optimizer, x):
+            self.x = x
+            super().__init__(optimizer)
+
+    one = Custom(sgd(), iter([1, 2]))
+    assert one.state_dict() == one.state_dict() and list(one.x) == [1, 2]
+    nan = Custom(sgd(), float("nan"))
+    nan.load_state_dict(nan.state_dict())
+
+
+def test_equal_schedules_written_differently():
+    class Passing(lr.CosineDecayLR):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class Default(Ramp):
+        def __init__(self, optimizer, rate=0.5):
+            super().__init__(optimizer)
+
+    state = Passing(sgd(), 1.0, 0.0, 10).state_dict()
+    other = torch.optim.AdamW([Parameter(torch.zeros(1))])
+    Passing(other, 1.0, end_learning_rate=0.0, total_iters=10).load_state_dict(state)
+    Default(other).load_state_dict(Default(sgd(), 0.5).state_dict())
+    with pytest.raises(ValueError, match="rate is 0.5 in the state, and 0.7 here"):
+        Default(sgd(), 0.7).load_state_dict(Default(sgd()).state_dict())
+
+
+def test_arguments_of_a_mixin():
+    class Mixin:
+        def __init__(self, *args, extra, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class Mixed(Mixin, lr.CosineDecayLR):
+        pass
+
+    state = Mixed(sgd(), 1.0, 0.0, 10, extra="x").state_dict()
+    with pytest.raises(ValueError, match="extra is 'x' in the state, and 'y' here"):
+        Mixed(sgd(), 1.0, 0.0, 10, extra="y").load_state_dict(state)
+
+
+def test_base_rates_with_a_clock_in_tokens():
+    one = lr.CosineDecayLR(sgd({}, {"tags": "a"}), 0.1, 0.0, "50tok", clock=Clock("100tok"), param_group_tags="a")
+    assert one.base_lrs == [None, 0.1]
+
+
+# Graphs
+
+
+def test_groups_with_other_factors_in_a_graph():
+    factors = [0.5, 0.25, 2.0]
+    with fresh():
+        for factor in factors:
+            rate = torch.tensor(0.1, dtype=torch.float64)
+            optimizer = sgd({"adjust_learning_rate": factor}, lr=rate)
+            one = lr.ScalePerParamLR(optimizer, lr.LinearLR(optimizer, 0.0, 1.0, 10))
+            by_hand(one.step)()
+            assert rate == pytest.approx(0.1 * factor, rel=1e-15)
+        assert graphs() <= len(factors)
+
+
+def test_a_count_that_a_graph_sets():
+    class Double(lr.LinearLR):
+        def increment_last_epoch(self):
+            self.last_epoch = self.last_epoch + 2
+
+    with fresh():
+        rate = torch.tensor(0.1, dtype=torch.float64)
+        one = Double(sgd(lr=rate), 0.0, 1.0, 10)
+        take = by_hand(one.step)
+        for _ in range(3):
+            take()
+        assert int(one.last_epoch) == 6 and rate == pytest.approx(0.6, rel=1e-15) and graphs() == 1
+
+
+def test_the_ratio_stretches_what_counts_in_steps():
+    """At twice the step, the value that the unstretched schedule has."""
+
+    def values(ssr, make):
+        optimizer, clock = sgd(), Clock("10ba", ssr=ssr)
+        one, seen = make(optimizer, clock), []
+        while not clock.done:
+            seen += rates(optimizer)
+            clock.tick()
+            one.step()
+        return seen
+
+    for make in (
+        lambda on, clock: lr.InverseSquareRootDecayLR(on, 0.1, 2.0, 2, clock=clock),
+        lambda on, clock: lr.InverseExponentialTimeDecayLR(on, 0.1, 2, 5, 0.5, clock=clock),
+        lambda on, clock: lr.MultiplicativeLR(on, 0.1, 0.5, clock=clock),
+        lambda on, clock: lr.CyclicLR(on, 0.1, 0.2, 3, mode="exp_range", gamma=0.5, clock=clock),
+        lambda on, clock: lr.OneCycleLR(on, 0.1, 0.2, 10, clock=clock),
+    ):
+        assert values(2.0, make)[::2] == pytest.approx(values(1.0, make), rel=1e-15)
