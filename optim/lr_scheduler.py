@@ -60,5 +60,5 @@ class LRScheduler(Scheduler):
         """Called at the end of a step, for subclasses: `get_last_lr()` itself reads the groups."""
 
 
-globals().update(family(LRScheduler, "LR", RATES, __name__))
+globals().update(family(LRScheduler, "LR", __name__, RATES))
 ChainedScheduler = globals()["ChainedLR"]

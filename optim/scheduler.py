@@ -5,4 +5,4 @@ from __future__ import annotations
 from .schedules.closed_form import Scheduler
 from .schedules.families import family
 
-globals().update(family(Scheduler, "Scheduler", {}, __name__))
+globals().update(family(Scheduler, "Scheduler", __name__))

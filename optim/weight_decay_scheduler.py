@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from . import scheduler
 from .schedules.closed_form import Scheduler
 from .schedules.families import family
 from .schedules.overriding import standard
@@ -52,4 +53,4 @@ class WeightDecayScheduler(Scheduler):
         return self.get_last_value()
 
 
-globals().update(family(WeightDecayScheduler, "WD", {}, __name__))
+globals().update(family(WeightDecayScheduler, "WD", __name__, like=scheduler))

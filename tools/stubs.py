@@ -55,8 +55,9 @@ def written_by_hand(module: ModuleType) -> str:
 def made(cls: type[Scheduler]) -> str:
     """A class that a formula or a composite was made into."""
     lines = [f"class {cls.__name__}({', '.join(base.__name__ for base in cls.__bases__)}):"]
-    if not issubclass(cls, Made):
+    if "formula" not in vars(cls):
         return lines[0] + " ...\n"
+    assert issubclass(cls, Made)
     types = {cls.names.get(field.name, field.name): str(field.type) for field in dataclasses.fields(cls.formula)}
     arguments = ["self", "optimizer: Optimizer"]
     for p in list(inspect.signature(cls).parameters.values())[1:]:
@@ -73,7 +74,14 @@ def stub(module: ModuleType) -> str:
     """The text of a module's stub."""
     own = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, Scheduler)]
     classes = [c for c in dict.fromkeys(own) if c.__module__ == module.__name__ and len(c.__bases__) == 2]
-    text = HEAD + written_by_hand(module) + "\n" + "\n".join(map(made, classes))
+    others = sorted({c.__bases__[0].__name__ for c in classes if c.__bases__[0].__module__ == optim.scheduler.__name__})
+    imports = "from .scheduler import (\n" + "".join(f"    {name},\n" for name in others) + ")\n" if others else ""
+    text = (
+        HEAD.replace("\nCount =", imports + "\nCount =")
+        + written_by_hand(module)
+        + "\n"
+        + "\n".join(map(made, classes))
+    )
     if hasattr(module, "ChainedScheduler") and module.ChainedScheduler.__name__ != "ChainedScheduler":
         text += "\nChainedScheduler = ChainedLR\n"
     return text

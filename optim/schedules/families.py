@@ -41,7 +41,7 @@ RATES = {
     "max_val": "max_lr",
     "CosineAnnealingWarmRestartsLR": "CosineAnnealingWarmRestarts",
 }
-_KINDS: dict[type[Formula], type[Made]] = {
+_KINDS: dict[type, type[Made]] = {
     cycles.Cyclic: Cyclic,
     composites.Lambda: Lambda,
     composites.Multiplicative: Multiplicative,
@@ -77,24 +77,28 @@ Raises:
 """
 
 
-def family(base: type[Scheduler], suffix: str, names: Mapping[str, str], module: str) -> dict[str, type[Scheduler]]:
+def family(
+    base: type[Scheduler], suffix: str, module: str, names: Mapping[str, str] | None = None, like: Any = None
+) -> dict[str, type[Scheduler]]:
     """The schedulers of one family by name: subclasses of `base`, for the module that they are to live in.
 
-    `suffix` ends their names; `names` says what arguments, and classes, are called otherwise in this family.
+    `suffix` ends their names; `names` says what arguments, and classes, are called otherwise in this family. With
+    `like`, the module of the generic schedulers, each is a subclass of its like there, and takes the same arguments.
     """
-    made: dict[str, type[Scheduler]] = {}
-    for formula in FORMULAS:
-        made[formula.__name__] = type(
-            _name(formula.__name__, suffix, names),
-            (_KINDS.get(formula, Made), base),
-            {"formula": formula, "names": names, "__init__": _constructor(formula, names)},
-        )
-    for stem, mixin in _COMPOSITES.items():
-        made[stem] = type(_name(stem, suffix, names), (mixin, base), {})
-    for stem, cls in made.items():
-        source = getattr(cls, "formula", cls.__bases__[0])
-        cls.__module__, cls.__doc__ = module, _text(stem, inspect.getdoc(source) or "", suffix, names, base)
-    return {cls.__name__: cls for cls in made.values()}
+    names = names or {}
+    sources: dict[str, type] = {formula.__name__: formula for formula in FORMULAS} | _COMPOSITES
+    made = {}
+    for stem, source in sources.items():
+        body: dict[str, Any] = {"__module__": module}
+        kind: Any = _KINDS.get(source, Made) if issubclass(source, Formula) else source
+        if like is not None:
+            kind = getattr(like, f"{stem}Scheduler")
+        elif issubclass(source, Formula):
+            body |= {"formula": source, "names": names, "__init__": _constructor(source, names)}
+        body["__doc__"] = _text(stem, inspect.getdoc(source) or "", suffix, names, base)
+        name = _name(stem, suffix, names)
+        made[name] = type(name, (kind, base), body)
+    return made
 
 
 def _name(stem: str, suffix: str, names: Mapping[str, str]) -> str:
