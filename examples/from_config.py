@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from optim import build, param_group_table
 from optim.building.reading import read
-from optim.configure import Built, build
-from optim.param_groups import param_group_table
+from optim.configure import Built
 
 LENGTH = 64  # bytes in a sample
 BATCH_SIZE = 32
@@ -145,7 +145,7 @@ def train_with_composer(model: Model, built: Built, table: Table, schedulers: An
         optimizers=built.optimizer,
         train_dataloader=DataSpec(batches(), get_num_samples_in_batch=len),
         max_duration=str(built.clock.max_duration),
-        callbacks=[Show(), Schedules(made)],
+        callbacks=[Show(), Schedules(made, ssr=built.clock.ssr)],
         device="cpu",
         progress_bar=False,
     )
@@ -176,16 +176,21 @@ def main() -> None:
     model = Model()
     try:
         config = read(args.config)
+        if not isinstance(config, dict):
+            raise ValueError(f"{args.config} has no keys: write 'optimizer', 'schedulers' and 'max_duration'.")
         if args.max_duration is not None:
             config["max_duration"] = args.max_duration
         length = str(config.get("max_duration"))
         if not length.endswith("ba"):
             raise ValueError(f"max_duration is {length}: this script counts batches, as in 200ba.")
         built = build(model, config)
+        batches_in_all = built.clock.max_duration.value
+        if args.composer and batches_in_all != int(batches_in_all):
+            raise ValueError(f"{length} times ssr is {built.clock.max_duration}: Composer counts whole batches.")
     except (ImportError, OSError, TypeError, ValueError) as error:
         parser.error(str(error))
     print(param_group_table(built.optimizer, names=1))
-    table = Table(math.ceil(built.clock.max_duration.value))
+    table = Table(math.ceil(batches_in_all))
     if args.composer:
         train_with_composer(model, built, table, config.get("schedulers"))
     else:

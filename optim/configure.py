@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -14,11 +15,14 @@ from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.schedule import Schedule
 
-from .building.plans import Plan, all_schedulers, closed_forms, milestones, planned, planned_parts, undone
+from .building.checks import check_clock, check_decay, check_rates
+from .building.plans import Plan, all_schedulers, planned
+from .building.rates import give_factors, planned_rate
 from .building.reading import read
-from .building.recipes import called, is_function, not_given, optimizer_maker, optimizers
+from .building.recipes import called, calling, is_function, not_given, optimizer_maker, optimizers
 from .building.registry import Known, checked, find, located, nearest
-from .lr_scheduler import ChainedLR, ConstantLR, ScalePerParamLR, SequentialLR
+from .building.undoing import undone
+from .lr_scheduler import ScalePerParamLR
 from .optimizer import Optimizer
 from .schedules.driving import settle
 
@@ -68,7 +72,10 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
 
 
 def configure_lr_scheduler(
-    optimizer: torch.optim.Optimizer, learning_rate: Any, adjust_learning_rate: Mapping[str, float] | None = None
+    optimizer: torch.optim.Optimizer,
+    learning_rate: Any,
+    adjust_learning_rate: Mapping[Any, float] | None = None,
+    model: torch.nn.Module | None = None,
 ) -> Any:
     """A learning-rate scheduler from a number, a dict, or a list of dicts.
 
@@ -78,12 +85,14 @@ def configure_lr_scheduler(
             letter case, the `LR` at its end may be left out), and its arguments; or a list of such dicts, for a
             `SequentialLR`, in which each but the last has `total_iters`, the steps after which the next one begins. If
             one of the dicts has the key `main_scheduler` with the value `ChainedLR`, they are chained instead.
-        adjust_learning_rate: if there is something in it, the scheduler is wrapped in a `ScalePerParamLR`, which goes
-            by the factors that `configure_param_groups` or `split_groups` put into the groups.
+        adjust_learning_rate: if there is something in it, `split_groups` puts these factors into the groups, and the
+            scheduler is wrapped in a `ScalePerParamLR`. Without `model`, an optimizer that has no names of its
+            parameters needs to have the factors in its groups.
+        model: the model whose parameters these are, for keys that are layer types, and where there are no names.
 
     Raises:
         ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of
-            range. The optimizer is left as it was.
+            range; factors that the groups neither have nor can get. The optimizer is left as it was.
         TypeError: a value of another type.
 
     >>> import torch
@@ -97,50 +106,12 @@ def configure_lr_scheduler(
         raise TypeError(f"optimizer={optimizer!r:.80} is no torch.optim.Optimizer: pass the one to schedule.")
     if adjust_learning_rate is not None and not isinstance(adjust_learning_rate, Mapping):
         raise TypeError(f"adjust_learning_rate={adjust_learning_rate!r:.80}: pass a dict from layers to factors.")
-    plan = _planned_rate(learning_rate, "learning_rate")
-    made: list[Any] = []
-    with undone(optimizer, made):
-        scheduler = plan.make(optimizer, None, made)
+    plan = planned_rate(learning_rate, "learning_rate")
+    with undone(optimizer):
         if adjust_learning_rate:
-            scheduler = ScalePerParamLR(optimizer, scheduler)
-            made.append(scheduler)
-    return scheduler
-
-
-def _planned_rate(given: Any, path: str) -> Plan:
-    known = closed_forms("lr")
-    kind = "lr scheduler"
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return Plan(path, ConstantLR, {"learning_rate": given})
-    if isinstance(given, Mapping):
-        return planned(_full(given, known), path, known, kind)
-    if not isinstance(given, (list, tuple)):
-        raise TypeError(f"{path}={given!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts.")
-    if not given:
-        raise ValueError(f"{path} is an empty list: pass at least one dict with 'scheduler'.")
-    entries, mains = [], []
-    for i, entry in enumerate(given):
-        if not isinstance(entry, Mapping):
-            raise TypeError(f"{path}[{i}]={entry!r:.80}: pass a dict with 'scheduler'.")
-        mains += [(i, entry["main_scheduler"])] if "main_scheduler" in entry else []
-        entries.append(_full({name: value for name, value in entry.items() if name != "main_scheduler"}, known))
-    main: Any = SequentialLR
-    for i, name in mains:
-        named_main = {each: known[each] for each in ("SequentialLR", "ChainedLR", "ChainedScheduler")}
-        cls = find(name, named_main, f"{path}[{i}].main_scheduler", "main scheduler")
-        main = ChainedLR if ChainedLR in (cls, main) else cls
-    counted = main is SequentialLR
-    parts = planned_parts(entries, path, known, kind, counted)
-    return Plan(path, main, {"schedulers": parts, **({"milestones": milestones(parts, path)} if counted else {})})
-
-
-def _full(entry: Mapping[str, Any], known: Known) -> dict[str, Any]:
-    """The entry with `LR` at the end of its scheduler's name, where that makes it one."""
-    name = entry.get("scheduler")
-    names = {each.lower() for each in known}
-    if isinstance(name, str) and name.lower() not in names and name.lower() + "lr" in names:
-        return {**entry, "scheduler": name + "LR"}
-    return dict(entry)
+            give_factors(optimizer, adjust_learning_rate, model)
+        scheduler = plan.make(optimizer, None)
+        return ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
 def build(model: Any, config: Any, clock: Any = None) -> Built:
@@ -157,10 +128,13 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
             `schedulers`: a list of schedulers, each the name of a class with its arguments under it; or these with the
             name as `scheduler`. Parts of a scheduler are written likewise, and take over its `param_group_tags`.
-            `milestones` may be left out: they follow from the `total_iters` of the parts. Schedules of `timesched`
+            `milestones` may be left out: they follow from the `total_iters` of the parts, of which those in other
+            units add up by the rates of the clock. Schedules of `timesched`
             multiply the value that the optimizer is built with, of the key `key` (the learning rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`: those of a `Clock`.
+
+            A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
 
             A class of one's own goes by its name, once it is imported. In a mapping, an optimizer or a function
             `model -> optimizer` may stand for the optimizer, and a scheduler, a schedule of `timesched` or a function
@@ -173,8 +147,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
     Raises:
         ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
-            number of a group, a missing clock: all with their place in the config. Nothing is built then, and an
-            optimizer that was passed is left as it was.
+            number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
+            scheduler makes use of: all with their place in the config. Nothing is built then, and an optimizer that was
+            passed is left as it was.
         TypeError: a value of another type; a function that returns something else.
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
@@ -193,19 +168,19 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     entries = given.get("schedulers")
     entries = [] if entries is None else list(entries) if isinstance(entries, (list, tuple)) else [entries]
     known = all_schedulers()
-    plans = [_planned_scheduler(entry, f"schedulers[{i}]", known) for i, entry in enumerate(entries)]
     clock = _clock(given, clock)
+    plans = [_planned_scheduler(entry, f"schedulers[{i}]", known, clock) for i, entry in enumerate(entries)]
     for i, plan in enumerate(plans):
-        _check(plan, f"schedulers[{i}]", clock, groups.get("no_decay", False))
-    optimizer = make_optimizer(model)
+        check_clock(plan, f"schedulers[{i}]", clock)
+    optimizer, spared = make_optimizer(model)
     schedulers: list[Any] = []
-    made: list[Any] = []
-    with undone(optimizer, made):
+    with undone(optimizer, schedulers):
         for i, plan in enumerate(plans):
-            scheduler = _scheduler(plan, optimizer, clock, made, f"schedulers[{i}]")
-            schedulers.append(scheduler)
+            schedulers.append(_scheduler(plan, optimizer, clock, f"schedulers[{i}]"))
             with located(f"schedulers[{i}]"):
-                settle([scheduler])
+                settle(schedulers[-1:])
+                check_decay(optimizer, schedulers, spared)
+        check_rates(optimizer, schedulers, groups)
     run = {name: given[name] for name in RUN if name in given}
     origin = {"run": run, "groups": groups, "number": len(optimizer.param_groups), "arguments": arguments}
     return Built(optimizer, schedulers, clock, origin)
@@ -213,55 +188,45 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
 def _unwrapped(given: Any) -> dict[str, Any]:
     """The part of a config that is ours, its keys checked."""
-    while isinstance(given, dict) and len(given) == 1 and next(iter(given)) in ("trainer", "init"):
-        (given,) = given.values()  # as the Trainer's own files have it
+    keys = ("optimizer", "schedulers", *RUN)
+    passed: set[Any] = set()
+    if isinstance(given, dict) and isinstance(given.get("trainer"), dict) and not set(keys).intersection(given):
+        given = given["trainer"].get("init")  # as the Trainer's own files have it
+        passed = {
+            name for name in (given if isinstance(given, dict) else ()) if not get_close_matches(name, keys, 1, 0.8)
+        }
     if not isinstance(given, dict):
         raise TypeError(f"config={given!r:.80}: write a mapping with 'optimizer' and 'schedulers'.")
-    keys = ("optimizer", "schedulers", *RUN)
-    for name in given:
+    found: dict[str, Any] = {name: value for name, value in given.items() if name not in passed}
+    for name in found:
         if name not in keys:
             raise ValueError(f"config has the key {name!r}: {nearest(name, keys)} It takes {', '.join(keys)}.")
-    if given.get("optimizer") is None:
+    if found.get("optimizer") is None:
         raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
-    return given
+    return found
 
 
-def _planned_scheduler(entry: Any, path: str, known: Known) -> Any:
+def _planned_scheduler(entry: Any, path: str, known: Known, clock: Any) -> Any:
     """A plan; or the entry itself, where it is a scheduler, a schedule or a function."""
     if isinstance(entry, Schedule) or _is_scheduler(entry) or is_function(entry, path, "optimizer"):
         return entry
-    return planned(entry, path, known, "scheduler")
+    return planned(entry, path, known, "scheduler", clock)
 
 
-def _check(plan: Any, path: str, clock: Any, no_decay: Any) -> None:
-    """Raise `ValueError` for what does not fit the rest of the config."""
-    if isinstance(plan, Schedule) or (isinstance(plan, Plan) and plan.binding is not None):
-        if clock is None:
-            raise ValueError(
-                f"{getattr(plan, 'path', path)} is a schedule over the time of a run: pass clock=timesched.Clock(...), "
-                f"or write the length of the run as 'max_duration' into the config."
-            )
-    elif isinstance(plan, Plan) and no_decay is not False and plan.key == "weight_decay" and plan.tags is None:
-        raise ValueError(
-            f"{plan.path} would give weight decay to the parameters that 'no_decay' leaves without: give it "
-            f"'param_group_tags', and the optimizer a 'decay_tag'."
-        )
-
-
-def _scheduler(plan: Any, optimizer: torch.optim.Optimizer, clock: Any, made: list[Any], path: str) -> Any:
+def _scheduler(plan: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
     if isinstance(plan, Plan):
-        return plan.make(optimizer, clock if plan.follows_time() else None, made)
+        return plan.make(optimizer, clock if plan.follows_time() else None)
     if isinstance(plan, Schedule):
         with located(path):
-            made.append(bind(plan, optimizer, clock))
-        return made[-1]
+            return bind(plan, optimizer, clock)
     scheduler = plan
     if not _is_scheduler(plan):
-        scheduler = plan(optimizer)
+        with calling(plan, "optimizer", path):
+            scheduler = plan(optimizer)
         if not _is_scheduler(scheduler):
             kind = type(scheduler).__name__
-            raise TypeError(f"{path}: {called(plan, 'optimizer')} returned a {kind}, and no scheduler.")
-        made.append(scheduler)
+            hint = ": write the schedule itself, or return bind(...) of it" if isinstance(scheduler, Schedule) else ""
+            raise TypeError(f"{path}: {called(plan, 'optimizer')} returned a {kind}, and no scheduler{hint}.")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
     return scheduler

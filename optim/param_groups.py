@@ -25,7 +25,10 @@ from .building.selectors import (
     of_pairs,
     plain,
 )
+from .building.undoing import living_targets
 from .hyper import RATE, as_tags
+
+_SWITCHES = ("yes", "no", "on", "off", "true", "false")  # texts in YAML 1.2, the last two if in quotes
 
 
 def configure_param_groups(
@@ -80,6 +83,11 @@ def configure_param_groups(
     2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
     2 {'weight_decay': 0.0}
     """
+    for what, switch in (("frozen", frozen), ("names", names)):
+        if not isinstance(switch, bool):
+            raise TypeError(f"{what}={switch!r} is of type {type(switch).__name__}: it is True or False.")
+    if isinstance(no_decay, str) and no_decay.lower() in _SWITCHES:
+        raise TypeError(f"no_decay={no_decay!r} is a text: write true or false, without quotes.")
     claims = claims_of_rules(rules)
     claims += claims_of_factors({} if adjust_learning_rate is None else adjust_learning_rate)
     if weight_decay is not None:
@@ -139,7 +147,7 @@ def split_groups(
 
     Raises:
         ValueError: the names are unknown, a key matches nothing, a parameter gets two factors, a factor is negative or
-            not finite, or a group to split is scheduled already; nothing has been changed then.
+            not finite, or a group is to be split and the optimizer has schedulers; nothing has been changed then.
         TypeError: an argument has another type.
 
     >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 9))
@@ -174,6 +182,11 @@ def split_groups(
                 f"before its schedulers are made."
             )
         split.append(parts)
+    if any(len(parts) > 1 for parts in split) and living_targets(optimizer):
+        raise ValueError(
+            "Schedulers drive this optimizer, and go by the numbers of its groups: split the groups before they are "
+            "made, or call unbind() on them and make them again."
+        )
     result = []
     for group, parts in zip(groups, split):
         lists = {key: list(group[key]) for key in ("params", "param_names") if key in group}

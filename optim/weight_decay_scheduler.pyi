@@ -7,6 +7,8 @@ from torch.optim import Optimizer
 
 from timesched.timevalue import Time
 
+from .schedules.closed_form import Scheduler as Scheduler
+from .schedules.made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
 from .scheduler import (
     ChainedScheduler,
     ConstantScheduler,
@@ -19,8 +21,8 @@ from .scheduler import (
     InverseSquareRootDecayScheduler,
     LambdaScheduler,
     LinearScheduler,
-    MultiplicativeScheduler,
     MultiStepScheduler,
+    MultiplicativeScheduler,
     OneCycleScheduler,
     PiecewiseConstantScheduler,
     PolynomialScheduler,
@@ -28,8 +30,6 @@ from .scheduler import (
     SequentialScheduler,
     StepScheduler,
 )
-from .schedules.closed_form import Scheduler as Scheduler
-from .schedules.made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
 
 Count = float | str | Time[Any]  # a count as it is given
 Kept = int | Time[Any]  # and as an attribute

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -13,17 +12,16 @@ from torch import Tensor
 
 from timesched.binding import Bound
 from timesched.schedule import Schedule
-from timesched.slots import Slot, select
+from timesched.slots import Slot
+from timesched.targets import targets_of
 from timesched.timevalue import Time
 
 from ..configure import Built
-from ..hyper import as_tags
 from ..schedules.closed_form import Scheduler
 from .plans import TAGS, closed_forms, not_given, schedules
 from .recipes import optimizers, own_arguments
-from .registry import Known, full_name, name_of, parameters
-
-_NOT_RULES = ("params", "param_names", "tags")
+from .registry import Known, full_name, name_of
+from .undoing import living_targets
 
 
 def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
@@ -34,15 +32,14 @@ def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
 
     Args:
         optimizer: what `build` returned, of which the config then also has the rules of the groups and the keys of the
-            run; or an optimizer of `optim`, or of a subclass of one's own that keeps its arguments among its `defaults`
-            or as attributes. Groups that were made by hand are written as the names of their parameters; they come
-            out in the order of their first parameters in the model.
-        schedulers: its schedulers: closed-form ones, and schedules of `timesched` bound to it.
+            run; or an optimizer of `optim` with one parameter group, or of a subclass of one's own that keeps its
+            arguments among its `defaults` or as attributes.
+        schedulers: all its schedulers: closed-form ones, and schedules of `timesched` bound to it.
 
     Raises:
         ValueError: a class that `build` would not find, an argument that no config can hold or that the object does
-            not keep; or groups that were made by hand and have no `param_names`, or that have the same tags and values
-            as others.
+            not keep; several groups, or one with tags or values of its own, that no config was the origin of; a
+            scheduler that drives the optimizer and was not passed.
         TypeError: an argument has another type.
 
     >>> from optim import SGD
@@ -61,12 +58,12 @@ def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
         raise TypeError(f"optimizer={optimizer!r:.80}: pass what build() returned, or an optimizer.")
     schedulers = list(schedulers)
     entries = [_entry(each, f"schedulers[{i}]") for i, each in enumerate(schedulers)]
+    _refuse_others(optimizer, schedulers)
     name = _name(type(optimizer), optimizers(), "optimizer")
     arguments = _arguments(optimizer, origin.get("arguments", ()))
-    if origin.get("groups") and len(optimizer.param_groups) == origin["number"]:
-        groups = data(origin["groups"], "optimizer")
-    else:
-        groups = _rules(optimizer, schedulers)
+    if not origin.get("groups") or len(optimizer.param_groups) != origin["number"]:
+        _refuse_groups(optimizer)
+    groups = data(origin.get("groups", {}), "optimizer")
     config: dict[str, Any] = {"optimizer": {name: arguments | groups}}
     if entries:
         config["schedulers"] = entries
@@ -124,53 +121,36 @@ def _arguments(optimizer: torch.optim.Optimizer, given: Iterable[str]) -> dict[s
     return found
 
 
-def _rules(optimizer: torch.optim.Optimizer, schedulers: list[Any]) -> dict[str, Any]:
-    """The groups of an optimizer as rules that name each parameter; nothing where no group has anything of its own."""
-    found: list[dict[str, Any]] = []
-    for i, group in enumerate(optimizer.param_groups):
-        own = _own_values(optimizer, i, schedulers)
-        tags = sorted(as_tags(group.get("tags"), f"Parameter group {i}: "))
-        rule = ({"tags": tags} if tags else {}) | own
-        if rule in found:
-            raise ValueError(
-                f"Parameter groups {found.index(rule)} and {i} have the same tags and values, and would be one: "
-                f"give one of them a tag of its own."
-            )
-        found.append(rule)
-    rules = []
-    for i, (group, rule) in enumerate(zip(optimizer.param_groups, found)):
-        if rule:
-            if "param_names" not in group:
-                raise ValueError(
-                    f"Parameter group {i} has {', '.join(map(repr, rule))} of its own, and no names of its parameters: "
-                    f"make the optimizer by build() or from configure_param_groups(model)."
-                )
-            rules.append({"params": [glob.escape(name) for name in group["param_names"]], **rule})
-    return {"params": rules} if rules else {}
-
-
-def _own_values(optimizer: torch.optim.Optimizer, i: int, schedulers: list[Any]) -> dict[str, Any]:
-    """What a group was made with and differs from the defaults; what a schedule sets is not the group's own."""
-    group = optimizer.param_groups[i]
-    where = f"parameter group {i}"
-    defaults = {key: data(value, where) for key, value in optimizer.defaults.items()}
-    own = [key for key in group if key not in _NOT_RULES and not _is_first_value(key, group)]
-    values = {key: data(group[key], where) for key in own}
-    for scheduler in schedulers:
-        closed = isinstance(scheduler, Scheduler)
-        key, tags = (
-            (scheduler.param_group_key, scheduler.param_group_tags) if closed else (scheduler.key, scheduler.tags)
+def _refuse_groups(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` unless all parameters are in one group that has nothing but the arguments of the optimizer."""
+    several = len(optimizer.param_groups) > 1
+    group, defaults = optimizer.param_groups[0], optimizer.defaults
+    driven = {target.slot.key for target in targets_of(optimizer)}
+    own = {"tags"} if group.get("tags") else set()
+    for key, value in group.items():
+        first = key.removeprefix("initial_")  # what a bound schedule multiplies
+        if key.startswith("initial_") and first.partition("[")[0] in defaults:
+            if data(value, key) != data(Slot(first).read(defaults, "defaults"), key):
+                own.add(first)
+        elif key not in ("params", "param_names", "tags", *driven) and (
+            key not in defaults or data(value, key) != data(defaults[key], key)
+        ):
+            own.add(key)
+    if several or own:
+        has = f"{len(optimizer.param_groups)} parameter groups" if several else f"{', '.join(sorted(own))} of its own"
+        raise ValueError(
+            f"{type(optimizer).__name__} has {has}{' in its parameter group' if not several else ''}, and build() did "
+            f"not make that: write the groups as rules under 'params' of a config, and pass what build() returns."
         )
-        slot = Slot(key)
-        if i in select(optimizer.param_groups, tags) and (slot.key in defaults or not closed):
-            first = slot.read(defaults, "defaults") if closed else data(group["initial_" + key], where)
-            slot.write(values, first)
-    return {key: value for key, value in values.items() if key not in defaults or value != defaults[key]}
 
 
-def _is_first_value(key: str, group: Mapping[str, Any]) -> bool:
-    """Whether a schedule has put a key into a group, as `initial_lr` and `initial_betas[0]`."""
-    return key.startswith("initial_") and key.removeprefix("initial_").partition("[")[0] in group
+def _refuse_others(optimizer: torch.optim.Optimizer, schedulers: list[Any]) -> None:
+    """Raise `ValueError` where a scheduler drives the optimizer that is not among those given."""
+    for other in living_targets(optimizer, tuple(each._target for each in schedulers)):
+        raise ValueError(
+            f"A scheduler of {other.name!r} (tags: {other.tags!r}) drives the optimizer, and was not passed: pass all "
+            f"schedulers, or call unbind() on it."
+        )
 
 
 def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
@@ -195,8 +175,7 @@ def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
     if not isinstance(scheduler, Scheduler):
         raise TypeError(f"{where}={scheduler!r:.80} is no scheduler of this package: a config cannot name it.")
     name = _name(type(scheduler), closed_forms(), "scheduler")
-    takes, _ = parameters(type(scheduler))
-    arguments = {key: value for key, value in scheduler.arguments.items() if key not in not_given(takes)}
+    arguments = {key: value for key, value in scheduler.arguments.items() if key not in not_given(type(scheduler))}
     own = arguments.pop(TAGS, None)
     whole = scheduler.param_group_tags
     found: dict[str, Any] = {}

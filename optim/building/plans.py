@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Real
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import timesched.composition
 import timesched.schedulers  # noqa: F401  # what is imported can be found
 from timesched.binding import bind
+from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.timevalue import Time
-from timesched.units import TimeError
+from timesched.units import TimeError, TimeUnit
 
 from ..lr_scheduler import ChainedScheduler, LRScheduler
 from ..schedules.closed_form import Scheduler
 from ..weight_decay_scheduler import WeightDecayScheduler
-from .registry import Known, catalogue, checked, find, located, named, parameters
+from .registry import Known, catalogue, checked, find, is_ours, located, named, owner, parameters
 
 TAGS = "param_group_tags"
-_ONE, _SEVERAL = ("scheduler", "schedule"), ("schedulers", "schedules")  # arguments that are entries themselves
 _SEQUENCE = {"schedulers", "milestones"}
 
 
@@ -34,7 +34,7 @@ class Plan:
     path: str
     cls: type
     arguments: Mapping[str, Any]
-    length: Any = None  # the steps, or the time, after which the next one of a sequence begins
+    total: Any = None  # its `total_iters`
     binding: Mapping[str, Any] | None = None  # of a schedule of timesched: `key` and `tags`
 
     @property
@@ -54,6 +54,19 @@ class Plan:
         own = self.arguments.get(TAGS)
         return next((part.tags for part in self.parts if part.tags is not None), None) if own is None else own
 
+    def length(self, clock: Any) -> Any:
+        """The steps, or the time, after which the next one of a sequence begins; None where nothing says it."""
+        inner = self.arguments.get("scheduler")
+        if self.total is not None:
+            return self.total
+        if isinstance(inner, Plan):
+            return inner.length(clock)
+        begins = self.arguments.get("milestones")
+        if not (isinstance(begins, list) and self.parts) or (last := self.parts[-1].length(clock)) is None:
+            return None
+        with located(self.path):
+            return _sum(begins[-1] if begins else 0, last, clock)
+
     def follows_time(self) -> bool:
         """Whether it is a function of times, and so needs a clock."""
         return (
@@ -62,28 +75,24 @@ class Plan:
             or any(part.follows_time() for part in self.parts)
         )
 
-    def make(self, optimizer: torch.optim.Optimizer, clock: Any, made: list[Any], tags: Any = None) -> Any:
-        """The scheduler, or the schedule if it is a part of another; `made` gets all schedulers, also the parts."""
+    def make(self, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
+        """The scheduler, or the schedule if it is a part of another."""
         tags = self.arguments.get(TAGS, tags)
         arguments = dict(self.arguments)
         for name, value in arguments.items():
             if isinstance(value, Plan):
-                arguments[name] = value.make(optimizer, clock, made, tags)
+                arguments[name] = value.make(optimizer, clock, tags)
             elif isinstance(value, list):
-                arguments[name] = [v.make(optimizer, clock, made, tags) if isinstance(v, Plan) else v for v in value]
+                arguments[name] = [v.make(optimizer, clock, tags) if isinstance(v, Plan) else v for v in value]
         with located(self.path):
             if not issubclass(self.cls, Schedule):
                 takes, _ = parameters(self.cls)
                 shared = {TAGS: tags, "clock": clock}
-                arguments |= {name: value for name, value in shared.items() if value is not None and name in takes}
+                shared = {name: value for name, value in shared.items() if value is not None and name in takes}
                 first = [optimizer] if _takes_optimizer(takes) else []
-                scheduler = self.cls(*first, **arguments)
-            elif self.binding is None:
-                return self.cls(**arguments)
-            else:
-                scheduler = bind(self.cls(**arguments), optimizer, clock, **self.binding)
-        made.append(scheduler)
-        return scheduler
+                return self.cls(*first, **(shared | arguments))
+            schedule = self.cls(**arguments)
+            return schedule if self.binding is None else bind(schedule, optimizer, clock, **self.binding)
 
 
 def closed_forms(key: str | None = None) -> dict[str, list[type]]:
@@ -112,7 +121,9 @@ def all_schedulers() -> Known:
     return known
 
 
-def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, counted: bool = False) -> Plan:
+def planned(
+    entry: Any, path: str, known: Known, kind: str, clock: Any = None, part: bool = False, counted: bool = False
+) -> Plan:
     """The plan of an entry. A `part` of a sequence without milestones is `counted`: its `total_iters` is its length.
 
     Raises `TypeError` and `ValueError`, which begin with the path, for all that can be found without an optimizer.
@@ -126,91 +137,86 @@ def planned(entry: Any, path: str, known: Known, kind: str, part: bool = False, 
         binding = {new: given.pop(old) for old, new in (("key", "key"), (TAGS, "tags")) if old in given}
     key = getattr(cls, "param_group_key", "")
     family, kind = (schedules(), "schedule") if timed else (closed_forms(key), f"{key} scheduler")
-    length = given.get("total_iters")
+    total = given.get("total_iters")
     if counted and "total_iters" not in takes and not open_ended:
         given.pop("total_iters", None)
     sequence = takes.keys() >= _SEQUENCE and "milestones" not in given
     for argument, value in given.items():
         where = f"{inner}.{argument}"
-        if argument in _SEVERAL and _holds_entries(value):
-            given[argument] = planned_parts(value, where, family, kind, sequence)
-        elif argument in _ONE and isinstance(value, Mapping):
-            given[argument] = planned(value, where, family, kind, part=True, counted=counted)
-            length = given[argument].length if length is None else length
+        if argument in _several(timed) and _holds_entries(value):
+            given[argument] = planned_parts(value, where, family, kind, clock, sequence)
+        elif argument in _one(timed) and isinstance(value, Mapping):
+            given[argument] = planned(value, where, family, kind, clock, True, counted)
     parts = given.get("schedulers")
     if sequence and isinstance(parts, list) and parts and all(isinstance(each, Plan) for each in parts):
-        given["milestones"] = milestones(parts, inner)
-        if length is None and parts[-1].length is not None:
-            length = milestones([*parts, parts[-1]], inner)[-1]
-    return Plan(inner, cls, checked(cls, given, inner, () if timed else not_given(takes)), length, binding)
+        given["milestones"] = milestones(parts, inner, clock)
+    return Plan(inner, cls, checked(cls, given, inner, () if timed else not_given(cls)), total, binding)
 
 
-def planned_parts(entries: Any, path: str, known: Known, kind: str, counted: bool) -> list[Plan]:
+def planned_parts(entries: Any, path: str, known: Known, kind: str, clock: Any, counted: bool) -> list[Plan]:
     """The plans of a list of entries."""
+    if isinstance(entries, Sequence) and not entries:
+        raise ValueError(f"{path} is an empty list: write at least one {kind}.")
     if isinstance(entries, (str, Mapping)) or not isinstance(entries, Sequence):
         raise TypeError(f"{path}={entries!r:.80}: write a list, with each {kind} after a dash.")
-    return [planned(each, f"{path}[{i}]", known, kind, True, counted) for i, each in enumerate(entries)]
+    return [planned(each, f"{path}[{i}]", known, kind, clock, True, counted) for i, each in enumerate(entries)]
 
 
-def milestones(parts: Sequence[Plan], path: str) -> list[Any]:
+def milestones(parts: Sequence[Plan], path: str, clock: Any) -> list[Any]:
     """Where each part but the first begins, by the lengths of those before it."""
     found: list[Any] = []
     for part in parts[:-1]:
-        if part.length is None:
+        length = part.length(clock)
+        if length is None:
             raise ValueError(
                 f"{part.path} has no 'total_iters', after which the next one begins: give it, or give {path} "
                 f"'milestones'."
             )
-        with located(f"{part.path}: total_iters={part.length!r}"):
-            found.append(_sum(found[-1], part.length) if found else _sum(0, part.length))
-    return [str(each) if isinstance(each, Time) else each for each in found]
+        with located(f"{part.path}: total_iters={length!r}"):
+            found.append(_sum(found[-1] if found else 0, length, clock))
+    return found
 
 
-def _sum(total: Any, length: Any) -> Any:
+def _sum(total: Any, length: Any, clock: Any) -> Any:
+    """The sum of two numbers of steps or times: a number if both are, else the text of a time."""
     if not _is_time(length) and not _is_count(length):
         raise ValueError("it has to be a number of steps, 0 or more, or a time such as '10ba'.")
     if not _is_time(total) and not _is_time(length):
         return total + int(length)
-    several = [Time.from_input(each, "ba") for each in (total, length) if each != 0]
-    return several[0] if len(several) == 1 else several[0] + several[1]
-
-
-@contextmanager
-def undone(optimizer: torch.optim.Optimizer, made: list[Any]) -> Iterator[None]:
-    """On an error, take the schedulers in `made` off the optimizer, and give its groups back what they held."""
-    before = [dict(group) for group in optimizer.param_groups]
-    held = [(tensor, tensor.detach().clone()) for group in before for tensor in _tensors(group)]
-    try:
-        yield
-    except BaseException:
-        for scheduler in reversed(made):
-            unbind = getattr(scheduler, "unbind", None)
-            if unbind is not None:
-                unbind()
-        with torch.no_grad():
-            for tensor, value in held:
-                tensor.copy_(value)
-        for group, values in zip(optimizer.param_groups, before):
-            group.clear()
-            group.update(values)
-        raise
-
-
-def _tensors(group: Mapping[str, Any]) -> Iterator[Tensor]:
-    for name, value in group.items():
-        if name != "params":
-            for each in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(each, Tensor):
-                    yield each
+    one, other = (Time.from_input(each, "ba") for each in (total, length))
+    if one.exact == 0 or other.exact == 0:
+        return str(other if one.exact == 0 else one)
+    if one.unit is other.unit:
+        return str(one + other)
+    if clock is None:
+        raise ValueError(f"{one} and {other} add up on a clock alone: pass one, or give 'milestones'.")
+    run, ends = Horizon.of(clock), (one, other)
+    if TimeUnit.DURATION in (one.unit, other.unit):  # a share of the run stays one when the ratio stretches the other
+        whole, unit = run.locate("1dur")
+        share = sum(Fraction(run.change(*run.locate(end), unit)) for end in ends) / whole
+        return str(Time._of(Fraction(share), TimeUnit.DURATION))
+    fine = max((run.locate(end, scale=False)[1] for end in ends), key=list(TimeUnit).index)
+    return str(Time._of(sum(run.change(*run.locate(end, scale=False), fine) for end in ends), fine))
 
 
 def _takes_optimizer(takes: Mapping[str, Any]) -> bool:
-    return next(iter(takes), "") not in (*_ONE, *_SEVERAL)
+    return next(iter(takes), "") not in ("scheduler", "schedulers")
 
 
-def not_given(takes: Mapping[str, Any]) -> tuple[str, ...]:
+def not_given(cls: type) -> tuple[str, ...]:
     """The arguments of a closed-form scheduler that are not for a config to give."""
-    return ("clock", "schedule", *([next(iter(takes))] if takes and _takes_optimizer(takes) else ()))
+    takes, _ = parameters(cls)
+    own = {name for name in ("clock", "schedule") if name in takes and not is_ours(owner(cls, name))}
+    return (*{"clock", "schedule"} - own, *([next(iter(takes))] if takes and _takes_optimizer(takes) else ()))
+
+
+def _one(timed: bool) -> tuple[str, ...]:
+    """The arguments that are entries themselves."""
+    return ("scheduler", "schedule") if timed else ("scheduler",)
+
+
+def _several(timed: bool) -> tuple[str, ...]:
+    return ("schedulers", "schedules") if timed else ("schedulers",)
 
 
 def _holds_entries(value: Any) -> bool:
@@ -220,7 +226,7 @@ def _holds_entries(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and float(value).is_integer()
+    return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
 
 
 def _is_time(value: Any) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 _OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
 _PLAIN = (str, int, float, bool, type(None))
+_MOST = 10**6  # entries in a config, those that aliases repeat included
 
 
 def read(config: Any) -> Any:
@@ -21,13 +23,13 @@ def read(config: Any) -> Any:
 
     Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
     `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, and for
-    keys that are no texts.
+    keys that are no texts, and for more than a million entries, which a few aliases of aliases can make.
 
     >>> read({"optimizer": {"SGD": {"lr": 0.1}}})
     {'optimizer': {'SGD': {'lr': 0.1}}}
     """
     if isinstance(config, Mapping):
-        return _copied(config, "", (), plain=False)
+        return _copied(config, "", (), False, count())
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
     if isinstance(config, str) and not _names_file(config):
@@ -59,24 +61,30 @@ def _parsed(text: str, source: str) -> Any:
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         problem = (error.problem or "").partition(" with value ")[0]  # of a key that is there twice
         said = ", ".join(filter(None, [error.context, problem]))
-        raise ValueError(f"{source}{where}: {said}.") from error
+        hint = " A text that begins with * is to be in quotes, as in '*bias'." if "alias" in said else ""
+        raise ValueError(f"{source}{where}: {said}.{hint}") from error
     except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
-    return _copied(found, "", (), plain=True)
+    return _copied(found, "", (), True, count())
 
 
-def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
+def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool, seen: Iterator[int]) -> Any:
     """Containers as dicts, lists and tuples; with `plain`, nothing but texts, numbers, switches and nothing in them."""
     if id(value) in within:
         raise ValueError(f"{path} contains itself: an alias (*) cannot stand inside its own anchor (&).")
+    if next(seen) >= _MOST:
+        raise ValueError(f"config has more than {_MOST} entries: aliases (*) of aliases repeat what they stand for.")
     within = (*within, id(value))
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) and (plain or not isinstance(key, type)):  # a layer type may be one
                 raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
-        return {key: _copied(each, f"{path}.{key}" if path else f"{key}", within, plain) for key, each in value.items()}
+        return {
+            key: _copied(each, f"{path}.{key}" if path else f"{key}", within, plain, seen)
+            for key, each in value.items()
+        }
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        copies = [_copied(each, f"{path}[{i}]", within, plain) for i, each in enumerate(value)]
+        copies = [_copied(each, f"{path}[{i}]", within, plain, seen) for i, each in enumerate(value)]
         return tuple(copies) if isinstance(value, tuple) else copies
     if plain and not isinstance(value, _PLAIN):
         raise ValueError(

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from timesched.schedule import Schedule
+
 from ..optimizer import Optimizer
 from ..param_groups import configure_param_groups
 from ..rules import RuleOptimizer
-from .registry import Known, catalogue, checked, find, located, named, nearest, parameters, refuse_number_texts
-from .selectors import FACTOR, RULE_KEYS
+from .registry import (
+    Known,
+    catalogue,
+    checked,
+    find,
+    is_number,
+    located,
+    named,
+    nearest,
+    parameters,
+    refuse_number_texts,
+)
+from .selectors import FACTOR, RULE_KEYS, plain
 
 GROUPING = ("no_decay", FACTOR, "decay_tag", "frozen")  # of an optimizer's entry, for configure_param_groups
-_Maker = Callable[[Any], torch.optim.Optimizer]
+# from a model the optimizer, and the indices of the groups that `no_decay` leaves without weight decay
+_Maker = Callable[[Any], tuple[torch.optim.Optimizer, frozenset[int]]]
 
 
 def optimizers() -> Known:
@@ -38,15 +53,16 @@ def own_arguments(cls: type) -> dict[str, inspect.Parameter]:
 def optimizer_maker(entry: Any) -> tuple[_Maker, dict[str, Any], tuple[str, ...]]:
     """A function that makes the optimizer for a model; what of its entry makes the groups; and the other keys of it."""
     if isinstance(entry, torch.optim.Optimizer):
-        return lambda model: entry, {}, ()
+        return lambda model: (entry, frozenset()), {}, ()
     if is_function(entry, "optimizer", "model"):
 
-        def make_by_function(model: Any) -> torch.optim.Optimizer:
-            optimizer = entry(model)
+        def make_by_function(model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
+            with calling(entry, "model", "optimizer"):
+                optimizer = entry(model)
             if not isinstance(optimizer, torch.optim.Optimizer):
                 kind = type(optimizer).__name__
                 raise TypeError(f"optimizer: {called(entry, 'model')} returned a {kind}, and no optimizer.")
-            return optimizer
+            return optimizer, frozenset()
 
         return make_by_function, {}, ()
     name, given, path = named(entry, "optimizer", "optimizer_type")
@@ -70,10 +86,11 @@ def optimizer_maker(entry: Any) -> tuple[_Maker, dict[str, Any], tuple[str, ...]
     if options["no_decay"] is not False and "weight_decay" not in own and not open_ended:
         raise ValueError(f"{path}: {cls.__name__} has no weight decay: leave out 'no_decay'.")
 
-    def make(model: Any) -> torch.optim.Optimizer:
-        with located(path):
-            optimizer: torch.optim.Optimizer = cls(configure_param_groups(model, rules, **options), **arguments)
-            return optimizer
+    def make(model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
+        with located(path, ("rules", "params")):
+            made = configure_param_groups(model, rules, **options)
+            spared = [i for i, group in enumerate(made) if plain(group.get("weight_decay")) == 0]
+            return cls(made, **arguments), frozenset(spared if options["no_decay"] is not False else ())
 
     return make, groups, tuple(arguments)
 
@@ -82,19 +99,20 @@ def _rule(rule: Any, path: str, cls: type, own: list[str], open_ended: bool) -> 
     """A rule for parameters, its hyperparameters checked as arguments of the optimizer are."""
     if not isinstance(rule, Mapping):
         return rule
-    keys = (*RULE_KEYS, *own, FACTOR, "adjust_val")
+    keys, takes = (*RULE_KEYS, *own, FACTOR, "adjust_val"), own_arguments(cls)
     for name in rule:
         if name not in keys and not open_ended:
             raise ValueError(f"{path}: {cls.__name__} has no {name!r}: {nearest(name, keys)}")
-        if name not in ("params", "tags"):
-            refuse_number_texts(rule[name], f"{path}: {name}")
-    takes = own_arguments(cls)
+        if name not in takes or is_number(cls, name, takes[name]):
+            refuse_number_texts(rule[name] if name not in ("params", "tags") else None, f"{path}: {name}")
     tuples = [name for name in own if isinstance(takes[name].default, tuple)]
     return {name: tuple(value) if name in tuples and isinstance(value, list) else value for name, value in rule.items()}
 
 
 def is_function(entry: Any, path: str, of: str) -> bool:
-    """Whether an entry is a function of the model or the optimizer. Raises `TypeError` for a class."""
+    """Whether an entry is a function of the model or the optimizer. Raises `TypeError` for a class or a schedule."""
+    if isinstance(entry, Schedule):
+        raise TypeError(f"{path}: {entry!r} is a schedule: put it into the list 'schedulers'.")
     if isinstance(entry, type):
         raise TypeError(f"{path}: {entry.__name__} is a class: write its name, or pass a function of the {of}.")
     return callable(entry)
@@ -103,3 +121,15 @@ def is_function(entry: Any, path: str, of: str) -> bool:
 def called(function: Any, argument: str) -> str:
     """A call, for a message."""
     return f"{getattr(function, '__name__', type(function).__name__)}({argument})"
+
+
+@contextmanager
+def calling(function: Any, argument: str, path: str) -> Iterator[None]:
+    """Put the place in the config and the call before the message of a `TypeError` or `ValueError`; else in a note."""
+    try:
+        with located(f"{path}: {called(function, argument)}"):
+            yield
+    except Exception as error:
+        if not isinstance(error, (TypeError, ValueError)) and hasattr(error, "add_note"):  # Python 3.11
+            error.add_note(f"in the call {called(function, argument)} for {path}")
+        raise

@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 Known = Mapping[str, list[type]]  # the classes of each name
@@ -131,6 +132,26 @@ def parameters(cls: type) -> tuple[dict[str, inspect.Parameter], bool]:
     return found, True
 
 
+def owner(cls: type, name: str) -> type:
+    """The class whose constructor names a parameter: the one itself, or one that it hands arguments on to."""
+    named = (each for each in cls.__mro__ if "__init__" in vars(each) and name in inspect.signature(each).parameters)
+    return next(named, cls)
+
+
+def is_number(cls: type, name: str, parameter: inspect.Parameter | None) -> bool:
+    """Whether an argument is to be a number, or several: those of this package that are texts have names of theirs."""
+    if name in _TEXTS or parameter is None or isinstance(parameter.default, str):
+        return False
+    if is_ours(owner(cls, name)):
+        return True
+    default, written = parameter.default, parameter.annotation
+    several = default if isinstance(default, (tuple, list)) else (default,)
+    if any(isinstance(each, Real) and not isinstance(each, bool) for each in several):
+        return True
+    words = re.findall(r"\w+", written if isinstance(written, str) else inspect.formatannotation(written))
+    return bool({"int", "float"}.intersection(words)) and "str" not in words
+
+
 def checked(cls: type, given: Mapping[str, Any], path: str, ours: Collection[str] = ()) -> dict[str, Any]:
     """The arguments from a config as the constructor takes them; those called `ours` are not for a config to give.
 
@@ -149,7 +170,7 @@ def checked(cls: type, given: Mapping[str, Any], path: str, ours: Collection[str
     taken = {}
     for name, value in given.items():
         default = known[name].default if name in known else None
-        if name not in _TEXTS and not isinstance(default, str):
+        if is_number(cls, name, known.get(name)):
             refuse_number_texts(value, f"{path}: {name}")
         taken[name] = tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
     return taken
@@ -168,12 +189,14 @@ def refuse_number_texts(value: Any, what: str) -> None:
 
 
 @contextmanager
-def located(path: str) -> Iterator[None]:
-    """Put the place in the config before the message of a `TypeError` or `ValueError`."""
+def located(path: str, *words: tuple[str, str]) -> Iterator[None]:
+    """Put the place in the config before the message of a `TypeError` or `ValueError`, and `words` in its terms."""
     try:
         yield
     except (TypeError, ValueError) as error:
         text = str(error)
+        for old, new in words:
+            text = re.sub(rf"\b{old}(?=[\[=])", new, text)
         if text.startswith(path):
             raise
         kind = type(error) if type(error).__init__ in (ValueError.__init__, TypeError.__init__) else ValueError

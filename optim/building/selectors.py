@@ -150,7 +150,9 @@ def claims_of_rules(rules: Any) -> list[Claim]:
             raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
         settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
         for key, value in settings.items():
-            meant = [] if key in KNOWN else difflib.get_close_matches(key, RULE_KEYS, 1, 0.7)
+            meant = [] if key in KNOWN or key in RATES else difflib.get_close_matches(key, RULE_KEYS, 1, 0.7)
+            if not meant and key not in KNOWN and key not in RATES and len(key) > 4:
+                meant = difflib.get_close_matches(key, sorted({*KNOWN, *RATES}), 1, 0.85)
             if meant:
                 raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {meant[0]!r}.")
             if key in RATES:

@@ -10,12 +10,14 @@ from typing import Any
 import composer.optim
 import pytest
 
+from optim.configure import build
 from optim.lr_scheduler import CosineDecayLR
 from optim.weight_decay_scheduler import ConstantWD, CosineDecayWD, LinearWD
 from tests.integration.callback_run import (
     BATCHES,
     BETA,
     BETA_1,
+    DECAY,
     EMBEDDING,
     LR,
     MATRIX,
@@ -27,7 +29,7 @@ from tests.integration.callback_run import (
     saving,
     sequence,
 )
-from timesched import Clock, LinearScheduler
+from timesched import Clock, LinearScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
 DECAYING = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 20}
@@ -132,8 +134,44 @@ def test_a_scheduler_of_another_optimizer() -> None:
 def test_a_part_of_another_scheduler() -> None:
     model, optimizer = make_optimizer()
     whole = sequence(optimizer, Clock("20ba"))
-    with pytest.raises(ValueError, match="part of"):
-        make_trainer([Schedules(whole.arguments["schedulers"][0])], model=model, optimizers=optimizer)
+    part = whole.arguments["schedulers"][0]
+    for entries in ([part], [lambda optimizer: [part]], [sequence, part]):
+        with pytest.raises(ValueError, match="LinearLR is a part of a SequentialLR: step that one"):
+            make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
+
+
+STANDING = r"{} follows a timesched\.Clock, which nobody ticks .* function of \(optimizer, clock\)"
+
+
+def test_schedulers_that_follow_a_clock_of_their_own() -> None:
+    """As those that are built from a config with a length: in a Trainer they would keep their first value."""
+    decay = {"initial_val": 0.2, "end_val": 0.0, "total_iters": "1dur", "param_group_tags": "matrix"}
+    config = {"schedulers": [{"LinearWD": decay}, {"LinearScheduler": {"key": "betas[0]"}}]}
+    model, optimizer = make_optimizer()
+    built = build(model, {"optimizer": optimizer, "max_duration": "20ba", **config})
+    for scheduler, name in zip(built.schedulers, ("LinearWD", "Bound"), strict=True):
+        with pytest.raises(ValueError, match=STANDING.format(name)):
+            Schedules(scheduler)
+        scheduler.unbind()
+
+    entries: list[tuple[Any, str]] = [
+        (lambda optimizer: LinearWD(optimizer, **decay, clock=Clock("20ba")), "LinearWD"),
+        (partial(LinearWD, **decay, clock=Clock("20ba")), "LinearWD"),
+        (lambda optimizer, clock: bind(linear, optimizer, Clock("20ba")), "BoundLR"),
+        (lambda optimizer: sequence(optimizer, Clock("20ba")), "SequentialLR"),
+    ]
+    for entry, name in entries:
+        with pytest.raises(ValueError, match=STANDING.format(name)):
+            make_trainer([Schedules(entry)], model=model, optimizers=optimizer)
+
+    # What was refused is gone from the groups. And as the error says it works.
+    def made(optimizer: Any, clock: Any) -> Any:
+        return build(model, {"optimizer": optimizer, **config}, clock).schedulers
+
+    trainer, record = make_trainer([Schedules(made)], model=model, optimizers=optimizer)
+    finish(trainer, record)
+    assert record.of(DECAY, MATRIX) == pytest.approx([0.2 * (1 - k / 20) for k in range(BATCHES)], rel=0, abs=1e-16)
+    assert record.of(BETA_1, MATRIX) == [BETA * (1 - k / 20) for k in range(BATCHES)]
 
 
 def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None:
@@ -173,3 +211,35 @@ def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None
         trainer, record = make_trainer([anew], **options)
     finish(trainer, record)
     assert record.of(BETA_1, MATRIX) == [BETA * (0.25 + 0.75 * (k / 20)) for k in range(8, BATCHES)]
+
+
+def test_no_schedules_where_the_checkpoint_has_some_and_the_reverse(tmp_path: Path) -> None:
+    for name, entries in (("some", [Binding(linear, "weight_decay")]), ("none", [])):
+        trainer, record = make_trainer([Schedules(*entries)], max_duration="2ba", save_folder=str(tmp_path / name))
+        finish(trainer, record)
+    some, none = (str(tmp_path / name / "latest-rank0.pt") for name in ("some", "none"))
+    for length in ("4ba", None):  # it is compared when the length of the run is known
+        with pytest.raises(ValueError, match="has 1 schedules, and here are 0.*load_ignore_keys"):
+            make_trainer([Schedules()], load_path=some, max_duration=length)[0].fit(duration="2ba")
+    with pytest.raises(ValueError, match="has 0 schedules, and here are 1"):
+        make_trainer([Schedules(Binding(linear, "lr"))], load_path=none, max_duration="4ba")
+    trainer, record = make_trainer([Schedules()], load_path=none, max_duration="4ba")
+    finish(trainer, record)
+    assert len(record.rows) == 2
+
+
+def test_what_a_function_binds_is_compared(tmp_path: Path) -> None:
+    def bound(alpha: float, key: str = "betas[0]") -> Schedules:
+        return Schedules(lambda optimizer, clock: bind([LinearScheduler(alpha), linear], optimizer, clock, key, "head"))
+
+    finish(*make_trainer([bound(0.5)], **saving(tmp_path)))
+    path = str(tmp_path / "8.pt")
+    model, optimizer = make_optimizer()
+    with pytest.raises(ValueError, match=r"Schedule 0 .*alpha_i=0\.5.* there, .*alpha_i=0\.25.* here") as caught:
+        make_trainer([bound(0.25)], load_path=path, model=model, optimizers=optimizer)
+    with pytest.raises(ValueError, match=r"key 'betas\[0\]' there, 'betas\[1\]' here"):
+        make_trainer([bound(0.5, "betas[1]")], load_path=path)
+    # What was refused has let go of the groups. A Binding of the same is the same.
+    assert caught.tb is not None
+    same = Schedules(Binding([LinearScheduler(0.5), linear], "betas[0]", "head"))
+    make_trainer([same], load_path=path, model=model, optimizers=optimizer)[0].close()

@@ -1,4 +1,4 @@
-"""Arguments of each closed-form learning-rate scheduler, for what is tested in a graph: 25 steps show all its phases."""
+"""Arguments of each closed-form learning-rate scheduler, for tests in a graph: 25 steps show all of its phases."""
 
 SCHEDULES = {
     "ConstantLR": (0.1,),

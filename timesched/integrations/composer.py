@@ -6,8 +6,7 @@ weight decay, betas, single tags. It is saved in the Trainer's checkpoints, and 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +15,20 @@ from composer import Callback
 from timesched.binding import bind
 from timesched.horizon import positive
 from timesched.schedule import Schedule
-from timesched.slots import Slot, known_tags, select
-from timesched.timevalue import Time
-from timesched.units import number_text
+from timesched.slots import Slot
 
-_SCHEDULER = ("step", "state_dict", "load_state_dict")  # what makes an object one
+from ._entries import (
+    RunClock,
+    about,
+    called,
+    driven,
+    each_of,
+    is_scheduler,
+    refuse_clock,
+    refuse_misfit,
+    refuse_other,
+    refuse_shared,
+)
 
 
 @dataclass(frozen=True)
@@ -42,15 +50,9 @@ class Binding:
 
     def __post_init__(self) -> None:
         Slot(self.key)
-        for one in _each(self.schedule):
+        for one in each_of(self.schedule):
             if not callable(one):
                 raise TypeError(f"{one!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
-
-    def about(self, ssr: float = 1.0) -> dict[str, Any]:
-        """All of it, and the ratio, in plain values."""
-        text = " * ".join(map(_text, _each(self.schedule)))
-        tags = [self.tags] if isinstance(self.tags, str) else self.tags
-        return {"schedule": text, "key": Slot(self.key).name, "tags": tags and sorted(tags, key=str), "ssr": ssr}
 
 
 class Schedules(Callback):
@@ -75,10 +77,14 @@ class Schedules(Callback):
     schedulers of torch do in a Trainer.
 
     A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules is refused with the
-    difference; of functions and of Composer's own schedules the name alone is compared. To start anew from such a
-    checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of this
-    callback, Composer warns: what follows the clock then has the value of the loaded time, from the initial values
-    of the new optimizer, and what counts its own steps begins at the first.
+    difference; of functions of the state, which Composer's own schedules are, and of the schedulers of torch, the name
+    alone is compared. To start anew from such a checkpoint, load it with
+    `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of this callback, Composer warns:
+    what follows the clock then has the value of the loaded time, from the initial values of the new optimizer, and
+    what counts its own steps begins at the first.
+
+    A scheduler that follows a `timesched.Clock` is refused, since nobody ticks that in a Trainer; one in
+    `Trainer(schedulers=...)` cannot be, and keeps its first value for the whole run.
 
     Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
     callbacks (a checkpoint has room for one), when two schedules drive one number, also one of `schedulers=`, and
@@ -97,12 +103,14 @@ class Schedules(Callback):
         for entry in entries:
             if isinstance(entry, Schedule):
                 raise TypeError(f"{entry!r} does not say what it drives: pass Binding({entry!r}, 'weight_decay').")
-            if not (isinstance(entry, Binding) or _is_scheduler(entry) or callable(entry)):
+            if not (isinstance(entry, Binding) or is_scheduler(entry) or callable(entry)):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
+            refuse_clock(entry)
         self.entries = entries
         self.ssr = float(positive(ssr, "the scale-schedule ratio (ssr)"))
         self.log = log
-        self._made: list[tuple[Any, Any]] = []  # a scheduler and the entry that it is of
+        self._made: list[tuple[Any, Any]] = []  # an entry and a scheduler of it
+        self._ready = False  # they are made; there may be none
         self._loaded: Mapping[str, Any] | None = None
 
     @property
@@ -117,7 +125,7 @@ class Schedules(Callback):
                 f"There are two {type(self).__qualname__} callbacks, and a checkpoint has room for the state of one: "
                 f"pass the entries of both to one."
             )
-        self._made, self._loaded = [], None
+        self._made, self._ready, self._loaded = [], False, None
 
     def before_load(self, state: Any, logger: Any) -> None:
         """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
@@ -130,9 +138,9 @@ class Schedules(Callback):
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
-        if not self._made:
+        if not self._ready:
             self._make(state)
-        self._refuse_shared(self.schedulers, state)  # fit() takes schedulers= too
+        refuse_shared(self.schedulers, state.schedulers, state.optimizers[0].param_groups)  # fit() takes some too
         self._write()
 
     def batch_end(self, state: Any, logger: Any) -> None:
@@ -141,7 +149,7 @@ class Schedules(Callback):
             scheduler.step()
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            for slot, indices in (_driven(scheduler, optimizer.param_groups) for scheduler in self.schedulers):
+            for slot, indices in (driven(scheduler, optimizer.param_groups) for scheduler in self.schedulers):
                 name = f"{slot.name}-{type(optimizer).__name__}/group"
                 values = {f"{name}{i}": slot.read(optimizer.param_groups[i], name) for i in sorted(indices)}
                 logger.log_metrics({key: float(value) for key, value in values.items()})
@@ -154,11 +162,11 @@ class Schedules(Callback):
 
     def close(self, state: Any, logger: Any) -> None:
         """Let others have the groups."""
-        self._release(self._made)
+        _release(self._made)
 
     def state_dict(self) -> dict[str, Any]:
         """What each scheduler is and its own state, all plain."""
-        if not self._made:  # saved before it fits
+        if not self._ready:  # saved before it fits
             return dict(self._loaded or {})
         return {"about": self._about(), "states": [scheduler.state_dict() for scheduler in self.schedulers]}
 
@@ -167,134 +175,53 @@ class Schedules(Callback):
         self._loaded = state
 
     def _make(self, state: Any) -> None:
-        (optimizer,), clock = state.optimizers, _Clock(state, self.ssr)  # a Trainer takes no second one
+        (optimizer,), clock = state.optimizers, RunClock(state, self.ssr)  # a Trainer takes no second one
         made: list[tuple[Any, Any]] = []
         try:
             for entry in self.entries:
                 made += [(entry, scheduler) for scheduler in _resolved(entry, optimizer, clock)]
-            self._refuse_shared([scheduler for _, scheduler in made], state)
+            for entry, scheduler in made:
+                refuse_misfit(scheduler, entry, optimizer)
+            refuse_shared([scheduler for _, scheduler in made], state.schedulers, optimizer.param_groups)
             for _, scheduler in made:
                 if hasattr(scheduler, "settle"):  # refuses what else its first step would
                     scheduler.settle()
-            self._made = made
         except BaseException:
-            self._release(made)
+            _release(made)
             raise
-
-    def _release(self, made: list[tuple[Any, Any]]) -> None:
-        for entry, scheduler in made:
-            if entry is not scheduler and hasattr(scheduler, "unbind"):  # not what the user made
-                scheduler.unbind()
-
-    def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
-        groups = state.optimizers[0].param_groups
-        for i, one in enumerate(schedulers):
-            for other in (*schedulers[i + 1 :], *state.schedulers):
-                (slot, mine), (second, its) = _driven(one, groups), _driven(other, groups)
-                if slot.name == second.name and mine & its:
-                    raise ValueError(
-                        f"{slot.name!r} of parameter group {min(mine & its)} is driven by two schedules, {_name(one)} "
-                        f"and {_name(other)}{' of schedulers=' if other in state.schedulers else ''}: give each a tag "
-                        f"of its own (there are: {known_tags(groups)}), and no schedulers= where Schedules drives 'lr'."
-                    )
+        self._made, self._ready = made, True
 
     def _write(self) -> None:
         """Take up what was loaded, and have the groups hold the values of this moment."""
-        if self._loaded and self._made:
-            fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
-            _refuse_other(self._loaded["about"], self._about(), f"Give the schedules that were saved, {fix}.")
-            for scheduler, state in zip(self.schedulers, self._loaded["states"]):
-                scheduler.load_state_dict(state)
+        if self._loaded and self._ready:
+            try:
+                self._take_up(self._loaded)
+            except BaseException:  # there will be no Trainer to close
+                _release(self._made)
+                self._made, self._ready = [], False
+                raise
             self._loaded = None
         for scheduler in self.schedulers:
             if hasattr(scheduler, "refresh"):
                 scheduler.refresh()
 
+    def _take_up(self, loaded: Mapping[str, Any]) -> None:
+        fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
+        refuse_other(loaded["about"], self._about(), f"Give the schedules that were saved, {fix}.")
+        for scheduler, state in zip(self.schedulers, loaded["states"]):
+            scheduler.load_state_dict(state)
+
     def _about(self) -> list[dict[str, Any]]:
-        return [e.about(self.ssr) if isinstance(e, Binding) else {"schedule": _name(s)} for e, s in self._made]
+        return [about(scheduler, self.ssr) for scheduler in self.schedulers]
 
 
-class _Clock:
-    """The Trainer's State with a ratio, and without the end that `stop_training()` makes of the present moment.
-
-    A run that is stopped has the values of the whole run, also in its last checkpoint.
-    """
-
-    def __init__(self, state: Any, ssr: float) -> None:
-        self._state = state
-        self._length = state.max_duration
-        self.ssr = None if ssr == 1 else ssr  # as the State itself, which schedules read more quickly
-
-    @property
-    def max_duration(self) -> Any:
-        now = self._state.max_duration
-        if now is not self._length and now is not None and self._state.timestamp < now:
-            self._length = now
-        return self._length
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
-
-
-def _each(schedule: Any) -> list[Any]:
-    return list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
-
-
-def _is_scheduler(thing: Any) -> bool:
-    return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER)
-
-
-def _resolved(entry: Any, optimizer: Any, clock: _Clock) -> list[Any]:
+def _resolved(entry: Any, optimizer: Any, clock: RunClock) -> list[Any]:
     if isinstance(entry, Binding):
         return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
-    found = entry if _is_scheduler(entry) else _called(entry, optimizer, clock)
-    schedulers = list(found) if isinstance(found, (list, tuple)) else [found]
-    for each in schedulers:
-        if not _is_scheduler(each):
-            raise TypeError(f"{_name(entry)} returned {each!r}: a scheduler has {', '.join(_SCHEDULER)}.")
-        if getattr(each, "optimizer", optimizer) is not optimizer:
-            raise ValueError(f"{_name(each)} drives another optimizer than the Trainer's: make it on that one.")
-    return schedulers
+    return [entry] if is_scheduler(entry) else called(entry, optimizer, clock)
 
 
-def _called(function: Any, optimizer: Any, clock: _Clock) -> Any:
-    signature = inspect.signature(function)
-    wanted = signature.parameters.get("clock")
-    if wanted is not None and (wanted.default is None or wanted.default is wanted.empty):
-        return function(optimizer, clock=clock)
-    try:
-        signature.bind(optimizer)
-    except TypeError:
-        return function(optimizer, clock)
-    return function(optimizer)
-
-
-def _driven(scheduler: Any, groups: Any) -> tuple[Slot, set[int]]:
-    """What a scheduler writes to; torch's own drive the learning rate of all groups."""
-    key = getattr(scheduler, "key", None) or getattr(scheduler, "param_group_key", None) or "lr"
-    tags = getattr(scheduler, "tags", None)
-    return Slot(key), set(select(groups, getattr(scheduler, "param_group_tags", tags)))
-
-
-def _name(thing: Any) -> str:
-    return getattr(thing, "__qualname__", type(thing).__qualname__)
-
-
-def _text(value: Any) -> str:
-    """A schedule as a text: the same one for two that are equal, however their times were written."""
-    if isinstance(value, Schedule):
-        return f"{_name(value)}({', '.join(f'{key}={_text(each)}' for key, each in value.__getstate__().items())})"
-    if isinstance(value, Time):
-        return f"{number_text(value.exact)}{value.unit.value}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    return _name(value) if callable(value) else repr(value)
-
-
-def _refuse_other(saved: list[dict[str, Any]], here: list[dict[str, Any]], fix: str) -> None:
-    if len(saved) != len(here):
-        raise ValueError(f"The checkpoint has {len(saved)} schedules, and here are {len(here)}. {fix}")
-    for i, (old, new) in enumerate(zip(saved, here)):
-        said = [f"{key} {old[key]!r} there, {new[key]!r} here" for key in old if key in new and old[key] != new[key]]
-        if said:
-            raise ValueError(f"Schedule {i} of the checkpoint is another one: {'; '.join(said)}. {fix}")
+def _release(made: list[tuple[Any, Any]]) -> None:
+    for entry, scheduler in made:
+        if entry is not scheduler and hasattr(scheduler, "unbind"):  # not what the user made
+            scheduler.unbind()

@@ -7,11 +7,12 @@ import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.configure import build
 from tests.optim.configure.objects import description, network, outline, train, values
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
 
 DOCUMENTED = """
 trainer:
   init:
+    backend: {backend_type: CSX}
+    seed: 1
     optimizer:
       SGD:                       # comments are left alone
         lr: 0.01
@@ -27,6 +28,8 @@ trainer:
             initial_learning_rate: 0.001
             end_learning_rate: 0.0
             total_iters: 500
+  fit:
+    ckpt_path: null
 """
 TAGGED = """
 optimizer:
@@ -190,6 +193,9 @@ schedulers:
     assert values(optimizer) == [0.2, 0.4, 0.1]
 
 
+BY_HALF = {"LinearScheduler": {"alpha_i": 0.5, "key": "weight_decay"}}
+
+
 def test_weight_decay_is_split_only_where_the_config_says_so():
     whole, _ = build(network(), {"optimizer": {"AdamW": {"weight_decay": 0.1}}})
     assert values(whole, "weight_decay") == [0.1]
@@ -197,8 +203,17 @@ def test_weight_decay_is_split_only_where_the_config_says_so():
         "optimizer": {"AdamW": {"weight_decay": 0.1, "no_decay": True, "decay_tag": "decays"}},
         "schedulers": [{"LinearWD": {"initial_val": 0.1, "end_val": 0.0, "total_iters": 2}}],
     }
-    with pytest.raises(ValueError, match=r"schedulers\[0\]\.LinearWD would give weight decay to the parameters"):
-        build(network(), config)
+    for tags in (None, [None]):
+        config["schedulers"][0]["LinearWD"]["param_group_tags"] = tags
+        with pytest.raises(
+            ValueError, match=r"schedulers\[0\]: it would give weight decay .* group 1 \(0\.bias.*decay_tag"
+        ):
+            build(network(), config)
+    by_hand = {**config, "schedulers": [lambda made: weight_decay_scheduler.ConstantWD(made, 0.3)]}
+    with pytest.raises(ValueError, match=r"schedulers\[0\]: it would give weight decay to parameter group 1"):
+        build(network(), by_hand)
+    multiplied = build(network(), {**config, "schedulers": [BY_HALF], "max_duration": "8ba"})  # 0 stays 0
+    assert values(multiplied.optimizer, "weight_decay") == [0.05, 0.0]
     config["schedulers"][0]["LinearWD"]["param_group_tags"] = "decays"
     optimizer, (scheduler,) = build(network(), config)
     scheduler.step()
@@ -218,88 +233,6 @@ def test_named_parameters_for_a_model():
     config = {"optimizer": {"SGD": {"lr": 0.1, "params": [{"params": "*bias", "tags": "b"}]}}}
     one, other = build(network(), config).optimizer, build(network().named_parameters(), config).optimizer
     assert outline(one) == outline(other)
-
-
-# Schedules over times
-
-
-TIMED = """
-optimizer:
-  SGD: {lr: 0.5, weight_decay: 0.1, momentum: 0.9, params: [{params: "*bias", tags: b}]}
-schedulers:
-- CosineAnnealingWithWarmupScheduler: {t_warmup: 0.25dur, t_max: 1dur, alpha_f: 0.1}
-- LinearScheduler: {alpha_f: 0.5, key: weight_decay, param_group_tags: b}
-- ProductScheduler:
-    schedules: [LinearScheduler, {StepScheduler: {step_size: 2ba, gamma: 0.5}}]
-    key: momentum
-"""
-
-
-def test_schedules_by_name():
-    model, twin = network(), network()
-    clock, second = Clock("8ba"), Clock("8ba")
-    built = build(model, TIMED, clock=clock)
-    assert built.clock is clock
-    other = build(twin, TIMED.partition("schedulers")[0]).optimizer
-    same = [
-        bind(CosineAnnealingWithWarmupScheduler("0.25dur", "1dur", alpha_f=0.1), other, second),
-        bind(LinearScheduler(1.0, 0.5), other, second, key="weight_decay", tags="b"),
-    ]
-    product = bind(
-        [LinearScheduler(), lambda state: 0.5 ** (state.timestamp.batch.value // 2)], other, second, "momentum"
-    )
-    losses = train(model, built.optimizer, built.schedulers, 8, clock)
-    assert losses == train(twin, other, [*same, product], 8, second)
-    assert list(map(description, built.schedulers[:2])) == list(map(description, same))
-    assert values(built.optimizer, "momentum") == [0.0, 0.0] and values(built.optimizer)[0] == 0.05
-
-
-def test_the_run_of_a_config():
-    text = TIMED + "max_duration: 2ep\nbatches_per_epoch: 8\nssr: 0.5\n"
-    built = build(network(), text)
-    assert str(built.clock.max_duration) == "1ep" and built.clock.dataloader_len == 8 and built.clock.ssr == 0.5
-    same = build(network(), TIMED, clock=Clock("8ba"))
-    for one in (built, same):
-        train(network(), one.optimizer, one.schedulers, 3, one.clock)
-    assert values(built.optimizer) == values(same.optimizer)
-
-
-def test_counts_that_are_times():
-    config = {
-        "optimizer": {"SGD": {"lr": 1.0, "momentum": 0.9}},
-        "schedulers": [
-            {
-                "SequentialLR": {
-                    "schedulers": [
-                        {"LinearLR": {**LINEAR, "total_iters": "0.25dur"}},
-                        {"LinearLR": {**LINEAR, "total_iters": "0.5dur"}},
-                        {"ConstantLR": {"learning_rate": 0.7}},
-                    ]
-                }
-            },
-            {"LinearWD": {"initial_val": 0.1, "end_val": 0.0, "total_iters": 4}},
-        ],
-    }
-    clock = Clock("400tok", samples_per_batch=10, tokens_per_sample=1)
-    optimizer, (rate, decay) = build(network(), config, clock)
-    assert list(map(str, rate.milestones)) == ["0.25dur", "0.75dur"] and rate.clock is clock
-    assert all(part.clock is clock for part in rate.schedulers)
-    assert decay.clock is None  # counts its own steps, so that it may step inside a graph
-    for _ in range(20):
-        clock.tick()
-    rate.step(), decay.step()
-    assert values(optimizer) == [0.05] and values(optimizer, "weight_decay") == [pytest.approx(0.075, rel=1e-15)]
-    for _ in range(10):
-        clock.tick()
-    rate.step()
-    assert values(optimizer) == [0.7]
-
-
-def test_a_schedule_as_an_object():
-    clock = Clock("4ba")
-    optimizer, (bound,) = build(network(), {"optimizer": "AdamW", "schedulers": [LinearScheduler()]}, clock)
-    clock.tick(), bound.step()
-    assert values(optimizer) == [0.00075]
 
 
 def test_one_graph_for_what_a_config_builds():

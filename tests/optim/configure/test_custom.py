@@ -79,6 +79,17 @@ class FirstLR(lr_scheduler.LRScheduler):
         return self.times * torch.tensor(0.25, dtype=torch.float64)
 
 
+class Texts(lr_scheduler.LRScheduler):
+    """Arguments that are texts, and one that another class of this package has for its own use."""
+
+    def __init__(self, optimizer, version: str, name=None, schedule="cosine", peak: "float | None" = None, low=0.1):
+        self.given = (version, name, schedule)
+        super().__init__(optimizer)
+
+    def _get_closed_form_lr(self):
+        return torch.tensor(0.25, dtype=torch.float64)
+
+
 class Squared(LinearScheduler):
     """A schedule over times."""
 
@@ -159,6 +170,30 @@ def test_a_part_in_a_scheduler_of_ones_own():
         {"optimizer": "AdamW", "schedulers": [{"FirstLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}}}]}
     )
     assert values(built.optimizer) == [0.5] and type(built.schedulers[0].inner) is lr_scheduler.ConstantLR
+
+
+@pytest.mark.parametrize("schedule", ["linear", "3", {"kind": "x"}])
+def test_texts_that_look_like_numbers(schedule):
+    entry = {"Texts": {"version": "2", "name": "1e3", "schedule": schedule}}
+    built = build(network(), {"optimizer": "AdamW", "schedulers": [entry]})
+    assert built.schedulers[0].given == ("2", "1e3", schedule)
+    assert to_config(built)["schedulers"] == [entry]
+    for name in ("peak", "low"):
+        with pytest.raises(ValueError, match=rf"{name}='1e-3' is a text, and a number is meant"):
+            build(network(), {"optimizer": "AdamW", "schedulers": [{"Texts": {"version": "2", name: "1e-3"}}]})
+
+
+def test_a_clock_of_ones_own():
+    class Watched(lr_scheduler.LRScheduler):
+        def __init__(self, optimizer, clock="fast"):
+            self.watch = clock
+            super().__init__(optimizer)
+
+        def _get_closed_form_lr(self):
+            return torch.tensor(0.25, dtype=torch.float64)
+
+    config = {"optimizer": "AdamW", "schedulers": [{"Watched": {"clock": "slow"}}]}
+    assert build(network(), config).schedulers[0].watch == "slow"
 
 
 def test_a_schedule_by_its_name():

@@ -1,5 +1,6 @@
 """Functions and objects in place of entries: what is called with what, in which order, and what may come back."""
 
+import sys
 from functools import partial
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 
 import optim
 from optim import lr_scheduler
-from optim.configure import build
+from optim.configure import build, configure_lr_scheduler
 from tests.optim.configure.objects import network, train, values
 from timesched import Clock, LinearScheduler, bind
+from timesched.targets import targets_of
 
 
 def test_the_order_of_calls():
@@ -95,6 +97,10 @@ def sgd(model):
         ({"optimizer": optim.SGD}, "optimizer: SGD is a class: write its name, or pass a function of the model"),
         ({"optimizer": sgd, "schedulers": [lambda made: made]}, "schedulers[0]: <lambda>(optimizer) returned a SGD"),
         ({"optimizer": sgd, "schedulers": [lambda made: [1]]}, "schedulers[0]: <lambda>(optimizer) returned a list"),
+        (
+            {"optimizer": sgd, "schedulers": [lambda made: LinearScheduler()]},
+            "write the schedule itself, or return bind",
+        ),
         ({"optimizer": sgd, "schedulers": [lr_scheduler.ConstantLR]}, "schedulers[0]: ConstantLR is a class"),
         ({"optimizer": sgd, "schedulers": [0.1]}, "schedulers[0]=0.1: write the name of a class"),
         ({"optimizer": 0.1}, "optimizer=0.1: write the name of a class"),
@@ -110,8 +116,62 @@ def test_errors_inside_functions_are_their_own():
     def fails(model):
         raise KeyError("mine")
 
-    with pytest.raises(KeyError, match="mine"):
+    with pytest.raises(KeyError, match="mine") as raised:
         build(network(), {"optimizer": fails})
+    if sys.version_info >= (3, 11):
+        assert raised.value.__notes__ == ["in the call fails(model) for optimizer"]
+
+
+def test_errors_inside_functions_have_their_place():
+    with pytest.raises(TypeError, match=r"^optimizer: <lambda>\(model\): .*takes 0 positional arguments"):
+        build(network(), {"optimizer": lambda: None})
+    with pytest.raises(ValueError, match=r"^schedulers\[1\]: <lambda>\(optimizer\): No parameter group carries"):
+        tagged = partial(lr_scheduler.ConstantLR, learning_rate=0.1, param_group_tags="a")
+        build(network(), {"optimizer": sgd, "schedulers": [Meter(), lambda made: tagged(made)]})
+    with pytest.raises(AttributeError):
+        build(network(), {"optimizer": sgd, "schedulers": [lambda state: state.timestamp.batch]})
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_scheduler_of_torch_beside_one_of_ours(turned):
+    both = [partial(torch.optim.lr_scheduler.StepLR, step_size=1), {"ConstantLR": {"learning_rate": 0.3}}]
+    optimizer = sgd(network())
+    before = dict(optimizer.param_groups[0])
+    with pytest.raises(ValueError, match=rf"schedulers\[{int(turned)}\]: StepLR of torch sets the lr of all"):
+        build(None, {"optimizer": optimizer, "schedulers": both[::-1] if turned else both})
+    assert optimizer.param_groups[0] == before
+    both[1] = {"ConstantWD": {"val": 0.3}}
+    assert len(build(None, {"optimizer": optimizer, "schedulers": both}).schedulers) == 2
+
+
+class Broken(lr_scheduler.LRScheduler):
+    """Fails when it drives the optimizer already."""
+
+    def __init__(self, optimizer, x=1):
+        super().__init__(optimizer)
+        if x < 2:
+            raise ValueError("x has to be 2 or more")
+
+    def _get_closed_form_lr(self):
+        return torch.tensor(0.3)
+
+
+def test_nothing_is_left_of_a_build_that_failed_while_its_error_is_handled():
+    optimizer, clock = sgd(network()), Clock("4ba")
+    entries = [lambda made: bind(LinearScheduler(), made, clock, key="momentum"), {"Broken": {}}]
+    for attempt in (
+        lambda: build(None, {"optimizer": optimizer, "schedulers": entries}),
+        lambda: configure_lr_scheduler(optimizer, [{"scheduler": "Broken", "x": 2}, {"scheduler": "Broken"}]),
+        lambda: configure_lr_scheduler(optimizer, {"scheduler": "Broken"}),
+    ):
+        with pytest.raises(ValueError) as raised:
+            attempt()
+        assert raised.value.__traceback__ is not None and targets_of(optimizer) == []
+        clock.load_state_dict(clock.state_dict())  # tells those that follow it
+        assert values(optimizer) == [0.1] and values(optimizer, "momentum") == [0.0]
+        again = lr_scheduler.ConstantLR(optimizer, 0.2)
+        again.step(), again.unbind()
+        optimizer.param_groups[0]["lr"] = 0.1
 
 
 def test_a_scheduler_of_another_optimizer():

@@ -1,5 +1,6 @@
 """configure_lr_scheduler: a number, a dict, a list of dicts, chained or one after the other, scaled per group."""
 
+import numpy
 import pytest
 import torch
 
@@ -23,7 +24,7 @@ def by_hand(entry, optimizer):
     return getattr(lr_scheduler, entry["scheduler"])(optimizer, **given)
 
 
-@pytest.mark.parametrize("rate", [0.01, 1, 0, 0.0])
+@pytest.mark.parametrize("rate", [0.01, 1, 0, 0.0, numpy.float32(0.25), numpy.float64(0.1)])
 def test_a_number_is_constant(rate):
     optimizer = sgd()
     scheduler = configure_lr_scheduler(optimizer, rate)
@@ -56,7 +57,7 @@ def test_a_list_is_a_sequence(last):
     assert description(scheduler) == description(lr_scheduler.SequentialLR(other, parts, [4, 10]))
 
 
-@pytest.mark.parametrize("main", ["ChainedLR", "ChainedScheduler", "chainedlr"])
+@pytest.mark.parametrize("main", ["ChainedLR", "ChainedScheduler", "chainedlr", "Chained"])
 @pytest.mark.parametrize("where", [0, 1])
 def test_a_list_is_chained_if_one_says_so(main, where):
     other = sgd()
@@ -86,6 +87,47 @@ def test_factors_of_groups():
     scheduler.step()
     assert values(optimizer) == [0.0125, 0.025]
     assert type(configure_lr_scheduler(sgd(), 0.1, adjust_learning_rate={})) is lr_scheduler.ConstantLR
+
+
+def test_factors_by_names():
+    """Globs by the names that the optimizer has, layer types by the model; nothing is passed over."""
+    model = network()
+    for kind in (optim.AdamW, torch.optim.AdamW):
+        optimizer = kind(model.named_parameters(), lr=1.0)
+        scheduler = configure_lr_scheduler(optimizer, 0.1, {"0.*": 0.5})
+        assert type(scheduler) is lr_scheduler.ScalePerParamLR and values(optimizer) == [0.05, 0.1]
+        for given, message in (
+            ({"Linear": 0.5}, "layer types are known only where"),
+            ({"0.*": 0.25}, "0.5 from param"),
+        ):
+            before = [dict(group) for group in optimizer.param_groups]
+            with pytest.raises(ValueError, match=message):
+                configure_lr_scheduler(optimizer, 0.1, given)
+            assert optimizer.param_groups == before
+        optimizer = kind(model.parameters(), lr=1.0)
+        scheduler = configure_lr_scheduler(optimizer, 0.1, {"Linear": 0.5, torch.nn.LayerNorm: 2}, model)
+        assert values(optimizer) == [0.05, 0.2]
+
+
+@pytest.mark.parametrize("given", [{"decoder": 0.25}, {"decoder": 0.5, "encoder": 2.0}])
+def test_factors_that_the_groups_do_not_have(given):
+    for groups, there in (([{"adjust_learning_rate": 0.5}, {}], "0.5"), ([{}], "no factors")):
+        optimizer = sgd(*groups)
+        with pytest.raises(ValueError, match=f"the parameter groups have {there}, and no param_names"):
+            configure_lr_scheduler(optimizer, 0.1, given)
+        assert values(optimizer) == [0.5] * len(groups)
+
+
+def test_a_split_is_undone_with_the_rest():
+    optimizer = optim.SGD(network().named_parameters(), lr=0.5)
+    rate = lr_scheduler.ConstantLR(optimizer, 0.25)
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match="Schedulers drive this optimizer"):
+        configure_lr_scheduler(optimizer, 0.1, {"0.*": 0.5})
+    rate.unbind()
+    with pytest.raises(ValueError, match="No parameter group carries the tag"):
+        configure_lr_scheduler(optimizer, {**WARMUP, "param_group_tags": "a"}, {"0.*": 0.5})
+    assert optimizer.param_groups == before
 
 
 def test_training_as_with_the_classes():
@@ -120,7 +162,9 @@ def missing(entry, name):
         ([WARMUP, {**COSINE, "scheduler": "CosinDecayLR"}], ValueError, "learning_rate[1]: there is no lr scheduler"),
         ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], ValueError, "learning_rate[0].main_scheduler"),
         ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], ValueError, "learning_rate[1]"),
-        ([WARMUP, missing(COSINE, "scheduler")], ValueError, "learning_rate[1] has the keys"),
+        ([WARMUP, missing(COSINE, "scheduler")], ValueError, "learning_rate[1] has no 'scheduler' among its keys"),
+        ({"learning_rate": 0.1}, ValueError, "learning_rate has no 'scheduler' among its keys 'learning_rate'"),
+        ([{**WARMUP, "total_iters": "2ba"}, {**WARMUP, "total_iters": "1ep"}, COSINE], ValueError, "on a clock alone"),
     ],
 )
 def test_errors_leave_the_optimizer_as_it_was(given, error, message):
@@ -144,7 +188,7 @@ def test_a_late_error_undoes_what_was_written():
     ]
     assert optimizer.param_groups[1]["lr"] is tensor and tensor.item() == 0.5
     optimizer.param_groups[0]["adjust_learning_rate"] = 2.0
-    configure_lr_scheduler(optimizer, 0.25, adjust_learning_rate={"decoder": 0.5}).step()
+    configure_lr_scheduler(optimizer, 0.25, adjust_learning_rate={"decoder": 2}).step()
     assert values(optimizer) == [0.5, 0.25]
 
 

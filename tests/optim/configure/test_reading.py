@@ -75,6 +75,7 @@ def test_another_version_of_yaml(version):
         ("a:\n\tb: 1\n", "cannot start any token"),
         ("a: 1\n---\nb: 2\n", "expected a single document"),
         ("a: *b\n", "found undefined alias"),
+        ("params: *bias\n", "A text that begins with * is to be in quotes, as in '*bias'."),
         ("a: &b [*b]\n", "a[0] contains itself"),
         ("a: &b {c: *b}\n", "a.c contains itself"),
         ("a: 2001-02-03\n", "is of type date: write a text in quotes"),
@@ -92,6 +93,13 @@ def test_what_is_no_config(text, message):
     with pytest.raises(ValueError) as raised:
         read(text)
     assert message in str(raised.value)
+
+
+def test_aliases_of_aliases():
+    lines = ["a0: &a0 [1]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 8)]
+    with pytest.raises(ValueError, match=r"config has more than 1000000 entries: aliases \(\*\) of aliases"):
+        read("\n".join(lines))
+    assert len(read("\n".join(lines[:4]))["a3"]) == 10
 
 
 PIECES = st.sampled_from(

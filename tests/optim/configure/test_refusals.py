@@ -8,11 +8,14 @@ import torch
 import optim
 from optim.configure import build
 from tests.optim.configure.objects import network
-from timesched import Clock
+from timesched import Clock, LinearScheduler
 
 SGD = {"SGD": {"lr": 0.1}}
 LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 10}
 DECAY = {"initial_val": 0.1, "end_val": 0.0, "total_iters": 10}
+
+
+RUN = {"max_duration": "20ba"}
 
 
 def optimizer(**entry):
@@ -36,7 +39,9 @@ REFUSED = [
         {"optimizer": SGD, "model": 1},
         "config has the key 'model': there are batches_per_epoch, max_duration, optimizer",
     ),
-    ({"trainer": {"init": {"optimizer": SGD, "backend": "x"}}}, "config has the key 'backend'"),
+    ({"trainer": {"init": {"optimizer": SGD, "scheduler": []}}}, "config has the key 'scheduler': did you mean"),
+    ({"trainer": {"init": {"backend": "x"}}}, "config has no 'optimizer'"),
+    ({"trainer": {"init": {"optimizer": SGD}}, "schedulers": []}, "config has the key 'trainer'"),
     ({"optimizer": {}}, "optimizer has no key: write one name"),
     ({"optimizer": {"SGD": {}, "Adam": {}}}, "optimizer has the keys 'SGD', 'Adam'"),
     ({"optimizer": {"SDG": {"lr": 0.1}}}, "optimizer: there is no optimizer 'SDG': did you mean 'SGD'"),
@@ -46,12 +51,15 @@ REFUSED = [
     (optimizer(parms=[]), "did you mean 'params'?"),
     (optimizer(nodecay=True), "did you mean 'no_decay'"),
     (optimizer(momentum=-1), "optimizer.SGD: SGD: momentum=-1"),
-    (optimizer(params=[{"params": "*bais"}]), "optimizer.SGD: rules[0] ('*bais'): '*bais' matches no parameter's name"),
+    (
+        optimizer(params=[{"params": "*bais"}]),
+        "optimizer.SGD: params[0] ('*bais'): '*bais' matches no parameter's name",
+    ),
     (
         optimizer(params=[{"params": "*", "momentun": 0}]),
         "optimizer.SGD.params[0]: SGD has no 'momentun': did you mean",
     ),
-    (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD: rules[0]: lr=-1.0"),
+    (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD: params[0]: lr=-1.0"),
     (
         optimizer(no_decay="norms"),
         "optimizer.SGD: no_decay ('norms'): 'norms' matches no parameter's name and no layer type",
@@ -122,6 +130,16 @@ REFUSED = [
     (
         schedulers(sequence({"LinearLR": LINEAR}, {"LinearLR": LINEAR}, milestones=[1, 2])),
         "2 schedulers need 1 milestones",
+    ),
+    (
+        schedulers(sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, *[{"LinearLR": LINEAR}] * 2), **RUN),
+        "schedulers[1].LinearLR: total_iters=10: 1ep cannot be converted to ba: batches_per_epoch",
+    ),
+    (schedulers(sequence()), "schedulers[0].SequentialLR.schedulers is an empty list: write at least one lr scheduler"),
+    (optimizer(adjust_learning_rate={"Linear": 0.5}), "wrap the LR scheduler in a ScalePerParamLR"),
+    (
+        {**optimizer(adjust_learning_rate={"Linear": 0.5}), "schedulers": [{"LinearLR": LINEAR}]},
+        "optimizer: 'adjust_learning_rate' does nothing by itself",
     ),
     (schedulers(sequence({"LinearLR": LINEAR}, total_iters=5)), "has no argument 'total_iters'"),
     (
@@ -199,12 +217,17 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
     "config, message",
     [
         ({"optimizer": 3}, "optimizer=3: write"),
+        ({"trainer": {"init": [1]}}, "config=[1]: write a mapping with 'optimizer'"),
         ({"optimizer": {"SGD": 0.1}}, "optimizer.SGD=0.1: write the arguments under the name, as in 'lr: 0.1'"),
         ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]"),
         ({"optimizer": ["SGD"]}, "optimizer=['SGD']: write"),
         (optimizer(lr="fast"), "optimizer.SGD: SGD: lr='fast' is of type str"),
-        (optimizer(params="*bias"), "optimizer.SGD: rules='*bias'"),
-        (optimizer(params=["*bias"]), "optimizer.SGD: rules[0]='*bias'"),
+        (optimizer(params="*bias"), "optimizer.SGD: params='*bias'"),
+        (optimizer(params=["*bias"]), "optimizer.SGD: params[0]='*bias'"),
+        (optimizer(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
+        (optimizer(frozen=0), "optimizer.SGD: frozen=0"),
+        (optimizer(no_decay="no"), "optimizer.SGD: no_decay='no' is a text: write true or false"),
+        ({"optimizer": LinearScheduler()}, "is a schedule: put it into the list 'schedulers'"),
         (optimizer(adjust_learning_rate=0.5), "optimizer.SGD: adjust_learning_rate=0.5"),
         (schedulers(3), "schedulers[0]=3: write the name of a class, with its arguments under it"),
         (schedulers({"SequentialLR": {"schedulers": {"LinearLR": LINEAR}}}), "SequentialLR.schedulers={'LinearLR'"),

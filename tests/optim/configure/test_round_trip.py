@@ -27,14 +27,6 @@ from timesched import (
 )
 
 
-def named(model, groups):
-    """The parameters dealt out in turn, as the rows of the table are meant."""
-    dealt = [{"params": [], **group} for group in groups]
-    for i, pair in enumerate(model.named_parameters()):
-        dealt[i % len(dealt)]["params"].append(pair)
-    return dealt
-
-
 def weights():
     torch.manual_seed(0)
     return torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
@@ -48,11 +40,14 @@ def same(one, other):
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.id)
 def test_optimizers(row):
     model, twin = weights(), weights()
-    groups = [{**group, "tags": f"group{i}"} for i, group in enumerate(row.groups)] if len(row.groups) > 1 else [{}]
-    optimizer = getattr(optim, row.name)(named(model, groups), **row.kwargs)
-    config = to_config(optimizer)
-    again, none = build(twin, dumped(config))
-    assert none == [] and outline(again) == outline(optimizer) and to_config(again) == config
+    several = [{**group, "params": f"{i}.*"} for i, group in enumerate(row.groups)] if len(row.groups) > 1 else []
+    built = build(model, {"optimizer": {row.name: {**row.kwargs, **({"params": several} if several else {})}}})
+    optimizer, config = built.optimizer, to_config(built)
+    again, none = both = build(twin, dumped(config))
+    assert none == [] and outline(again) == outline(optimizer) and to_config(both) == config
+    if not several:
+        made = getattr(optim, row.name)(weights().named_parameters(), **row.kwargs)
+        assert outline(build(weights(), dumped(to_config(made))).optimizer) == outline(made)
     tensors = any(isinstance(value, torch.Tensor) for value in torch.utils._pytree.tree_leaves(row.kwargs))
     one, other = (step(m, o) for m, o in ((model, optimizer), (twin, again)))
     # A tensor is written as its number, which other kernels of torch work with: single precision then.
@@ -82,14 +77,15 @@ def test_what_is_left_out_and_what_is_kept():
 @pytest.mark.parametrize("family", ["lr", "wd"])
 @pytest.mark.parametrize("row, arguments", [case for case in CASES if "functions" not in case[1]])
 def test_schedulers(row, arguments, family):
-    optimizer = optim.SGD([{"params": [("w", torch.zeros(2))], "tags": "a"}], lr=0.5)
+    model = torch.nn.ParameterDict({"w": torch.zeros(2)})
+    built = build(model, {"optimizer": {"SGD": {"lr": 0.5, "params": {"params": "w", "tags": "a"}}}})
+    optimizer = built.optimizer
     for tags in ({}, {"param_group_tags": "a"}, {"param_group_tags": ["a"]}):
         scheduler = make(row.stem, arguments, optimizer, family, **tags)
-        config = to_config(optimizer, [scheduler])
-        model = torch.nn.ParameterDict({"w": torch.zeros(2)})
-        again, (made,) = build(model, dumped(config))
+        config = to_config(built, [scheduler])
+        again, (made,) = both = build(model, dumped(config))
         assert description(made) == description(scheduler)
-        assert outline(again) == outline(optimizer) and to_config(again, [made]) == config
+        assert outline(again) == outline(optimizer) and to_config(both) == config
         scheduler.unbind()
 
 
@@ -119,16 +115,19 @@ SCHEDULES = [
 @pytest.mark.parametrize("key", ["lr", "weight_decay", "betas[1]"])
 @pytest.mark.parametrize("tags", [None, "a", [None]])
 def test_bound_schedules(schedule, key, tags):
-    model, clock = network(), Clock("8ba")
-    groups = [{"params": [("0.weight", model[0].weight)], "tags": "a", "weight_decay": 0.3}, {"params": []}]
-    groups[1]["params"] = [pair for pair in model.named_parameters() if pair[0] != "0.weight"]
-    optimizer = optim.AdamW(groups, lr=0.5, weight_decay=0.1)
+    clock = Clock("8ba")
+    rule = {"params": "0.weight", "tags": "a", "weight_decay": 0.3}
+    built = build(network(), {"optimizer": {"AdamW": {"lr": 0.5, "weight_decay": 0.1, "params": [rule]}}})
+    optimizer = built.optimizer
     bound = bind(schedule, optimizer, clock, key, tags)
-    config = to_config(optimizer, [bound])
+    config = to_config(built, [bound])
     again, (made,) = build(network(), dumped(config), clock=Clock("8ba"))
     assert outline(again) == outline(optimizer) and description(made) == description(bound)
     clock.tick(), bound.step()  # a value that has moved is not taken for the one it began with
-    assert to_config(optimizer, [bound]) == config
+    assert to_config(built, [bound]) == config
+    whole = optim.AdamW(network().parameters(), lr=0.5, weight_decay=0.1)
+    bound = bind(schedule, whole, clock, key)
+    assert to_config(whole, [bound])["optimizer"] == {"AdamW": {"lr": 0.5, "weight_decay": 0.1}}
 
 
 def test_a_whole_config():
@@ -168,44 +167,10 @@ batches_per_epoch: 4
         {"params": ["0.*", "1.*"], "tags": ["b", "a"], "betas": [0.5, 0.9]},
         {"params": "*bias", "tags": "c"},
     ]
-    first = outline(built.optimizer)
     for each in (built, again):
         train(network(), each.optimizer, each.schedulers, 3, each.clock)
     assert values(built.optimizer) == values(again.optimizer)
     assert to_config(built) == config  # what has moved is not written
-    from_objects = build(network(), dumped({**to_config(built.optimizer, built.schedulers), "max_duration": "8ba"}))
-    assert outline(from_objects.optimizer) == first
-    assert list(map(description, from_objects.schedulers)) == list(map(description, again_from(config)))
-
-
-def again_from(config):
-    return build(network(), config).schedulers
-
-
-def test_groups_made_by_hand():
-    model = torch.nn.ParameterDict(
-        {"w*": torch.zeros(2), "w[0]": torch.zeros(2), "ww": torch.zeros(2), "x?": torch.zeros(2)}
-    )
-    pairs = list(model.named_parameters())
-    groups = [
-        {"params": [pairs[0]], "tags": "star", "lr": 0.25},
-        {"params": [pairs[1]], "tags": {"b", "a"}},
-        {"params": [pairs[2]]},
-        {"params": [pairs[3]], "betas": (0.5, 0.6), "adjust_learning_rate": 2.0},
-    ]
-    optimizer = optim.AdamW(groups, lr=0.1)
-    rate = lr_scheduler.ConstantLR(optimizer, 0.7, param_group_tags="star")
-    beta = bind(LinearScheduler(1.0, 0.5), optimizer, Clock("4ba"), "betas[0]")
-    config = to_config(optimizer, [rate, beta])
-    again, _ = build(model, dumped(config), clock=Clock("4ba"))
-    assert [group["param_names"] for group in again.param_groups] == [["w*"], ["w[0]"], ["ww"], ["x?"]]
-    assert [group.get("tags") for group in again.param_groups] == [{"star"}, {"a", "b"}, None, None]
-    assert values(again) == [0.7, 0.1, 0.1, 0.1] and again.param_groups[3]["betas"] == (0.5, 0.6)
-    assert again.param_groups[3]["adjust_learning_rate"] == 2.0
-    assert config["optimizer"]["AdamW"]["params"][0] == {
-        "params": ["w[*]"],
-        "tags": ["star"],
-    }  # the lr is the scheduler's
 
 
 def test_schedulers_that_were_stepped():
@@ -229,13 +194,14 @@ def test_times_become_texts():
 def test_a_group_added_after_the_build():
     built = build(network(), {"optimizer": {"SGD": {"lr": 0.1, "params": [{"params": "*bias", "tags": "b"}]}}})
     built.optimizer.add_param_group({"params": [("more", torch.zeros(2))], "tags": "more"})
-    rules = to_config(built)["optimizer"]["SGD"]["params"]
-    assert rules[1] == {"params": ["more"], "tags": ["more"]}
+    with pytest.raises(ValueError, match=r"SGD has 3 parameter groups, and build\(\) did not make that"):
+        to_config(built)
 
 
 def test_layer_types_become_names():
     entry = {"no_decay": [torch.nn.LayerNorm], "adjust_learning_rate": {torch.nn.Linear: 0.5}, "lr": 0.1}
-    built = build(network(), {"optimizer": {"AdamW": entry}})
+    scaled = {"ScalePerParamLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.2}}}}
+    built = build(network(), {"optimizer": {"AdamW": entry}, "schedulers": [scaled]})
     config = to_config(built)
     assert config["optimizer"]["AdamW"]["no_decay"] == ["LayerNorm"]
     assert config["optimizer"]["AdamW"]["adjust_learning_rate"] == {"Linear": 0.5}
@@ -257,13 +223,19 @@ SGD = {"lr": 0.1}
         (
             lambda: (optim.SGD([{"params": [torch.zeros(1)], "tags": "a"}], **SGD), []),
             ValueError,
-            "Parameter group 0 has 'tags' of its own, and no names of its parameters",
+            "SGD has tags of its own in its parameter group, and build() did not make that: write",
+        ),
+        (
+            lambda: (optim.SGD([{"params": [torch.zeros(1)], "momentum": 0.5, "more": 1}], **SGD), []),
+            ValueError,
+            "SGD has momentum, more of its own",
         ),
         (
             lambda: (optim.SGD([{"params": [("a", torch.zeros(1))]}, {"params": [("b", torch.zeros(1))]}], **SGD), []),
             ValueError,
-            "Parameter groups 0 and 1 have the same tags and values",
+            "SGD has 2 parameter groups, and build() did not make that",
         ),
+        (lambda: apart(bind, LinearScheduler()), ValueError, "lr of its own"),
         (lambda: scheduled(lambda o: torch.optim.lr_scheduler.StepLR(o, 2)), TypeError, "schedulers[0]=<torch"),
         (lambda: scheduled(lambda o: bind([LinearScheduler()] * 2, o, Clock("4ba"))), ValueError, "several schedules"),
         (lambda: scheduled(lambda o: bind(lambda state: 0.5, o, Clock("4ba"))), ValueError, "is bound to functions"),
@@ -274,6 +246,25 @@ def test_what_no_config_says(make_both, error, message):
     with pytest.raises(error) as raised:
         to_config(optimizer, schedulers)
     assert message in str(raised.value)
+
+
+def apart(make_bound, schedule):
+    """An optimizer whose learning rate was changed by hand before a schedule began to multiply it."""
+    optimizer = optim.SGD([torch.zeros(1)], lr=0.1)
+    optimizer.param_groups[0]["lr"] = 0.2
+    return optimizer, [make_bound(schedule, optimizer, Clock("4ba"))]
+
+
+def test_a_scheduler_that_is_not_passed():
+    optimizer = optim.SGD([torch.zeros(1)], lr=0.1)
+    rate = lr_scheduler.LinearLR(optimizer, 0.5, 0.0, 5)
+    beta = bind(LinearScheduler(), optimizer, Clock("4ba"), "momentum")
+    for passed, left in (([], "'lr'"), ([rate], "'momentum'"), ([beta], "'lr'")):
+        with pytest.raises(
+            ValueError, match=rf"A scheduler of {left} \(tags: None\) drives the optimizer, and was not"
+        ):
+            to_config(optimizer, passed)
+    assert to_config(optimizer, [rate, beta])["optimizer"] == {"SGD": {"lr": 0.1}}
 
 
 def scheduled(make_scheduler):

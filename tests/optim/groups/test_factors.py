@@ -198,6 +198,21 @@ def test_splits_that_are_refused():
             split_groups(*call)
 
 
+@OPTIMIZERS
+def test_a_split_under_a_scheduler_is_refused(kind):
+    """The scheduler would go on with the numbers of the groups before."""
+    model = Conv()
+    optimizer = kind(configure_param_groups(model, [{"params": "6.*", "tags": "top"}], no_decay=False), lr=0.1)
+    scheduler = optim.lr_scheduler.ConstantLR(optimizer, 0.7, param_group_tags="top")
+    refused(optimizer, {"0.weight": 0.5}, r"Schedulers drive this optimizer.* or call unbind\(\)")
+    split_groups(optimizer, {"*": 0.5})  # no split is needed
+    scheduler.unbind()
+    split_groups(optimizer, {"6.weight": 0.5, "0.weight": 0.5})
+    del scheduler
+    optim.lr_scheduler.ConstantLR(optimizer, 0.7)  # nobody holds it
+    refused(optimizer, {"0.weight": 0.25}, "'0.weight' gets")
+
+
 def test_adjust_val_counts_as_the_factor_of_a_group():
     weight, bias = nn.Linear(2, 2).parameters()
     optimizer = optim.SGD([{"params": [("w", weight), ("b", bias)], "adjust_val": 0.5}], lr=0.1)

@@ -227,6 +227,8 @@ def test_a_glob_that_matches_nothing(glob, near):
         ([{"params": "*", "Tags": "x"}], ValueError, "write 'tags'"),
         ([{"params": "*", "parameters": "x"}], ValueError, "write 'params'"),
         ([{"params": "*", "exclude": True}], ValueError, "write 'exclusive'"),
+        ([{"params": "*", "weight_dcay": 0.1}], ValueError, "which is no hyperparameter: write 'weight_decay'"),
+        ([{"params": "*", "adjust_learning_rat": 0.1}], ValueError, "write 'adjust_learning_rate'"),
         ([{"params": "*", "exclusive": "yes"}], TypeError, "exclusive='yes': it is True or False"),
         ([{"params": "*", "lr": -1.0}], ValueError, r"rules\[0\]: lr=-1.0: it must be a finite number at least 0"),
         ([{"params": "*", "weight_decay": "1e-3"}], TypeError, r"rules\[0\]: weight_decay='1e-3'"),
@@ -250,6 +252,9 @@ def test_rules_that_are_none(rules, error, message):
         ({"model": nn.Linear(1, 1), "weight_decay": -0.1}, ValueError, "weight_decay=-0.1"),
         ({"model": nn.Linear(1, 1), "weight_decay": "0.1"}, TypeError, "weight_decay='0.1'"),
         ({"model": nn.Linear(1, 1), "decay_tag": 3}, TypeError, "decay_tag: tags=3"),
+        ({"model": nn.Linear(1, 1), "frozen": "no"}, TypeError, "frozen='no' is of type str: it is True or False"),
+        ({"model": nn.Linear(1, 1), "names": 0}, TypeError, "names=0 is of type int"),
+        ({"model": nn.Linear(1, 1), "no_decay": "no"}, TypeError, "no_decay='no' is a text: write true or false"),
     ],
 )
 def test_arguments_that_are_none(arguments, error, message):
