@@ -20,7 +20,11 @@ def mix(share: Value, start: float, end: float) -> Value:
     span = end - start
     if start + span == end:  # the ends are exact as they are, and rounding is monotonic between them
         return start + share * span
-    inside = ops.between(start + share * span, min(start, end), max(start, end))
+    low, high = (start, end) if start <= end else (end, start)
+    if type(share) is float:  # the same as below, without the detour
+        value = start + share * span
+        return end if share >= 1.0 else low if value < low else high if value > high else value
+    inside = ops.between(start + share * span, low, high)
     return ops.where(share >= 1.0, end, inside)
 
 

@@ -35,6 +35,7 @@ class Target:
         self.optimizer = optimizer
         self.tags = tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
         self.slot = Slot(key)
+        self.plain_key = self.slot.key if self.slot.index is None else None  # for a quick way to write numbers
         self.exclusive = exclusive
         self.replaceable = replaceable  # by the next of its kind
         self.indices: list[int] = []
@@ -123,13 +124,22 @@ class Target:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "rivals": []}  # a copy registers anew
 
+    def fill(self, value: Any) -> None:
+        """Write one value into all selected groups."""
+        groups, key, number = self.optimizer.param_groups, self.plain_key, value.__class__ is float
+        for i in self.indices:
+            group = groups[i]
+            if number and key is not None and group[key].__class__ is float:
+                group[key] = value
+            else:
+                self.slot.write(group, value)
+
     def put(self, values: Sequence[Any]) -> None:
         """Write one value into each selected group."""
-        groups, key = self.optimizer.param_groups, self.slot.key
-        plain = self.slot.index is None
+        groups, key = self.optimizer.param_groups, self.plain_key
         for i, value in zip(self.indices, values):
             group = groups[i]
-            if plain and group[key].__class__ is float and value.__class__ is float:
+            if key is not None and group[key].__class__ is float and value.__class__ is float:
                 group[key] = value
             else:
                 self.slot.write(group, value)

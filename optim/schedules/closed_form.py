@@ -211,10 +211,15 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         if len(self.optimizer.param_groups) != target.seen:
             self._take_later_groups()
         if self._direct and not torch.compiler.is_compiling():  # the same as below, without the detour
-            value = self._function((self.advance(),))  # type: ignore[misc]  # there is one
+            count = self._count
+            if type(count) is int:
+                self._count = count = count + 1
+            else:
+                count = self.advance()
+            value = self._function((count,))  # type: ignore[misc]  # there is one
             if type(value) is float and value - value != 0.0:
                 self._refuse_value(value)
-            target.put([value] * target.seen)
+            target.fill(value)
             return
         before = None if torch.compiler.is_compiling() else int(self._count)
         self.increment_last_epoch()

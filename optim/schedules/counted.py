@@ -66,11 +66,8 @@ class Counted:
             self._now, self._asked = before
 
     def advance(self) -> Any:
-        """Count a step outside of a graph. Returns what to compute with: a number, or a tensor of an accelerator."""
-        count = self._count
-        if isinstance(count, int):
-            self._count = count = count + 1
-            return count
+        """Count a step in the tensor, outside of a graph. Returns what to compute with: a number if it can be read."""
+        count: Any = self._count
         if not count.is_cpu:
             return count.add_(1)
         steps = int(count) + 1

@@ -285,4 +285,5 @@ class OneCycle(Formula):
 
 
 def _between(span: Span, line: Callable[[Any, float, float], Any], start: float, end: float) -> Resolved:
-    return lambda counts: line(span.done(counts), start, end)
+    done = span.done
+    return lambda counts: line(done(counts), start, end)
