@@ -64,9 +64,10 @@ class Bound:
         self._put(self._multiplier())
 
     def _put(self, factor: float) -> None:
-        if len(self.optimizer.param_groups) != self._target.seen:
-            self._target.take(self._accept)
-        self._target.put([base * factor for base in self._bases])
+        target = self._target
+        if len(target.optimizer.param_groups) != target.seen:
+            target.take(self._accept)
+        target.scale(self._bases, factor)
 
     def step(self, epoch: int | None = None) -> None:
         """Write the value of this moment. Call it after the optimizer's step and the clock's tick."""

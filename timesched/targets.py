@@ -124,6 +124,16 @@ class Target:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "rivals": []}  # a copy registers anew
 
+    def scale(self, bases: Sequence[float], factor: float) -> None:
+        """Write a number times a factor into each selected group."""
+        groups, key = self.optimizer.param_groups, self.plain_key
+        for i, base in zip(self.indices, bases):
+            group = groups[i]
+            if key is not None and group[key].__class__ is float:
+                group[key] = base * factor
+            else:
+                self.slot.write(group, base * factor)
+
     def fill(self, value: Any) -> None:
         """Write one value into all selected groups."""
         groups, key, number = self.optimizer.param_groups, self.plain_key, value.__class__ is float
