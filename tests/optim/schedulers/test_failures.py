@@ -98,7 +98,7 @@ class Letter(str, enum.Enum):
         (torch.ones(2), [1.0, 1.0]),
         ((1, None), [1, None]),
     ],
-    ids=str,
+    ids=["numpy", "enum", "array", "set", "tensor", "tuple"],
 )
 def test_arguments_as_plain_values(argument, kept, tmp_path):
     class Custom(Ramp):
