@@ -11,6 +11,9 @@ from torch import Tensor
 
 from .overriding import standard
 
+# A graph of these versions runs the setter of a property after what comes later in the code (seen in 2.7 and 2.9).
+_LATE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
 
 class Counted:
     """What has taken a number of steps. Counts are exact up to 2**63."""
@@ -28,6 +31,8 @@ class Counted:
         return self._count.clone() if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
 
     def _go_to(self, count: int | Tensor) -> None:
+        if _LATE and torch.compiler.is_compiling():
+            raise RuntimeError("Before torch 2.13 a graph cannot set last_epoch: call increment_last_epoch() instead.")
         if isinstance(count, Tensor) and isinstance(self._count, Tensor):
             self._count.view(1).copy_(count.view(1))
         else:
