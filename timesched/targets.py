@@ -124,6 +124,8 @@ class Target:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "rivals": []}  # a copy registers anew
 
+    # Three ways to write, each a loop of its own: a step is little else, and a call for each group would double it.
+
     def scale(self, bases: Sequence[float], factor: float) -> None:
         """Write a number times a factor into each selected group."""
         groups, key = self.optimizer.param_groups, self.plain_key

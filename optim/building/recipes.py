@@ -129,7 +129,7 @@ def calling(function: Any, argument: str, path: str) -> Iterator[None]:
     try:
         with located(f"{path}: {called(function, argument)}"):
             yield
-    except Exception as error:
+    except Exception as error:  # of a user's function: raised again as it is
         if not isinstance(error, (TypeError, ValueError)) and hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"in the call {called(function, argument)} for {path}")
         raise

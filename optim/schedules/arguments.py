@@ -137,7 +137,7 @@ def noting(init: Callable[..., None]) -> Callable[..., None]:
             self.arguments, self.completed = bound_arguments(type(self).__name__, signature, (self, *args), kwargs)
         init(self, *args, **kwargs)
 
-    noted.notes = True  # type: ignore[attr-defined]
+    noted.notes = True  # type: ignore[attr-defined]  # functions take attributes
     return noted
 
 
@@ -147,7 +147,7 @@ def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> fl
         factor = group.get(key)
         if factor is not None:
             if torch.compiler.is_compiling():  # checked when the group was taken
-                return factor  # type: ignore[no-any-return]
+                return factor  # type: ignore[no-any-return]  # a number, as checked
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
                 raise ValueError(f"{where}: {key}={factor!r}: it is a finite number.")
             return float(factor)

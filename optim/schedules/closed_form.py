@@ -62,7 +62,7 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not getattr(cls.__init__, "notes", False):
-            cls.__init__ = noting(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = noting(cls.__init__)  # type: ignore[method-assign]  # wrapped, as a decorator would
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
 
     def _resolve(self) -> None:
         """What depends on the formula alone, and is not copied."""
-        unclocked = self._formula is not None and self.clock is None
-        self._function: Resolved | None = self._resolved(self._formula) if unclocked else None  # type: ignore[arg-type]
+        formula = self._formula if self.clock is None else None
+        self._function: Resolved | None = None if formula is None else self._resolved(formula)
 
     def _resolved(self, schedule: Schedule) -> Resolved:
         """A schedule as a function of a tuple with one count, of steps; with a clock, of its batches."""
@@ -136,7 +136,9 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
 
     def schedule(self) -> Schedule:
         """The schedule of values, as a part of others."""
-        return Closed(self.at_step, self._formula) if self._custom else self._formula  # type: ignore[return-value]
+        if self._custom or self._formula is None:  # a scheduler without a formula is custom
+            return Closed(self.at_step, self._formula)
+        return self._formula
 
     # The value
 

@@ -122,7 +122,7 @@ def _constructor(formula: type[Formula], names: Mapping[str, str]) -> Callable[.
             )
     parameters += [inspect.Parameter(name, kind, default=None) for name in ("param_group_tags", "clock")]
     signature = inspect.Signature(parameters)
-    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    __init__.__signature__ = signature  # type: ignore[attr-defined]  # what inspect looks for
     return __init__
 
 

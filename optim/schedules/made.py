@@ -60,7 +60,7 @@ class Made(Scheduler):
 
     def filled(self, schedule: Any) -> Schedule:
         """The formula with the functions that a method of the scheduler returns."""
-        return schedule  # type: ignore[no-any-return]
+        return schedule  # type: ignore[no-any-return]  # what came in, of whatever formula
 
 
 class Cyclic(Made):
@@ -82,7 +82,7 @@ class Cyclic(Made):
     def filled(self, schedule: Any) -> Schedule:
         if type(self).set_scale_fn is not Cyclic.set_scale_fn:
             schedule = dataclasses.replace(schedule, scale_fn=self.set_scale_fn())
-        return schedule  # type: ignore[no-any-return]
+        return schedule  # type: ignore[no-any-return]  # what came in, of whatever formula
 
 
 class Lambda(Made):
@@ -125,7 +125,7 @@ class Multiplicative(Lambda):
     def filled(self, schedule: Any) -> Schedule:
         own = type(self).set_value_lambda is Multiplicative.set_value_lambda
         if own and type(self).set_lr_lambda is Lambda.set_lr_lambda:
-            return schedule  # type: ignore[no-any-return]
+            return schedule  # type: ignore[no-any-return]  # what came in, of whatever formula
         return super().filled(schedule)
 
 

@@ -15,21 +15,8 @@ import timesched
 from optim import lr_scheduler as lr
 from optim import weight_decay_scheduler as wd
 from tests.optim.compiling import by_hand, fresh
+from tests.optim.schedulers.edges import Ramp, rates, sgd
 from timesched import Clock
-
-
-def sgd(*groups, **kwargs):
-    groups = [{"params": [Parameter(torch.zeros(1))], **group} for group in groups or ({},)]
-    return torch.optim.SGD(groups, **{"lr": 1.0, "momentum": 0.9, "weight_decay": 0.1, **kwargs})
-
-
-def rates(optimizer):
-    return [float(group["lr"]) for group in optimizer.param_groups]
-
-
-class Ramp(lr.LRScheduler):
-    def _get_closed_form_lr(self):
-        return self.last_epoch.double() * 0.1
 
 
 class Half(lr.CosineDecayLR):
