@@ -15,6 +15,9 @@ Rate = int | float | Fraction
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
+# What a length, a rate or a ratio may be: beyond, products of them are no floats.
+SMALLEST, LARGEST = Fraction(1, 10**300), 10**300
+
 
 @runtime_checkable
 class State(Protocol):
@@ -236,7 +239,7 @@ class Horizon:
 def positive(value: Any, what: str) -> Exact:
     """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
     number = exact(getattr(value, "value", value), what)  # Composer gives the length of an epoch as a time
-    if not Fraction(1, 10**300) <= number <= 10**300:
+    if not SMALLEST <= number <= LARGEST:
         raise ValueError(
             f"{what} is {str(value)[:40]}: it has to be more than 0, and neither below 1e-300 nor above 1e300."
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from timesched.horizon import Horizon
+from timesched.horizon import SMALLEST, Horizon
 from timesched.timestamp import Timestamp
 from timesched.timevalue import Time
 from timesched.units import TimeUnit
@@ -66,7 +66,7 @@ def horizons() -> st.SearchStrategy[Horizon]:
     positive = st.integers(1, 10**9)
     return st.builds(
         Horizon,
-        times(negative=False).filter(lambda time: time.exact > 0 and time.unit is not TimeUnit.DURATION),
+        times(negative=False).filter(lambda time: time.exact >= SMALLEST and time.unit is not TimeUnit.DURATION),
         batches_per_epoch=st.none() | positive,
         samples_per_batch=st.none() | positive,
         tokens_per_sample=st.none() | positive,
