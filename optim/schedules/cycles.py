@@ -210,15 +210,14 @@ class Cyclic(Formula):
 
         plain = self.scale_mode == "cycle" or (self.mode == "triangular" and self.scale_fn is None)
         iterations = (lambda counts: 0) if plain else in_steps(frame, up)
-        by_cycle = self.mode == "triangular2" and self.scale_mode == "cycle"
-        shrinks = self.scale_fn is None and (by_cycle or (self.mode != "triangular2" and self.gamma <= 1.0))
+        shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
 
         def value(counts: Counts) -> Any:
             done = cycles.done(counts)
             height = ops.where(done <= share, done / share, (1.0 - done) / (1.0 - share))
             scale = self._scale(cycles.complete(counts), iterations(counts))
             if shrinks:
-                return mix(ops.clip(height) * scale, self.base_val, self.max_val)
+                return mix(ops.clip(height * scale), self.base_val, self.max_val)
             return self.base_val + (self.max_val - self.base_val) * ops.clip(height) * scale
 
         return value

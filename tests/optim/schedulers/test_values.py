@@ -157,6 +157,9 @@ def test_a_cycle_reaches_its_ends(kind):
     for low, high in ((0.1, 0.7), (0.3, 1.1), (2.0, 0.28343563906947217), (1e-3, 1 / 3)):
         one = make("Cyclic", {"base_val": low, "max_val": high, "step_size_up": 3}, optimizer(kind))
         assert (value(one), value(moved(one, 3)), value(moved(one, 6)), value(moved(one, 9))) == (low, high, low, high)
+    halving = {"step_size_up": 1, "mode": "triangular2", "scale_mode": "iterations"}  # its factor is 2 at step 0
+    one = make("Cyclic", {"base_val": 0.5, "max_val": 0.02079385017830266, **halving}, optimizer(kind))
+    assert (value(one), value(moved(one, 1)), value(moved(one, 2))) == (0.5, 0.02079385017830266, 0.5)
 
 
 @CASE
