@@ -184,10 +184,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def hold_tensor(self, group: dict[str, Any], name: str) -> None:
         """Turn a group's hyperparameter from a number into a 0-dim tensor, which a schedule then updates in place.
 
-        Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters.
+        Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters. Beside
+        parameters on the meta device it is on the host, as it has a value.
         """
         if name in self.hyper and group["params"]:
-            group[name] = self.hyper[name].tensors(group[name], group["params"][0].device)
+            p = group["params"][0]
+            group[name] = self.hyper[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
 
     def check_parameter(self, p: Tensor, where: str) -> None:
         """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""

@@ -7,8 +7,9 @@ from torch.optim import Optimizer
 
 from timesched.timevalue import Time
 
+from .schedules.assembled import Chained, ScalePerParam, Sequential
 from .schedules.closed_form import Scheduler as Scheduler
-from .schedules.made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
+from .schedules.made import Cyclic, Lambda, Made, Multiplicative
 from .scheduler import (
     ChainedScheduler,
     ConstantScheduler,

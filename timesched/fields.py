@@ -79,7 +79,7 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
 
 
 def counts() -> Any:
-    """Several counts, strictly rising where they are numbers of steps; kept as a tuple."""
+    """Several counts, not falling where they are numbers of steps; kept as a tuple."""
     read_one = count().metadata["read"]
 
     def read(name: str, value: object) -> tuple[int | Time[Any], ...]:
@@ -87,8 +87,8 @@ def counts() -> Any:
             raise TimeError(f"{name}={value!r}: pass a list of step counts, as in [10, 20].")
         several = tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
         steps = [each for each in several if isinstance(each, int)]
-        if any(later <= earlier for earlier, later in pairwise(steps)):
-            raise TimeError(f"{name}={list(steps)}: the milestones have to rise; sort them, and name each once.")
+        if any(later < earlier for earlier, later in pairwise(steps)):
+            raise TimeError(f"{name}={list(steps)}: the milestones must not fall; sort them.")
         return several
 
     return _field(read, _REQUIRED)

@@ -36,11 +36,13 @@ class Slot:
             if not isinstance(value, (tuple, list)) or self.index >= len(value):
                 raise ValueError(f"{where} has {self.key}={value!r}, which has no element {self.index}.")
             value = value[self.index]
-        number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+        readable = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta
+        number = value.item() if readable else value
         whole = isinstance(value, Tensor) and not value.is_floating_point()
         if whole or isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise ValueError(
-                f"{where} has {self.name}={value!r}: only a finite number can be scheduled, and a tensor of floats."
+                f"{where} has {self.name}={value!r}: only a finite number can be scheduled, or a tensor of floats that "
+                f"has one."
             )
         return value
 

@@ -33,7 +33,7 @@ class Target:
         replaceable: bool = False,
     ) -> None:
         self.optimizer = optimizer
-        self.tags = tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
+        self.tags = listed(tags)
         self.slot = Slot(key)
         self.plain_key = self.slot.key if self.slot.index is None else None  # for a quick way to write numbers
         self.exclusive = exclusive
@@ -52,9 +52,14 @@ class Target:
         """Select the groups not seen so far; `accept` gets their indices and numbers, and may still refuse them.
 
         Raises `ValueError` when no group matches, a group has no such number, shares its tensor with one that is not
-        selected, or belongs to an exclusive target.
+        selected, or belongs to an exclusive target, and when groups were removed.
         """
         groups = self.optimizer.param_groups
+        if len(groups) < self.seen:
+            raise ValueError(
+                f"The optimizer has {len(groups)} parameter groups, and had {self.seen} when its {self.name!r} was "
+                f"scheduled: which are gone is not known here; unbind() the scheduler and make another one."
+            )
         chosen = select(groups, self.tags)
         if not chosen:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
@@ -160,6 +165,11 @@ class Target:
         """The number in each selected group; a tensor is a copy."""
         values = [self.slot.peek(self.optimizer.param_groups[i]) for i in self.indices]
         return [value.clone() if isinstance(value, Tensor) else value for value in values]
+
+
+def listed(tags: Any) -> Any:
+    """Tags as they are kept: a list where there may be several, a copy of which nobody else has."""
+    return tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
 
 
 def targets_of(optimizer: Optimizer) -> list[Target]:

@@ -20,6 +20,7 @@ from timesched.timevalue import Time
 from timesched.units import TimeUnit
 
 APART = ("optimizer", "clock", "self")  # arguments that belong to a run, and not to the schedule
+_ELSEWHERE = ("param_group_tags", "last_epoch")  # what a state dict says in its own place
 
 
 def bound_arguments(
@@ -52,12 +53,16 @@ def _own(bound: inspect.BoundArguments) -> dict[str, Any]:
     for key, value in bound.arguments.items():
         kind = bound.signature.parameters[key].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
-            own.update({name: each for name, each in value.items() if name not in APART})
+            own.update({name: each for name, each in value.items() if _is_own(name, each)})
         elif kind is inspect.Parameter.VAR_POSITIONAL:
-            own[key] = [each for each in value if not isinstance(each, Optimizer) and not hasattr(each, "timestamp")]
-        elif key not in APART:
+            own[key] = [each for each in value if _is_own("", each) and not hasattr(each, "timestamp")]
+        elif _is_own(key, value):
             own[key] = value
     return own
+
+
+def _is_own(key: str, value: Any) -> bool:
+    return key not in APART and not isinstance(value, Optimizer)
 
 
 def describe(scheduler: Any) -> dict[str, Any]:
@@ -66,8 +71,7 @@ def describe(scheduler: Any) -> dict[str, Any]:
     arguments = {**scheduler.completed, **(made or {})}
     if made is not None:  # these are among them, under their names
         arguments = {key: value for key, value in arguments.items() if key not in ("args", "kwargs")}
-    arguments.pop("param_group_tags", None)
-    described = {key: plain(value) for key, value in arguments.items() if key not in APART}
+    described = {key: plain(value) for key, value in arguments.items() if key not in (*APART, *_ELSEWHERE)}
     if scheduler.is_part:
         return {"class": type(scheduler).__name__, "arguments": described}  # a part has the tags of the whole
     tags = scheduler.param_group_tags

@@ -18,6 +18,7 @@ from timesched.units import TimeUnit
 
 from .arguments import adjustment, is_number, noting, timed
 from .composites import Closed
+from .counted import checked_count
 from .driving import refuse_graph
 from .likeness import Likeness
 from .overriding import CLOSED_FORMS, STEPPING, overridden, standard
@@ -79,8 +80,6 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
             raise TypeError(f"{name}: optimizer={optimizer!r} is no torch.optim.Optimizer: pass the one to schedule.")
         if not self.param_group_key:
             raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
-        if type(last_epoch) is not int or last_epoch < -1:
-            raise ValueError(f"{name}: last_epoch={last_epoch!r}: it is -1 to start, or the index of the last step.")
         self.__dict__.setdefault("arguments", {})
         self.__dict__.setdefault("completed", {})
         self.optimizer = optimizer
@@ -96,8 +95,9 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
                 )
         elif clock is not None and not hasattr(clock, "timestamp"):
             raise TypeError(f"{name}: clock={clock!r} is no clock: pass a timesched.Clock, or Composer's State.")
-        self._count: int | Tensor = last_epoch + 1
+        self._count: int | Tensor = checked_count(last_epoch, name, least=-1) + 1
         self._owner: str | None = None  # the class of what it is a part of
+        self._waiting = False  # set aside, when what it was to be a part of could not be made
         self._scales = getattr(self, "_scales", 0)  # how often a group's adjustment is a factor
         self._direct = not (self._scales or self._custom or clock) and not overridden(type(self), STEPPING)
         self._replaced: dict[int, float] = {}  # the numbers of the groups before this scheduler set them

@@ -46,7 +46,7 @@ class Lambda(Formula):
     """The initial value times the product of functions of the step tensor, which `set_value_lambda()` returns.
 
     Override it; by default they are `t / 30` and `0.95 ** t`. A function gets a 0-dim int64 tensor; for a result in
-    double precision it computes with `t.double()`.
+    double precision it computes with `t.double()`. The product is taken in double precision.
 
     Args:
         initial_val: the factor of it all.
@@ -63,7 +63,8 @@ class Lambda(Formula):
             step = now if isinstance(now, Tensor) else torch.tensor(math.floor(now), device="cpu")
             product: Any = self.initial_val
             for function in self.functions:
-                product = product * function(step.clone())
+                factor = function(step.clone())
+                product = product * (factor.double() if isinstance(factor, Tensor) else factor)
             return product
 
         return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ class Counted:
     def _go_to(self, count: int | Tensor) -> None:
         if _LATE and torch.compiler.is_compiling():
             raise RuntimeError("Before torch 2.13 a graph cannot set last_epoch: call increment_last_epoch() instead.")
+        if isinstance(count, Tensor) and (count.is_floating_point() or count.dtype is torch.bool):
+            checked_count(count, type(self).__name__)
         if isinstance(count, Tensor) and isinstance(self._count, Tensor):
             self._count.view(1).copy_(count.view(1))
         else:
@@ -88,8 +91,9 @@ class Counted:
             self._count.view(1).add_(1)
 
 
-def checked_count(count: Any, name: str) -> int:
+def checked_count(count: Any, name: str, least: int = 0) -> int:
     """A number of steps; raises `ValueError` for what is none."""
-    if type(count) is not int or not 0 <= count < 2**63:
-        raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, 0 or more.")
-    return count
+    if isinstance(count, Integral) and not isinstance(count, bool) and least <= int(count) < 2**63 - 1:
+        return int(count)
+    start = " (or -1, to start at 0)" if least < 0 else ""
+    raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")

@@ -25,10 +25,10 @@ def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
     """Milestones on a run; raises `TimeError` where those of one counter fall."""
     marks = [frame.mark(time(milestone)) for milestone in milestones]
     for before, mark in pairwise(marks):
-        if before.slot == mark.slot and before.count >= mark.count:
+        if before.slot == mark.slot and before.count > mark.count:
             raise TimeError(
                 f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}{before.unit.value} "
-                f"is not before {number_text(mark.count)}{mark.unit.value}: put them in order, and name each once."
+                f"comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
             )
     return Milestones(marks)
 
@@ -39,7 +39,7 @@ class PiecewiseConstant(Formula):
 
     Args:
         vals: the values, one more than the milestones.
-        milestones: the steps at which the second value and each further one begins, rising.
+        milestones: the steps at which the second value and each further one begins, not falling.
 
     >>> PiecewiseConstant(vals=[0.1, 0.05, 0.01], milestones=[1, 3]).values(5)
     [0.1, 0.05, 0.05, 0.01, 0.01]
@@ -74,7 +74,7 @@ class MultiStep(Formula):
     Args:
         initial_val: the value before the first milestone.
         gamma: the factor.
-        milestones: steps, rising.
+        milestones: steps, not falling; one that is there twice counts twice.
 
     >>> MultiStep(initial_val=0.1, gamma=0.5, milestones=[1, 3]).values(5)
     [0.1, 0.05, 0.05, 0.025, 0.025]

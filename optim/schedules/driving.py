@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from timesched.clock import Clock
 from timesched.targets import Target
 
-from .arguments import adjustment
+from .arguments import adjustment, is_number
 from .counted import Counted
 from .overriding import standard
 
@@ -26,6 +26,7 @@ class Driving(Counted):
     _target: Target
     _scales: int  # how often a group's adjustment is a factor
     _owner: str | None  # the class of what it is a part of
+    _waiting: bool  # set aside, when what it was to be a part of could not be made
     _replaced: dict[int, float]  # the numbers of the groups before this scheduler set them
 
     def get(self) -> list[Any]:
@@ -66,6 +67,7 @@ class Driving(Counted):
         refuse_graph("Another scheduler writes to the same groups, or this one is a part of another")
         if self.is_part:
             raise ValueError(f"This {type(self).__name__} is a part of a {self._owner}: step that one.")
+        self._return()
         if not self._target.active:
             raise ValueError(f"This {type(self).__name__} was unbound: make another one.")
         self._target.refuse_rivals()
@@ -83,7 +85,15 @@ class Driving(Counted):
             raise ValueError(
                 f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
             )
-        target.put(values if len(target.indices) == len(values) else [values[i] for i in target.indices])
+        chosen = values if len(target.indices) == len(values) else [values[i] for i in target.indices]
+        if not torch.compiler.is_compiling():
+            for i, value in zip(target.indices, chosen):
+                if not is_number(value):
+                    raise ValueError(
+                        f"{type(self).__name__}: the value for parameter group {i} is {value!r}: give a finite number, "
+                        f"or a 0-dim tensor of one."
+                    )
+        target.put(chosen)
 
     def get_last_value(self) -> list[Any]:
         """The value in each parameter group, None for those that are not scheduled; a tensor is a copy."""
@@ -100,9 +110,21 @@ class Driving(Counted):
 
     def unbind(self) -> None:
         """Let another scheduler have the groups; they keep their present values."""
+        self._waiting = False
         self._target.release()
         if isinstance(self.clock, Clock):
             self.clock.forget(self)
+
+    def set_aside(self) -> None:
+        """Stand in nobody's way until it is used again."""
+        if self._target.active:
+            self._target.release()
+            self._waiting = True
+
+    def _return(self) -> None:
+        if self._waiting:
+            self._target.register()
+            self._waiting = False
 
     def adopt(self, owner: str) -> None:
         """Become a part of a scheduler of a class."""

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import composites, cycles, formulas
+from .assembled import Chained, ScalePerParam, Sequential
 from .closed_form import Scheduler
 from .formulas import Formula
-from .made import Chained, Cyclic, Lambda, Made, Multiplicative, ScalePerParam, Sequential
+from .made import Cyclic, Lambda, Made, Multiplicative
 
 FORMULAS: tuple[type[Formula], ...] = (
     formulas.Constant,

@@ -17,7 +17,7 @@ from timesched.horizon import Horizon
 from timesched.phases import Counts, Frame, Mark, Period, Resolved
 from timesched.schedule import Schedule
 from timesched.timevalue import Time
-from timesched.units import TimeUnit
+from timesched.units import TimeError, TimeUnit
 
 Count = int | Time[Any]
 
@@ -66,6 +66,11 @@ class Formula(Schedule):
         return self.resolve(Frame(Horizon(None), TimeUnit.BATCH))
 
 
+def _refuse_empty_cycles(schedule: Any) -> None:
+    if schedule.cycle and time(schedule.total_iters).exact == 0:
+        raise TimeError(f"{type(schedule).__name__}: total_iters=0 is no length of a cycle: make it 1 or more.")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Constant(Formula):
     """The same value throughout.
@@ -94,7 +99,7 @@ class Polynomial(Formula):
     Args:
         initial_val: the value at step 0.
         end_val: the value at `total_iters`.
-        total_iters: the number of steps from one to the other, 1 or more.
+        total_iters: the number of steps from one to the other; 0 begins with the last value.
         power: the exponent, 0 or more; 1 is a straight line.
         cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
 
@@ -104,9 +109,13 @@ class Polynomial(Formula):
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count(least=1)
+    total_iters: Count = count()
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_empty_cycles(self)
 
     def resolve(self, frame: Frame) -> Resolved:
         end = time(self.total_iters)
@@ -121,7 +130,7 @@ class Linear(Formula):
     Args:
         initial_val: the value at step 0.
         end_val: the value at `total_iters`.
-        total_iters: the number of steps from one to the other, 1 or more.
+        total_iters: the number of steps from one to the other; 0 begins with the last value.
         cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
 
     >>> Linear(initial_val=0.0, end_val=0.1, total_iters=4).values(6)
@@ -130,8 +139,12 @@ class Linear(Formula):
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count(least=1)
+    total_iters: Count = count()
     cycle: bool = flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _refuse_empty_cycles(self)
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.cycle:
@@ -246,7 +259,7 @@ class CosineDecay(Formula):
     Args:
         initial_val: the value at step 0.
         end_val: the value at `total_iters`.
-        total_iters: the number of steps from one to the other, 1 or more.
+        total_iters: the number of steps from one to the other; 0 begins with the last value.
 
     >>> CosineDecay(initial_val=0.1, end_val=0.0, total_iters=4).values(6)
     [0.1, 0.08535533905932738, 0.05, 0.014644660940672627, 0.0, 0.0]
@@ -254,7 +267,7 @@ class CosineDecay(Formula):
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count(least=1)
+    total_iters: Count = count()
 
     def resolve(self, frame: Frame) -> Resolved:
         done = frame.span(time(self.total_iters)).done

@@ -44,8 +44,14 @@ class Resumable(Driving):
             what = difference(state_dict[key], own[key], key)
             if what:
                 raise ValueError(f"{name}: the state is of another schedule: {what}.")
+        self._return()
+        before = int(self._count)
         self._count_to(count)
-        self.refresh()
+        try:
+            self.refresh()
+        except BaseException:
+            self._count_to(before)
+            raise
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_function",)}

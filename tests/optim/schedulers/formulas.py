@@ -15,7 +15,7 @@ Arguments = Mapping[str, Any]
 
 
 def share(t: int, total: int) -> Fraction:
-    return min(Fraction(t, total), Fraction(1))
+    return Fraction(1) if t >= total else Fraction(t, total)  # of no steps, all is done from the start
 
 
 def wave(x: Fraction | float, start: float, end: float) -> float:

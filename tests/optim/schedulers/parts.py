@@ -62,6 +62,7 @@ VALUES = st.sampled_from([0.0, 0.1, 0.3, 1.0]) | st.floats(1e-4, 2.0)
 COUNTS = st.integers(1, 40)
 SHARES = st.floats(0.125, 1.0) | st.sampled_from([0.5, 1.0])
 FLAGS = st.booleans()
+ENDS = {"initial_val": VALUES, "end_val": VALUES, "total_iters": st.integers(0, 40)}
 
 
 def drawn(**strategies: Any) -> st.SearchStrategy[dict[str, Any]]:
@@ -74,14 +75,19 @@ def double(t: Any) -> Any:
 
 
 def milestones(least: int = 0) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, 60), min_size=least, max_size=5, unique=True).map(sorted)
+    return st.lists(st.integers(0, 60), min_size=least, max_size=5).map(sorted)
+
+
+def has_cycles(a: Arguments) -> bool:
+    """Whether the cycles have a length, where there are any."""
+    return a["total_iters"] > 0 or not a["cycle"]
 
 
 def from_to(a: Arguments) -> Promise:
     """From one value to another, without end where it cycles."""
     both = a["initial_val"], a["end_val"]
     end = None if a.get("cycle") else a["end_val"]
-    return Promise(a["initial_val"], end, a["total_iters"], min(both), max(both))
+    return Promise(a["initial_val"] if a["total_iters"] else end, end, a["total_iters"], min(both), max(both))
 
 
 def falling(a: Arguments) -> Promise:

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 from optim import lr_scheduler as lr
 from tests.optim.compiling import by_hand, fresh, graphs
 from tests.optim.schedulers.edges import Ramp, rates, sgd
-from timesched import Clock
+from timesched import Clock, LinearScheduler, bind
 
 # Steps that fail
 
@@ -53,9 +53,60 @@ def test_what_is_no_count():
     assert int(one.last_epoch) == 0
 
 
+@pytest.mark.parametrize("count", [torch.tensor(2.5), torch.tensor(True), 2.0, np.float64(1), 2**63 - 1])
+def test_what_no_optimizer_counts_either(count):
+    for rate in (1.0, torch.tensor(1.0)):
+        one = lr.LinearLR(sgd(lr=rate), 0.0, 0.1, 4)
+        with pytest.raises(ValueError, match=r"last_epoch=.*a whole number, from 0"):
+            one.last_epoch = count
+        assert int(one.last_epoch) == 0
+    with pytest.raises(ValueError, match=r"last_epoch=.*or -1, to start at 0"):
+        lr.SequentialLR(optimizer := sgd(), [lr.ConstantLR(optimizer, 0.1)], [], last_epoch=count)
+
+
+def test_counts_of_numpy_and_of_tensors():
+    optimizer = sgd()
+    one = lr.SequentialLR(optimizer, [lr.LinearLR(optimizer, 0.0, 0.1, 10)], [], last_epoch=np.int64(3))
+    assert int(one.last_epoch) == 4
+    for count in (np.int32(2), torch.tensor(2, dtype=torch.int32), torch.tensor(2)):
+        one.last_epoch = count
+        one.step()
+        assert rates(optimizer) == [pytest.approx(0.03)]
+
+
+@pytest.mark.parametrize("bad", [None, "x", float("nan"), float("inf"), torch.tensor(float("nan")), torch.ones(2)])
+def test_what_is_no_value(bad):
+    for rate in (1.0, torch.tensor(1.0)):
+        optimizer = sgd({"tags": "a"}, {"tags": "b"}, {"tags": "a"}, lr=rate)
+        optimizer.param_groups[1]["lr"] = 0.5
+        one = lr.LinearLR(optimizer, 0.25, 0.0, 4, param_group_tags="a")
+        with pytest.raises(ValueError, match="LinearLR: the value for parameter group 2 is"):
+            one.update_groups([0.75, None, bad])
+        assert rates(optimizer) == [0.25, 0.5, 0.25]
+
+
+def test_a_state_at_which_there_is_no_value():
+    one = lr.ExponentialLR(optimizer := sgd(), 1.0, 1, 10.0)
+    with pytest.raises(ValueError, match="is inf"):
+        one.load_state_dict({**one.state_dict(), "last_epoch": 400})
+    assert int(one.last_epoch) == 0 and rates(optimizer) == [1.0]
+
+
+def test_groups_that_were_removed():
+    optimizer = sgd({}, {"lr": 0.5})
+    one, bound = lr.LinearLR(optimizer, 0.25, 0.0, 4), sgd({}, {})
+    clock = Clock("4ba")
+    schedule = bind(LinearScheduler(), bound, clock)
+    del optimizer.param_groups[1], bound.param_groups[1]
+    for step in (one.step, schedule.step):
+        with pytest.raises(ValueError, match="has 1 parameter groups, and had 2"):
+            step()
+    assert int(one.last_epoch) == 0 and rates(optimizer) == [0.25]
+
+
 def test_milestones_that_fall():
     clock = Clock("10ba")
-    for milestones in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["3ba", "0.3dur"]):
+    for milestones in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"]):
         with pytest.raises(ValueError, match="put them in order"):
             lr.PiecewiseConstantLR(sgd(), [0.1, 0.2, 0.3], milestones, clock=clock)
         with pytest.raises(ValueError, match="put them in order"):
@@ -123,6 +174,24 @@ def test_equal_schedules_written_differently():
     Default(other).load_state_dict(Default(sgd(), 0.5).state_dict())
     with pytest.raises(ValueError, match="rate is 0.5 in the state, and 0.7 here"):
         Default(sgd(), 0.7).load_state_dict(Default(sgd()).state_dict())
+
+
+def test_where_it_starts_is_not_what_schedule_it_is():
+    class Late(lr.CosineDecayLR):
+        def __init__(self, a, last_epoch=-1):
+            super().__init__(a, 1.0, 0.0, 10)
+            self.last_epoch = last_epoch + 1
+            self.refresh()
+
+    def sequence(**more):
+        optimizer = sgd()
+        parts = [lr.LinearLR(optimizer, 0.0, 0.1, 4), lr.ConstantLR(optimizer, 0.5)]
+        return lr.SequentialLR(optimizer, parts, [4], **more)
+
+    other = torch.optim.AdamW([Parameter(torch.zeros(1))])
+    for fresh_one, late in ((sequence(), sequence(last_epoch=5)), (Late(sgd()), Late(other, 5))):
+        late.load_state_dict(fresh_one.state_dict())
+        assert int(late.last_epoch) == 0 and late.get_last_lr() == fresh_one.get_last_lr()
 
 
 def test_arguments_of_a_mixin():

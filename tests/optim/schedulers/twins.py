@@ -32,7 +32,7 @@ def constant(a: Arguments) -> Twin:
 
 
 def polynomial(a: Arguments) -> Twin | None:
-    if a["end_val"] or a.get("cycle"):
+    if a["end_val"] or a.get("cycle") or not a["total_iters"]:
         return None
     given = {"total_iters": a["total_iters"], "power": a.get("power", 1.0)}
     return Twin(a["initial_val"], lambda one: lr.PolynomialLR(one, **given))
@@ -41,7 +41,7 @@ def polynomial(a: Arguments) -> Twin | None:
 def linear(a: Arguments) -> Twin | None:
     start, end, total = a["initial_val"], a["end_val"], a["total_iters"]
     base = max(start, end)
-    if a.get("cycle") or start <= 1e-3 * base:  # torch starts above 0, and multiplies its way up from there
+    if a.get("cycle") or not total or start <= 1e-3 * base:  # torch starts above 0, and multiplies its way up
         return None
     return Twin(base, lambda one: lr.LinearLR(one, start / base, end / base, total))
 
