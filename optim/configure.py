@@ -82,13 +82,15 @@ def configure_lr_scheduler(
     Args:
         optimizer: the optimizer to schedule.
         learning_rate: a number, for a `ConstantLR`; or a dict with the key `scheduler`, the name of a class (in any
-            letter case, the `LR` at its end may be left out), and its arguments; or a list of such dicts, for a
-            `SequentialLR`, in which each but the last has `total_iters`, the steps after which the next one begins. If
-            one of the dicts has the key `main_scheduler` with the value `ChainedLR`, they are chained instead.
+            letter case, the `LR` at its end may be left out), and its arguments, with parts written likewise; or a list
+            of such dicts, for a `SequentialLR`, in which each but the last has `total_iters`, the steps after which the
+            next one begins. If one of the dicts has the key `main_scheduler` with the value `ChainedLR`, they are
+            chained instead.
         adjust_learning_rate: if there is something in it, `split_groups` puts these factors into the groups, and the
-            scheduler is wrapped in a `ScalePerParamLR`. Without `model`, an optimizer that has no names of its
-            parameters needs to have the factors in its groups.
-        model: the model whose parameters these are, for keys that are layer types, and where there are no names.
+            scheduler is wrapped in a `ScalePerParamLR`. What is there already stays, so that the dict may be that of
+            `configure_param_groups`. Without `model`, the groups need to have the factors of layer types, and all of
+            them where the optimizer has no names of its parameters; which parameters have them is not looked at.
+        model: the model whose parameters these are, to put in factors of layer types, and where there are no names.
 
     Raises:
         ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of

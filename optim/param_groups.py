@@ -60,8 +60,8 @@ def configure_param_groups(
         no_decay: True gives `weight_decay` 0 to biases and to what norm layers own: torch's, and classes called like
             them (`LlamaRMSNorm`). Globs and layer types add to these. False: no split. A tied parameter decays where
             any of its owners would let it.
-        adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name. Only a
-            `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
+        adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name, as
+            floats. Only a `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
         decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later; the optimizers of this package make state for them.
@@ -160,7 +160,7 @@ def split_groups(
         raise TypeError(f"optimizer={optimizer!r:.80}: pass an instance of torch.optim.Optimizer.")
     claims = claims_of_factors(adjust_learning_rate)
     groups = optimizer.param_groups
-    listed = _listed(groups, model)
+    listed = listed_of(groups, model)
     hits = matched(listed, claims)
     place = {id(tensor): i for i, tensor in enumerate(listed.tensors)}
     split = []
@@ -202,7 +202,7 @@ def split_groups(
     groups[:] = result
 
 
-def _listed(groups: list[dict[str, Any]], model: nn.Module | None) -> Parameters:
+def listed_of(groups: list[dict[str, Any]], model: nn.Module | None = None) -> Parameters:
     """The parameters of the model, or those that the groups hold with their names."""
     if model is None:
         for i, group in enumerate(groups):

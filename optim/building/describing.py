@@ -20,7 +20,8 @@ from ..configure import Built
 from ..schedules.closed_form import Scheduler
 from .plans import TAGS, closed_forms, not_given, schedules
 from .recipes import optimizers, own_arguments
-from .registry import Known, full_name, name_of
+from .registry import Known, full_name, is_ours, name_of
+from .selectors import FACTORS, as_factor
 from .undoing import living_targets
 
 
@@ -28,7 +29,8 @@ def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
     """The config of an optimizer and its schedulers, in types that YAML and JSON have.
 
     For the same model, `build` makes equal objects of it: classes, arguments, groups with their tags, at step 0.
-    Arguments that have their default values are left out, unless they were in the config of `build`.
+    Arguments that have their default values are left out, unless they were in the config of `build`. The counts of
+    a scheduler that follows a clock are times.
 
     Args:
         optimizer: what `build` returned, of which the config then also has the rules of the groups and the keys of the
@@ -63,7 +65,7 @@ def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
     arguments = _arguments(optimizer, origin.get("arguments", ()))
     if not origin.get("groups") or len(optimizer.param_groups) != origin["number"]:
         _refuse_groups(optimizer)
-    groups = data(origin.get("groups", {}), "optimizer")
+    groups = data(_with_factors(origin.get("groups", {})), "optimizer")
     config: dict[str, Any] = {"optimizer": {name: arguments | groups}}
     if entries:
         config["schedulers"] = entries
@@ -91,9 +93,25 @@ def data(value: Any, where: str) -> Any:
         return {data(key, where): data(each, f"{where}.{key}") for key, each in value.items()}
     if isinstance(value, (set, frozenset)):
         return [data(each, where) for each in sorted(value, key=lambda each: (each is not None, each))]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return [data(each, f"{where}[{i}]") for i, each in enumerate(value)]
+    if callable(getattr(value, "tolist", None)):  # an array of numpy
+        return data(value.tolist(), where)
     raise ValueError(f"{where}={value!r:.80} is of type {type(value).__name__}, which a config cannot hold.")
+
+
+def _with_factors(value: Any) -> Any:
+    """What made the groups, with each factor as the number that the groups have."""
+    if isinstance(value, (list, tuple)):
+        return [_with_factors(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {name: _with_factors(each) for name, each in value.items()}
+    for name in (name for name in FACTORS if name in found):
+        given = found[name]
+        several = isinstance(given, Mapping)
+        found[name] = {key: as_factor(name, each) for key, each in given.items()} if several else as_factor(name, given)
+    return found
 
 
 def _name(cls: type, known: Known, kind: str) -> str:
@@ -153,8 +171,11 @@ def _refuse_others(optimizer: torch.optim.Optimizer, schedulers: list[Any]) -> N
         )
 
 
-def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
-    """The entry of a scheduler or schedule; as a part of another, without the `tags` that it takes over from that."""
+def _entry(scheduler: Any, where: str, tags: Any = None, clocked: bool = False) -> dict[str, Any]:
+    """The entry of a scheduler or schedule; as a part of another, without the `tags` that it takes over from that.
+
+    A part is `clocked` where the whole follows a clock.
+    """
     if isinstance(scheduler, Bound):
         schedule = scheduler.schedule
         if not isinstance(schedule, Schedule):
@@ -175,20 +196,44 @@ def _entry(scheduler: Any, where: str, tags: Any = None) -> dict[str, Any]:
     if not isinstance(scheduler, Scheduler):
         raise TypeError(f"{where}={scheduler!r:.80} is no scheduler of this package: a config cannot name it.")
     name = _name(type(scheduler), closed_forms(), "scheduler")
-    arguments = {key: value for key, value in scheduler.arguments.items() if key not in not_given(type(scheduler))}
+    clocked = clocked or scheduler.clock is not None
+    arguments = _given(scheduler, clocked)
     own = arguments.pop(TAGS, None)
-    whole = scheduler.param_group_tags
+    whole = tags if own is None else own
     found: dict[str, Any] = {}
     for key, value in arguments.items():
         place = f"{where}.{name}.{key}"
         several = isinstance(value, (list, tuple)) and any(isinstance(each, Scheduler) for each in value)
         if several:
-            found[key] = [_entry(each, f"{place}[{i}]", whole) for i, each in enumerate(value)]
+            found[key] = [_entry(each, f"{place}[{i}]", whole, clocked) for i, each in enumerate(value)]
         else:
-            found[key] = _entry(value, place, whole) if isinstance(value, Scheduler) else data(value, place)
+            found[key] = _entry(value, place, whole, clocked) if isinstance(value, Scheduler) else data(value, place)
     if own is not None and _listed(own) != _listed(tags):
         found[TAGS] = data(own, where)
     return {name: found}
+
+
+def _given(scheduler: Scheduler, clocked: bool) -> dict[str, Any]:
+    """The arguments that a scheduler was given, as it has them.
+
+    A constructor of this package keeps under each name what it made of it; by a clock, its numbers of steps are times
+    in batches, as only times make `build` pass one. What a constructor of somebody else's did with its arguments nobody
+    knows: they are as they were given.
+    """
+    cls = type(scheduler)
+    given = {key: value for key, value in scheduler.arguments.items() if key not in not_given(cls)}
+    if not is_ours(next(each for each in cls.__mro__ if "__init__" in vars(each))):
+        return given
+    kept = {name: _timed(value) if clocked else value for name, value in getattr(scheduler, "effective", {}).items()}
+    kept[TAGS] = scheduler.param_group_tags
+    return {key: value if value is None else kept.get(key, value) for key, value in given.items()}
+
+
+def _timed(value: Any) -> Any:
+    """A value in which numbers of steps, the only ones that are kept as an int, are times."""
+    if isinstance(value, (list, tuple)):
+        return [_timed(each) for each in value]
+    return Time(value, "ba") if type(value) is int else value
 
 
 def _listed(tags: Any) -> list[Any]:

@@ -143,9 +143,10 @@ def planned(
     sequence = takes.keys() >= _SEQUENCE and "milestones" not in given
     for argument, value in given.items():
         where = f"{inner}.{argument}"
-        if argument in _several(timed) and _holds_entries(value):
+        ours = argument in takes and is_ours(owner(cls, argument)) and _is_data(value)
+        if argument in _several(timed) and (ours or _holds_entries(value)):
             given[argument] = planned_parts(value, where, family, kind, clock, sequence)
-        elif argument in _one(timed) and isinstance(value, Mapping):
+        elif argument in _one(timed) and (ours or isinstance(value, Mapping)):
             given[argument] = planned(value, where, family, kind, clock, True, counted)
     parts = given.get("schedulers")
     if sequence and isinstance(parts, list) and parts and all(isinstance(each, Plan) for each in parts):
@@ -223,6 +224,13 @@ def _holds_entries(value: Any) -> bool:
     return isinstance(value, Mapping) or (
         isinstance(value, (list, tuple)) and all(isinstance(each, (Mapping, str)) for each in value)
     )
+
+
+def _is_data(value: Any) -> bool:
+    """Whether there is no object in it that may be a scheduler."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, (str, Real, Mapping))
 
 
 def _is_count(value: Any) -> bool:

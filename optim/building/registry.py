@@ -97,6 +97,8 @@ def named(entry: Any, path: str, flat: str) -> tuple[Any, dict[str, Any], str]:
         raise TypeError(f"{path}={entry!r:.80}: write the name of a class, with its arguments under it.")
     if isinstance(entry.get(flat), str):
         return entry[flat], {name: value for name, value in entry.items() if name != flat}, path
+    if flat in entry:
+        raise TypeError(f"{path}: {flat}={entry[flat]!r:.80} is no name: write that of a class, as a text.")
     if len(entry) != 1:
         keys = f"the keys {', '.join(map(repr, entry))}" if entry else "no key"
         raise ValueError(f"{path} has {keys}: write one name, with its arguments indented under it.")

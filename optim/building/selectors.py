@@ -9,16 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import ParametrizationList
+
+from timesched.units import exact
 
 from ..hyper import KNOWN, RATE, as_tags
 
 Selector = str | type[nn.Module]
 
 FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multiplies by
-RATES = ("lr", "weight_decay", FACTOR, "adjust_val")
+FACTORS = (FACTOR, "adjust_val")
+RATES = ("lr", "weight_decay", *FACTORS)
 RULE_KEYS = ("params", "tags", "exclusive")
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # the last: BatchNorm, SyncBatchNorm, InstanceNorm
@@ -155,7 +159,9 @@ def claims_of_rules(rules: Any) -> list[Claim]:
                 meant = difflib.get_close_matches(key, sorted({*KNOWN, *RATES}), 1, 0.85)
             if meant:
                 raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {meant[0]!r}.")
-            if key in RATES:
+            if key in FACTORS:
+                settings[key] = as_factor(f"{where}: {key}", value)
+            elif key in RATES:
                 RATE.check(f"{where}: {key}", value)
         globs = checked_selectors(rule.get("params", ()), f"{where}: params")
         if not globs or not all(isinstance(glob, str) for glob in globs):
@@ -177,9 +183,20 @@ def claims_of_factors(factors: Any) -> list[Claim]:
     for key, factor in factors.items():
         what = f"{FACTOR}[{key!r}]"
         selectors = checked_selectors([key], FACTOR)
-        RATE.check(what, factor)
-        claims.append(Claim(what, selectors, settings={FACTOR: factor}, layers=True))
+        claims.append(Claim(what, selectors, settings={FACTOR: as_factor(what, factor)}, layers=True))
     return claims
+
+
+def as_factor(what: str, value: Any) -> float:
+    """A factor as a float. A number of another precision stands for its shortest decimal, as 0.1 in float32 does."""
+    RATE.check(what, value)
+    if not isinstance(value, Tensor):
+        return float(exact(value, what))
+    if value.is_meta:
+        raise ValueError(f"{what}={value!r} is on the meta device, and has no value: pass a number.")
+    number = value.item()
+    decimals = (float(f"{number:.{digits}g}") for digits in range(1, 18))
+    return next(each for each in decimals if torch.tensor(each, dtype=value.dtype, device="cpu").item() == number)
 
 
 def matched(parameters: Parameters, claims: Sequence[Claim]) -> list[tuple[int, ...]]:
@@ -194,9 +211,7 @@ def matched(parameters: Parameters, claims: Sequence[Claim]) -> list[tuple[int, 
         for selector in claim.selectors:
             found: list[int] = []
             if isinstance(selector, str):
-                match = re.compile(fnmatch.translate(selector)).match
-                found = [i for i, name in enumerate(parameters.names) if match(name)]
-                found += [i for name, i in parameters.aliases if match(name)]
+                found = named_like(selector, parameters)
             if claim.layers:
                 found += chain.from_iterable(kinds[kind] for kind in kinds if _is_kind(kind, selector))
             if not found:
@@ -206,6 +221,13 @@ def matched(parameters: Parameters, claims: Sequence[Claim]) -> list[tuple[int, 
                 if not before or before[-1] != number:
                     hits[i] = longer.setdefault(before, (*before, number))
     return hits
+
+
+def named_like(glob: str, parameters: Parameters) -> list[int]:
+    """The indices of the parameters that have a name which matches a glob."""
+    match = re.compile(fnmatch.translate(glob)).match
+    found = [i for i, name in enumerate(parameters.names) if match(name)]
+    return found + [i for name, i in parameters.aliases if match(name)]
 
 
 def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:

@@ -53,12 +53,21 @@ def _own(bound: inspect.BoundArguments) -> dict[str, Any]:
     for key, value in bound.arguments.items():
         kind = bound.signature.parameters[key].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
-            own.update({name: each for name, each in value.items() if _is_own(name, each)})
+            own.update({name: _copied(each) for name, each in value.items() if _is_own(name, each)})
         elif kind is inspect.Parameter.VAR_POSITIONAL:
-            own[key] = [each for each in value if _is_own("", each) and not hasattr(each, "timestamp")]
+            own[key] = [_copied(each) for each in value if _is_own("", each) and not hasattr(each, "timestamp")]
         elif _is_own(key, value):
-            own[key] = value
+            own[key] = _copied(value)
     return own
+
+
+def _copied(value: Any) -> Any:
+    """A value whose lists and dicts nobody else has: a scheduler is described as it was made."""
+    if type(value) is list:
+        return [_copied(each) for each in value]
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    return value
 
 
 def _is_own(key: str, value: Any) -> bool:
@@ -153,7 +162,9 @@ def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> fl
             if torch.compiler.is_compiling():  # checked when the group was taken
                 return factor  # type: ignore[no-any-return]  # a number, as checked
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-                raise ValueError(f"{where}: {key}={factor!r}: it is a finite number.")
+                raise ValueError(
+                    f"{where}: {key}={factor!r} ({type(factor).__name__}): it has to be a finite int or float."
+                )
             return float(factor)
     return 1.0
 

@@ -72,6 +72,21 @@ def test_a_list_that_names_the_sequence():
     assert type(configure_lr_scheduler(sgd(), entries)) is lr_scheduler.SequentialLR
 
 
+@pytest.mark.parametrize("name", ["Linear", "linear", "LinearLR"])
+def test_names_of_parts(name):
+    """As those of the list itself: with and without the `LR`, in each form that an entry has."""
+    given = {key: value for key, value in WARMUP.items() if key != "scheduler"}
+    whole = configure_lr_scheduler(sgd(), [WARMUP, COSINE])
+    for first in ({"scheduler": name, **given}, {name: given}):
+        sequence = {"schedulers": [first, COSINE]}
+        for entry in ({"scheduler": "Sequential", **sequence}, {"Sequential": sequence}):
+            assert description(configure_lr_scheduler(sgd(), entry)) == description(whole)
+        scaled = {"ScalePerParam": {"scheduler": {"Chained": {"schedulers": [first]}}}}
+        assert configure_lr_scheduler(sgd(), scaled).values(9) == by_hand(WARMUP, sgd()).values(9)
+    deep = configure_lr_scheduler(sgd(), [{"scheduler": "sequential", "schedulers": [WARMUP, COSINE]}, COSINE])
+    assert deep.milestones == [12]
+
+
 def test_nested_lists():
     inner = {"scheduler": "SequentialLR", "schedulers": [WARMUP, COSINE]}  # 12 steps by its parts
     scheduler = configure_lr_scheduler(sgd(), [inner, {"scheduler": "ConstantLR", "learning_rate": 0.3}])
@@ -97,7 +112,7 @@ def test_factors_by_names():
         scheduler = configure_lr_scheduler(optimizer, 0.1, {"0.*": 0.5})
         assert type(scheduler) is lr_scheduler.ScalePerParamLR and values(optimizer) == [0.05, 0.1]
         for given, message in (
-            ({"Linear": 0.5}, "layer types are known only where"),
+            ({"Linear": 0.25}, r"layer types are known only where the model is given.* have 0\.5: pass model="),
             ({"0.*": 0.25}, "0.5 from param"),
         ):
             before = [dict(group) for group in optimizer.param_groups]
@@ -107,6 +122,66 @@ def test_factors_by_names():
         optimizer = kind(model.parameters(), lr=1.0)
         scheduler = configure_lr_scheduler(optimizer, 0.1, {"Linear": 0.5, torch.nn.LayerNorm: 2}, model)
         assert values(optimizer) == [0.05, 0.2]
+
+
+GIVEN = [
+    {"Linear": 0.5},
+    {torch.nn.Linear: 0.5, "LayerNorm": 0.25},
+    {"*.weight": 0.5, "LayerNorm": 0.5},
+    {"Linear": 0.5, "1.*": 2.0},
+    {"0.*": 0.5, "1.*": 0.25},
+    {"LayerNorm": numpy.float32(0.1), "3.*": torch.tensor(0.7)},
+    {"*": 1.0},
+]
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("kind", [optim.AdamW, torch.optim.AdamW])
+@pytest.mark.parametrize("given", GIVEN, ids=range(len(GIVEN)))
+def test_factors_that_the_groups_have_already(given, kind, names):
+    """The same dict makes the groups and the scheduler, once and again."""
+    groups = optim.configure_param_groups(network(), adjust_learning_rate=given, names=names)
+    optimizer = kind(groups, lr=1.0)
+    factors = [group.get("adjust_learning_rate", 1.0) for group in optimizer.param_groups]
+    for _ in range(2):
+        scheduler = configure_lr_scheduler(optimizer, 0.5, given)
+        assert type(scheduler) is lr_scheduler.ScalePerParamLR and values(optimizer) == [0.5 * f for f in factors]
+        scheduler.unbind()
+    assert len(optimizer.param_groups) == len(factors)
+
+
+def test_globs_beside_layer_types_that_are_there():
+    groups = optim.configure_param_groups(network(), no_decay=False, adjust_learning_rate={"LayerNorm": 0.5})
+    optimizer = optim.AdamW(groups, lr=1.0)
+    configure_lr_scheduler(optimizer, 0.1, {"LayerNorm": 0.5, "3.*": 2.0})
+    assert {group["param_names"][0]: float(group["lr"]) for group in optimizer.param_groups} == {
+        "0.weight": 0.1,
+        "3.weight": 0.2,
+        "1.weight": 0.05,
+    }
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"LayerNorm": 0.25}, "have 0.5: pass model="),
+        ({"LayerNorm": 0.5, "Linear": 2.0}, "have 0.5: pass model="),
+        ({"LayerNorm": 0.5, "1.*": 2.0}, "'1.weight' gets adjust_learning_rate=0.5 from parameter group"),
+        ({"LayerNorm": 2.0, "0.*": 2.0}, "have 0.5: pass model="),
+        ({"Layer*": 0.5}, "'Layer*' matches no parameter's name"),
+        ({"1.gain": 0.5}, "'1.gain' matches no parameter's name"),
+        ({"LayerNorm": 0.5, "4.*": 0.5}, "'4.*' matches no parameter's name"),
+    ],
+)
+def test_factors_that_contradict_the_groups(given, message):
+    optimizer = optim.AdamW(optim.configure_param_groups(network(), adjust_learning_rate={"LayerNorm": 0.5}))
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError) as raised:
+        configure_lr_scheduler(optimizer, 0.1, given)
+    assert message in str(raised.value) and optimizer.param_groups == before
+    two = optim.AdamW(optim.configure_param_groups(network(), adjust_learning_rate={"LayerNorm": 0.5, "0.*": 2.0}))
+    with pytest.raises(ValueError, match="LayerNorm"):  # and what has the other factor?
+        configure_lr_scheduler(two, 0.1, {"LayerNorm": 0.5})
 
 
 @pytest.mark.parametrize("given", [{"decoder": 0.25}, {"decoder": 0.5, "encoder": 2.0}])
@@ -163,6 +238,16 @@ def missing(entry, name):
         ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], ValueError, "learning_rate[0].main_scheduler"),
         ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], ValueError, "learning_rate[1]"),
         ([WARMUP, missing(COSINE, "scheduler")], ValueError, "learning_rate[1] has no 'scheduler' among its keys"),
+        ({"scheduler": None}, TypeError, "learning_rate: scheduler=None is no name: write that of a class, as a text"),
+        ({**WARMUP, "scheduler": None}, TypeError, "learning_rate: scheduler=None is no name"),
+        ([{**WARMUP, "scheduler": 3}], TypeError, "learning_rate[0]: scheduler=3 is no name"),
+        ({"scheduler": {"LinearLR": {}}}, TypeError, "learning_rate: scheduler={'LinearLR': {}} is no name"),
+        ({"scheduler": "SequentialLR", "schedulers": None}, TypeError, "learning_rate.schedulers=None: write a list"),
+        (
+            {"scheduler": "Sequential", "schedulers": [{"scheduler": "Linaer"}]},
+            ValueError,
+            "schedulers[0]: there is no",
+        ),
         ({"learning_rate": 0.1}, ValueError, "learning_rate has no 'scheduler' among its keys 'learning_rate'"),
         ([{**WARMUP, "total_iters": "2ba"}, {**WARMUP, "total_iters": "1ep"}, COSINE], ValueError, "on a clock alone"),
     ],

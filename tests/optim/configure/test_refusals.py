@@ -231,6 +231,17 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         (optimizer(adjust_learning_rate=0.5), "optimizer.SGD: adjust_learning_rate=0.5"),
         (schedulers(3), "schedulers[0]=3: write the name of a class, with its arguments under it"),
         (schedulers({"SequentialLR": {"schedulers": {"LinearLR": LINEAR}}}), "SequentialLR.schedulers={'LinearLR'"),
+        (
+            schedulers({"SequentialLR": {"schedulers": None}}),
+            "schedulers[0].SequentialLR.schedulers=None: write a list",
+        ),
+        (schedulers({"SequentialLR": {"schedulers": 3}}), "schedulers[0].SequentialLR.schedulers=3: write a list"),
+        (schedulers({"ChainedLR": {"schedulers": None}}), "schedulers[0].ChainedLR.schedulers=None: write a list"),
+        (schedulers(sequence(None, {"LinearLR": LINEAR})), "schedulers[0].SequentialLR.schedulers[0]=None: write the"),
+        (schedulers({"ScalePerParamLR": {"scheduler": None}}), "schedulers[0].ScalePerParamLR.scheduler=None: write"),
+        (schedulers({"ProductScheduler": {"schedules": None}}), "schedulers[0].ProductScheduler.schedules=None: write"),
+        (schedulers({"scheduler": None}), "schedulers[0]: scheduler=None is no name: write that of a class, as a text"),
+        ({"optimizer": {"optimizer_type": None, "lr": 0.1}}, "optimizer: optimizer_type=None is no name"),
     ],
 )
 def test_other_types(config, message):

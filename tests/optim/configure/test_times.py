@@ -1,8 +1,9 @@
 """build: schedules over times, counts that are times, and the lengths of sequences made of them."""
 
 import pytest
+import torch
 
-from optim.configure import build
+from optim.configure import build, configure_lr_scheduler
 from tests.optim.configure.objects import description, network, train, values
 from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
 
@@ -107,6 +108,48 @@ def test_lengths_of_several_units(lengths, run, milestones):
 
 def sequence(parts):
     return {"SequentialLR": {"schedulers": parts}}
+
+
+@pytest.mark.parametrize("none", [0, "0ba", "0dur", "0ep"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("stem", ["ConstantLR", "LinearLR", "CosineDecayLR", "PolynomialLR"])
+def test_phases_of_no_length(stem, place, none):
+    """The phases around one go on as if it were not there; at the end it holds its last value."""
+    run = {"max_duration": "10ba", "batches_per_epoch": 5}
+    lengths = [2, 3]
+    lengths.insert(place, none)
+    ends = [0.1, 0.2, 0.3]
+    parts = []
+    for length, end in zip(lengths, ends):
+        first = (
+            {"learning_rate": end}
+            if stem == "ConstantLR"
+            else {"initial_learning_rate": 0.05, "end_learning_rate": end}
+        )
+        parts.append({stem: {**first, "total_iters": length}})
+    without = sequence([part for part, length in zip(parts, lengths) if length != none])
+    built, same = (
+        build(network(), {"optimizer": "AdamW", "schedulers": [entry], **run}) for entry in (sequence(parts), without)
+    )
+    expected = same.schedulers[0].values(9)
+    if place == 2:
+        expected[5:] = [0.3] * 4
+    assert built.schedulers[0].values(9) == expected
+    for _ in range(6):
+        built.clock.tick()
+        built.schedulers[0].step()
+    assert values(built.optimizer) == [expected[6]] * len(built.optimizer.param_groups)
+    if none == 0:
+        scheduler = configure_lr_scheduler(
+            torch.optim.SGD(network().parameters()), [{"scheduler": stem, **part[stem]} for part in parts]
+        )
+        assert scheduler.values(9) == expected and scheduler.milestones == [[0, 2], [2, 2], [2, 5]][place]
+
+
+def test_phases_that_are_all_of_no_length():
+    parts = [{"ConstantLR": {"learning_rate": rate, "total_iters": 0}} for rate in (0.1, 0.2, 0.3)]
+    (scheduler,) = build(network(), {"optimizer": "AdamW", "schedulers": [sequence(parts)]}).schedulers
+    assert scheduler.milestones == [0, 0] and scheduler.values(3) == [0.3] * 3
 
 
 def test_a_sequence_in_a_sequence_has_the_length_of_its_parts():

@@ -1,7 +1,9 @@
 """Factors of the learning rate: put into groups, and into those of an optimizer that exists."""
 
 import copy
+from fractions import Fraction
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -63,6 +65,9 @@ def test_a_rule_may_hold_the_factor():
         ({"*": float("inf")}, ValueError, "=inf"),
         ({"*": "0.1"}, TypeError, rf"{KEY}\['\*'\]='0.1' is of type str"),
         ({"*": True}, TypeError, "=True is of type bool"),
+        ({"*": torch.tensor(-0.5)}, ValueError, "must be a finite number at least 0"),
+        ({"*": torch.tensor(float("nan"))}, ValueError, "must be a finite number at least 0"),
+        ({"*": torch.tensor(0.5, device="meta")}, ValueError, "is on the meta device, and has no value: pass a number"),
         ({3: 0.1}, TypeError, f"{KEY} holds 3: pass globs"),
         ({int: 0.1}, TypeError, f"{KEY} holds <class 'int'>"),
         ([("*", 0.1)], TypeError, "pass a dict from globs or layer types to factors"),
@@ -86,6 +91,41 @@ def test_layer_types_need_the_modules():
         configure_param_groups(pairs, no_decay=False, adjust_learning_rate={"Embedding": 0.1})
     with pytest.raises(ValueError, match="layer types are known only where the model is given"):
         split_groups(torch.optim.SGD(pairs), {"Embedding": 0.1})
+
+
+@pytest.mark.parametrize(
+    "factor, number",
+    [
+        (numpy.float32(0.5), 0.5),
+        (numpy.float32(0.1), 0.1),
+        (numpy.float16(0.1), 0.1),
+        (numpy.int64(2), 2.0),
+        (torch.tensor(0.5), 0.5),
+        (torch.tensor([0.1]), 0.1),
+        (torch.tensor(1e-30), 1e-30),
+        (torch.tensor(0.0), 0.0),
+        (torch.tensor(0.3, dtype=torch.bfloat16), 0.3),
+        (torch.tensor(1 / 3, dtype=torch.float64), 1 / 3),
+        (nn.Parameter(torch.tensor(0.1)), 0.1),
+        (Fraction(1, 4), 0.25),
+        (3, 3.0),
+    ],
+)
+def test_factors_are_floats_in_the_groups(factor, number):
+    """The number whose shortest decimal it is; and as such a scheduler takes it."""
+    for rules, given in (
+        ([], {"6.*": factor}),
+        ([{"params": "6.*", KEY: factor}], {}),
+        ([], {"6.*": factor, "Linear": number}),
+    ):
+        optimizer = optim.SGD(configure_param_groups(Conv(), rules, adjust_learning_rate=given), lr=1.0)
+        found = [group[KEY] for group in optimizer.param_groups if KEY in group]
+        assert found and all(type(each) is float and each == number for each in found)
+        optim.lr_scheduler.ScalePerParamLR(optimizer, optim.lr_scheduler.ConstantLR(optimizer, 0.5))
+        assert {float(group["lr"]) for group in optimizer.param_groups} == {0.5, 0.5 * number}
+    split = optim.SGD(Conv().named_parameters(), lr=1.0)
+    split_groups(split, {"6.*": factor})
+    assert [type(group[KEY]) for group in split.param_groups if KEY in group] == [float]
 
 
 # split_groups

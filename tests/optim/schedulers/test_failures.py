@@ -194,6 +194,19 @@ def test_where_it_starts_is_not_what_schedule_it_is():
         assert int(late.last_epoch) == 0 and late.get_last_lr() == fresh_one.get_last_lr()
 
 
+def test_lists_that_are_changed_later():
+    class Custom(Ramp):
+        def __init__(self, optimizer, points, **more):
+            super().__init__(optimizer)
+
+    points, more = [1, [2]], {"a": {"b": [3]}}
+    one = Custom(sgd(), points, more=more)
+    before = one.state_dict()
+    points[1].append(5)
+    more["a"]["b"].clear()
+    assert one.state_dict() == before == Custom(sgd(), [1, [2]], more={"a": {"b": [3]}}).state_dict()
+
+
 def test_arguments_of_a_mixin():
     class Mixin:
         def __init__(self, *args, extra, **kwargs):
