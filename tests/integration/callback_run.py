@@ -166,7 +166,6 @@ def make_trainer(callbacks: list[Any], kind: Any = torch.optim.AdamW, **options:
     """A Trainer of the small model on the CPU, and its record."""
     model, optimizer = make_optimizer(kind)
     settings: dict[str, Any] = {
-        "train_dataloader": data(),
         "max_duration": f"{BATCHES}ba",
         "seed": 1,
         "device": "cpu",
@@ -174,6 +173,8 @@ def make_trainer(callbacks: list[Any], kind: Any = torch.optim.AdamW, **options:
         "model": model,
         "optimizers": optimizer,
     }
+    if "train_dataloader" not in options:
+        settings["train_dataloader"] = data()
     record = Record()
     return Trainer(callbacks=[record, *callbacks], **(settings | options)), record
 

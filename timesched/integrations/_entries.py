@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from timesched.binding import Bound
+from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.schedule import Schedule
 from timesched.slots import Slot, known_tags, select
@@ -14,6 +15,30 @@ from timesched.timevalue import Time
 from timesched.units import number_text
 
 _SCHEDULER = ("step", "state_dict", "load_state_dict")  # what makes an object one
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A schedule, and what it drives: the arguments of `timesched.bind` that are known before the run is.
+
+    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
+    value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
+    all groups, `[None]` for those without. Raises `TypeError` for what is no schedule, `ValueError` for no such key.
+
+    >>> from timesched import LinearScheduler
+    >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
+    0.1
+    """
+
+    schedule: Any
+    key: str | tuple[str, int]
+    tags: Any = None
+
+    def __post_init__(self) -> None:
+        Slot(self.key)
+        for one in each_of(self.schedule):
+            if not callable(one):
+                raise TypeError(f"{one!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
 
 
 class RunClock:
@@ -35,6 +60,8 @@ class RunClock:
         return self._length
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_state" or name.startswith("__"):  # a copy is asked for some before it has a state
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._state, name)
 
 
@@ -45,6 +72,13 @@ def each_of(schedule: Any) -> list[Any]:
 
 def is_scheduler(thing: Any) -> bool:
     return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER)
+
+
+def resolved(entry: Any, optimizer: Any, clock: RunClock) -> list[Any]:
+    """The schedulers of an entry."""
+    if isinstance(entry, Binding):
+        return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
+    return [entry] if is_scheduler(entry) else called(entry, optimizer, clock)
 
 
 def called(function: Any, optimizer: Any, clock: RunClock) -> list[Any]:
@@ -84,16 +118,18 @@ def refuse_clock(scheduler: Any) -> None:
         )
 
 
-def refuse_shared(schedulers: Sequence[Any], trainers: Sequence[Any], groups: Any) -> None:
-    """Raise `ValueError` when two schedulers drive one number, also one of the Trainer's own."""
+def refuse_shared(schedulers: Sequence[Any], trainers: Sequence[Any], groups: Any, fix: str = "") -> None:
+    """Raise `ValueError` when two schedulers drive one number, also one of the Trainer's own, for which is a `fix`."""
     for i, one in enumerate(schedulers):
         for other in (*schedulers[i + 1 :], *trainers):
             (slot, mine), (second, its) = driven(one, groups), driven(other, groups)
             if slot.name == second.name and mine & its:
+                theirs = other in trainers
                 raise ValueError(
                     f"{slot.name!r} of parameter group {min(mine & its)} is driven by two schedules, {name_of(one)} "
-                    f"and {name_of(other)}{' of schedulers=' if other in trainers else ''}: give each a tag "
+                    f"and {name_of(other)}{' of schedulers=' if theirs else ''}: give each a tag "
                     f"of its own (there are: {known_tags(groups)}), and no schedulers= where Schedules drives 'lr'."
+                    f"{fix if theirs else ''}"
                 )
 
 
@@ -105,9 +141,10 @@ def driven(scheduler: Any, groups: Any) -> tuple[Slot, set[int]]:
 
 
 def about(scheduler: Any, ssr: float) -> dict[str, Any]:
-    """What a scheduler is, in plain values: of a bound schedule all of it and the ratio, of others the name."""
-    if not isinstance(scheduler, Bound):
-        return {"schedule": name_of(scheduler)}  # the others compare the rest themselves when they load
+    """What a scheduler is, in plain values: of a bound schedule all of it, of others the name; the ratio of a clock."""
+    if not isinstance(scheduler, Bound):  # the others compare the rest themselves when they load
+        timed = getattr(scheduler, "clock", None) is not None
+        return {"schedule": name_of(scheduler), **({"ssr": ssr} if timed else {})}
     tags = [scheduler.tags] if isinstance(scheduler.tags, str) else scheduler.tags
     text = " * ".join(map(_text, each_of(scheduler.schedule)))
     return {"schedule": text, "key": scheduler.key, "tags": tags and sorted(tags, key=str), "ssr": ssr}

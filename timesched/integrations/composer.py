@@ -6,53 +6,17 @@ weight decay, betas, single tags. It is saved in the Trainer's checkpoints, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from composer import Callback
 
-from timesched.binding import bind
 from timesched.horizon import positive
 from timesched.schedule import Schedule
-from timesched.slots import Slot
 
-from ._entries import (
-    RunClock,
-    about,
-    called,
-    driven,
-    each_of,
-    is_scheduler,
-    refuse_clock,
-    refuse_misfit,
-    refuse_other,
-    refuse_shared,
-)
+from ._entries import Binding, driven, is_scheduler, refuse_clock
+from ._run import Run, release, saved
 
-
-@dataclass(frozen=True)
-class Binding:
-    """A schedule, and what it drives: the arguments of `timesched.bind` that are known before the run is.
-
-    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
-    value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
-    all groups, `[None]` for those without. Raises `TypeError` for what is no schedule, `ValueError` for no such key.
-
-    >>> from timesched import LinearScheduler
-    >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
-    0.1
-    """
-
-    schedule: Any
-    key: str | tuple[str, int]
-    tags: Any = None
-
-    def __post_init__(self) -> None:
-        Slot(self.key)
-        for one in each_of(self.schedule):
-            if not callable(one):
-                raise TypeError(f"{one!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
+__all__ = ["Binding", "Schedules"]
 
 
 class Schedules(Callback):
@@ -74,21 +38,26 @@ class Schedules(Callback):
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
     microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length that it is
     given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps goes on, as the
-    schedulers of torch do in a Trainer.
+    schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
+    checkpoint before the turn of this one, is taken when the run goes on.
 
-    A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules is refused with the
-    difference; of functions of the state, which Composer's own schedules are, and of the schedulers of torch, the name
-    alone is compared. To start anew from such a checkpoint, load it with
+    A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, or of another
+    ratio, is refused with the difference; of functions of the state, which Composer's own schedules are, and of the
+    schedulers of torch, the name alone is compared. To start anew from such a checkpoint, load it with
     `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of this callback, Composer warns:
     what follows the clock then has the value of the loaded time, from the initial values of the new optimizer, and
-    what counts its own steps begins at the first.
+    what counts its own steps begins at the first. Without the length of the run, which `fit(duration=...)` may give,
+    functions are called when it fits; the initial values are those before the load all the same.
+
+    A new Trainer on the same optimizer takes the groups over from the callback of the one before, which then raises
+    `RuntimeError` when it is fitted on. A copy of a callback has its entries, and begins in a Trainer of its own.
 
     A scheduler that follows a `timesched.Clock` is refused, since nobody ticks that in a Trainer; one in
     `Trainer(schedulers=...)` cannot be, and keeps its first value for the whole run.
 
     Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
-    callbacks (a checkpoint has room for one), when two schedules drive one number, also one of `schedulers=`, and
-    where `timesched.bind` does.
+    callbacks (a checkpoint has room for one), when two schedules drive one number, also one of `schedulers=`, when a
+    sharded checkpoint needs the length of the run to be loaded, and where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -109,44 +78,38 @@ class Schedules(Callback):
         self.entries = entries
         self.ssr = float(positive(ssr, "the scale-schedule ratio (ssr)"))
         self.log = log
-        self._made: list[tuple[Any, Any]] = []  # an entry and a scheduler of it
-        self._ready = False  # they are made; there may be none
-        self._loaded: Mapping[str, Any] | None = None
+        self._run: Run | None = None  # in the Trainer that was built last
 
     @property
     def schedulers(self) -> list[Any]:
         """The schedulers in use, in the order of the entries; none before the Trainer is built."""
-        return [scheduler for _, scheduler in self._made]
+        return self._run.schedulers if self._run else []
 
     def init(self, state: Any, logger: Any) -> None:
         """Begin with a new Trainer."""
-        if sum(type(other).__qualname__ == type(self).__qualname__ for other in state.callbacks) > 1:
+        name = type(self).__qualname__
+        if sum(type(other).__qualname__ == name for other in state.callbacks) > 1:
             raise ValueError(
-                f"There are two {type(self).__qualname__} callbacks, and a checkpoint has room for the state of one: "
+                f"There are two {name} callbacks, and a checkpoint has room for the state of one: "
                 f"pass the entries of both to one."
             )
-        self._made, self._ready, self._loaded = [], False, None
+        self._run = Run(self.entries, self.ssr, name, state)
 
     def before_load(self, state: Any, logger: Any) -> None:
         """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
-        if state.max_duration is not None:
-            self._make(state)
+        self._running.before_load()
 
     def after_load(self, state: Any, logger: Any) -> None:
         """Take up what was loaded, now that optimizer and time are loaded too."""
-        self._write()
+        self._running.after_load()
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
-        if not self._ready:
-            self._make(state)
-        refuse_shared(self.schedulers, state.schedulers, state.optimizers[0].param_groups)  # fit() takes some too
-        self._write()
+        self._running.fit_start()
 
     def batch_end(self, state: Any, logger: Any) -> None:
         """Write the values of the next batch."""
-        for scheduler in self.schedulers:
-            scheduler.step()
+        self._running.step()
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
             for slot, indices in (driven(scheduler, optimizer.param_groups) for scheduler in self.schedulers):
@@ -156,72 +119,33 @@ class Schedules(Callback):
 
     def epoch_end(self, state: Any, logger: Any) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
-        self._write()
+        self._running.refresh()
 
     iteration_end = epoch_end
 
     def close(self, state: Any, logger: Any) -> None:
         """Let others have the groups."""
-        _release(self._made)
+        if self._run:
+            release(self._run.made)
 
     def state_dict(self) -> dict[str, Any]:
-        """What each scheduler is and its own state, all plain."""
-        if not self._ready:  # saved before it fits
-            return dict(self._loaded or {})
-        return {"about": self._about(), "states": [scheduler.state_dict() for scheduler in self.schedulers]}
+        """What each scheduler is, its own state, and how many batches it has seen, all plain."""
+        return self._run.state_dict() if self._run else saved(None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
-        self._loaded = state
+        if self._run:
+            self._run.load_state_dict(state)
 
-    def _make(self, state: Any) -> None:
-        (optimizer,), clock = state.optimizers, RunClock(state, self.ssr)  # a Trainer takes no second one
-        made: list[tuple[Any, Any]] = []
-        try:
-            for entry in self.entries:
-                made += [(entry, scheduler) for scheduler in _resolved(entry, optimizer, clock)]
-            for entry, scheduler in made:
-                refuse_misfit(scheduler, entry, optimizer)
-            refuse_shared([scheduler for _, scheduler in made], state.schedulers, optimizer.param_groups)
-            for _, scheduler in made:
-                if hasattr(scheduler, "settle"):  # refuses what else its first step would
-                    scheduler.settle()
-        except BaseException:
-            _release(made)
-            raise
-        self._made, self._ready = made, True
+    @property
+    def _running(self) -> Run:
+        """The run in the Trainer; raises `RuntimeError` where another Trainer has the optimizer."""
+        if self._run is None or self._run.replaced:
+            raise RuntimeError(
+                f"The optimizer of this {type(self).__name__} has been taken over by another Trainer, which was built "
+                f"later: fit that one, or build this one anew, and it takes over in turn."
+            )
+        return self._run
 
-    def _write(self) -> None:
-        """Take up what was loaded, and have the groups hold the values of this moment."""
-        if self._loaded and self._ready:
-            try:
-                self._take_up(self._loaded)
-            except BaseException:  # there will be no Trainer to close
-                _release(self._made)
-                self._made, self._ready = [], False
-                raise
-            self._loaded = None
-        for scheduler in self.schedulers:
-            if hasattr(scheduler, "refresh"):
-                scheduler.refresh()
-
-    def _take_up(self, loaded: Mapping[str, Any]) -> None:
-        fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
-        refuse_other(loaded["about"], self._about(), f"Give the schedules that were saved, {fix}.")
-        for scheduler, state in zip(self.schedulers, loaded["states"]):
-            scheduler.load_state_dict(state)
-
-    def _about(self) -> list[dict[str, Any]]:
-        return [about(scheduler, self.ssr) for scheduler in self.schedulers]
-
-
-def _resolved(entry: Any, optimizer: Any, clock: RunClock) -> list[Any]:
-    if isinstance(entry, Binding):
-        return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
-    return [entry] if is_scheduler(entry) else called(entry, optimizer, clock)
-
-
-def _release(made: list[tuple[Any, Any]]) -> None:
-    for entry, scheduler in made:
-        if entry is not scheduler and hasattr(scheduler, "unbind"):  # not what the user made
-            scheduler.unbind()
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}  # a copy begins in a Trainer of its own
