@@ -42,7 +42,7 @@ class Bound:
         self._bases: list[float] = []
         factor = multiplier()  # before anything is changed: it may raise
         target.take(self._accept)
-        target.register()
+        target.register(self)
         self._put(factor)
 
     @property
@@ -117,7 +117,7 @@ class Bound:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._target.active:
-            self._target.register()
+            self._target.register(self)
             if self._clock is not None:
                 self._clock.notify(self)
 

@@ -71,13 +71,13 @@ class Slot:
 def _fill(old: Tensor, value: float | Tensor) -> None:
     if old.requires_grad:
         old = old.detach()  # the same memory
+    # what is written into a 0-dim float64 tensor on the CPU itself, a graph drops: there it goes through a view
     if not isinstance(value, Tensor):
         if old.is_cpu or old.device.type != "xla":
-            old.fill_(value)
+            (old.view(1) if torch.compiler.is_compiling() else old).fill_(value)
             return
         # made on the host and moved: there, a number may be a constant of the traced graph, and each a new graph
         value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
-    # through a view, since a graph drops what is written into a 0-dim float64 tensor on the CPU itself
     old.view(1).copy_(value.detach().view(1))
 
 

@@ -41,6 +41,7 @@ class Target:
         self.indices: list[int] = []
         self.seen = 0
         self.active = False  # registered, and not released since
+        self._driver: weakref.ref[Any] | None = None
         self.rivals: list[weakref.ref[Target]] = []
 
     @property
@@ -55,11 +56,7 @@ class Target:
         selected, or belongs to an exclusive target, and when groups were removed.
         """
         groups = self.optimizer.param_groups
-        if len(groups) < self.seen:
-            raise ValueError(
-                f"The optimizer has {len(groups)} parameter groups, and had {self.seen} when its {self.name!r} was "
-                f"scheduled: which are gone is not known here; unbind() the scheduler and make another one."
-            )
+        self.refuse_removed()
         chosen = select(groups, self.tags)
         if not chosen:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
@@ -80,11 +77,23 @@ class Target:
         if self.active:
             self._meet(rivals)
 
-    def register(self) -> None:
-        """Let other targets know of this one, until it is released or dies."""
+    def register(self, driver: Any = None) -> None:
+        """Let other targets know of this one, until it is released or dies; `driver.refresh()` writes to it."""
+        if driver is not None:
+            self._driver = weakref.ref(driver)
         self._meet(self._others(self.indices))
         self.active = True
         _targets[self.optimizer] = [*map(weakref.ref, targets_of(self.optimizer)), weakref.ref(self)]
+
+    def refresh(self) -> None:
+        """Have the value of this moment written."""
+        driver = self._driver() if self._driver else None
+        if driver is not None:
+            driver.refresh()
+
+    def overlaps(self, indices: Iterable[int]) -> bool:
+        """Whether one of these groups is selected."""
+        return not set(self.indices).isdisjoint(indices)
 
     def release(self) -> None:
         """Let another target write to the same number; the groups keep their present values."""
@@ -93,6 +102,15 @@ class Target:
         self.rivals.clear()
         self.active = False
         _targets[self.optimizer] = [weakref.ref(other) for other in targets_of(self.optimizer) if other is not self]
+
+    def refuse_removed(self) -> None:
+        """Raise `ValueError` when groups were removed."""
+        groups = self.optimizer.param_groups
+        if len(groups) < self.seen:
+            raise ValueError(
+                f"The optimizer has {len(groups)} parameter groups, and had {self.seen} when its {self.name!r} was "
+                f"scheduled: which are gone is not known here; unbind() the scheduler and make another one."
+            )
 
     def refuse_rivals(self) -> None:
         """Raise `ValueError` when another target writes to the same number."""
@@ -127,7 +145,7 @@ class Target:
                 one.rivals.append(weakref.ref(two, one.rivals.remove))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "rivals": []}  # a copy registers anew
+        return {**self.__dict__, "rivals": [], "_driver": None}  # a copy registers anew
 
     # Three ways to write, each a loop of its own: a step is little else, and a call for each group would double it.
 
@@ -163,6 +181,7 @@ class Target:
 
     def read(self) -> list[float | Tensor]:
         """The number in each selected group; a tensor is a copy."""
+        self.refuse_removed()
         values = [self.slot.peek(self.optimizer.param_groups[i]) for i in self.indices]
         return [value.clone() if isinstance(value, Tensor) else value for value in values]
 

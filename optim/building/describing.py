@@ -18,7 +18,8 @@ from timesched.timevalue import Time
 
 from ..configure import Built
 from ..schedules.closed_form import Scheduler
-from .plans import TAGS, closed_forms, not_given, schedules
+from ..schedules.formulas import Constant
+from .plans import TAGS, closed_forms, is_time, not_given, schedules
 from .recipes import optimizers, own_arguments
 from .registry import Known, full_name, is_ours, name_of
 from .selectors import FACTORS, as_factor
@@ -30,7 +31,7 @@ def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
 
     For the same model, `build` makes equal objects of it: classes, arguments, groups with their tags, at step 0.
     Arguments that have their default values are left out, unless they were in the config of `build`. The counts of
-    a scheduler that follows a clock are times.
+    a scheduler that follows a clock are times, and all there.
 
     Args:
         optimizer: what `build` returned, of which the config then also has the rules of the groups and the keys of the
@@ -41,7 +42,7 @@ def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
     Raises:
         ValueError: a class that `build` would not find, an argument that no config can hold or that the object does
             not keep; several groups, or one with tags or values of its own, that no config was the origin of; a
-            scheduler that drives the optimizer and was not passed.
+            scheduler that drives the optimizer and was not passed, or that follows a clock and has no times.
         TypeError: an argument has another type.
 
     >>> from optim import SGD
@@ -196,7 +197,7 @@ def _entry(scheduler: Any, where: str, tags: Any = None, clocked: bool = False) 
     if not isinstance(scheduler, Scheduler):
         raise TypeError(f"{where}={scheduler!r:.80} is no scheduler of this package: a config cannot name it.")
     name = _name(type(scheduler), closed_forms(), "scheduler")
-    clocked = clocked or scheduler.clock is not None
+    part, clocked = clocked, clocked or scheduler.clock is not None
     arguments = _given(scheduler, clocked)
     own = arguments.pop(TAGS, None)
     whole = tags if own is None else own
@@ -210,6 +211,11 @@ def _entry(scheduler: Any, where: str, tags: Any = None, clocked: bool = False) 
             found[key] = _entry(value, place, whole, clocked) if isinstance(value, Scheduler) else data(value, place)
     if own is not None and _listed(own) != _listed(tags):
         found[TAGS] = data(own, where)
+    if clocked and not part and getattr(scheduler, "formula", None) is not Constant and not _has_time(found):
+        raise ValueError(
+            f"{where}: this {name} follows a clock, and has no argument that is a time: build() would make one that "
+            f"counts its own steps. Leave it out of the config, and make it after build()."
+        )
     return {name: found}
 
 
@@ -217,8 +223,8 @@ def _given(scheduler: Scheduler, clocked: bool) -> dict[str, Any]:
     """The arguments that a scheduler was given, as it has them.
 
     A constructor of this package keeps under each name what it made of it; by a clock, its numbers of steps are times
-    in batches, as only times make `build` pass one. What a constructor of somebody else's did with its arguments nobody
-    knows: they are as they were given.
+    in batches, also those by default, as only times make `build` pass one. What a constructor of somebody else's did
+    with its arguments nobody knows: they are as they were given.
     """
     cls = type(scheduler)
     given = {key: value for key, value in scheduler.arguments.items() if key not in not_given(cls)}
@@ -226,7 +232,15 @@ def _given(scheduler: Scheduler, clocked: bool) -> dict[str, Any]:
         return given
     kept = {name: _timed(value) if clocked else value for name, value in getattr(scheduler, "effective", {}).items()}
     kept[TAGS] = scheduler.param_group_tags
-    return {key: value if value is None else kept.get(key, value) for key, value in given.items()}
+    lengths = {key: value for key, value in kept.items() if isinstance(value, Time)} if clocked else {}
+    return lengths | {key: value if value is None else kept.get(key, value) for key, value in given.items()}
+
+
+def _has_time(value: Any) -> bool:
+    """Whether there is a time in an entry."""
+    if isinstance(value, Mapping):
+        return any(_has_time(each) for key, each in value.items() if key != TAGS)
+    return any(map(_has_time, value)) if isinstance(value, list) else is_time(value)
 
 
 def _timed(value: Any) -> Any:

@@ -172,7 +172,7 @@ def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> fl
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number, or a 0-dim tensor of one; a tensor elsewhere is not read."""
     if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool:
+        if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
             return False
         return value.device.type != "cpu" or math.isfinite(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -157,7 +157,7 @@ def _parts(whole: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: 
         if each.is_part:
             raise ValueError(f"{where} is a part of a {each._owner} already: make one for each.")
         if each.param_group_tags is not None or tags is None:
-            chosen.setdefault(tuple(each._target.indices), each.param_group_tags)
+            chosen.setdefault(tuple(select(groups, each.param_group_tags)), each.param_group_tags)
         if len(chosen) > 1:
             raise ValueError(
                 f"{where} is for the groups with tags {each.param_group_tags!r}, and not those of the rest "
@@ -187,19 +187,16 @@ def _assemble(
     clocks = [part.clock for part in parts if part.clock is not None]
     tags = parts[0].param_group_tags if tags is None else tags
     Scheduler.__init__(whole, optimizer, None, last_epoch, tags, clock or next(iter(clocks), None), schedule=schedule)
-    target = whole._target
-    aside = [part._target for part in parts if not part._target.active]
-    made = [*aside, *(each for each in targets_of(optimizer) if each.name == target.name)]  # in this order
-    own = {id(each._target): each._replaced for each in (*parts, whole)}
-    before: dict[int, float] = {}  # what was there before the first of them, or what somebody else wrote since
-    for each in made:
-        if id(each) in own:
-            before = own[id(each)] | before
-        else:
-            before = {i: value for i, value in before.items() if i not in each.indices}
+    before: dict[int, float] = {}  # what there was when the first of them came
+    for each in sorted((*parts, whole), key=lambda each: each._serial):
+        before = each._replaced | before
     for part in parts:
         part.adopt(type(whole).__name__)
+    target = whole._target
     whole._replaced = {i: value for i, value in before.items() if i in target.indices}
     for i, value in before.items():
         if i not in target.indices:  # a part without tags had set it
             target.slot.write(whole.optimizer.param_groups[i], value)
+    for other in targets_of(optimizer):
+        if other.name == target.name and not target.overlaps(other.indices):
+            other.refresh()  # a part may have written to its groups as well

@@ -109,7 +109,7 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         if not is_number(first):
             raise ValueError(f"{name} starts at {first!r}: a value is a finite number, or a 0-dim tensor of one.")
         self._target.take(self._accept)
-        self._target.register()
+        self._target.register(self)
         try:
             self.refresh()
         except BaseException:

@@ -13,6 +13,7 @@ from torch import Tensor
 from .overriding import standard
 
 # A graph of these versions runs the setter of a property after what comes later in the code (seen in 2.7 and 2.9).
+_NO_COUNTS = (torch.bool, torch.complex64, torch.complex128, torch.complex32)
 _LATE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
@@ -34,8 +35,11 @@ class Counted:
     def _go_to(self, count: int | Tensor) -> None:
         if _LATE and torch.compiler.is_compiling():
             raise RuntimeError("Before torch 2.13 a graph cannot set last_epoch: call increment_last_epoch() instead.")
-        if isinstance(count, Tensor) and (count.is_floating_point() or count.dtype is torch.bool):
-            checked_count(count, type(self).__name__)
+        if isinstance(count, Tensor):
+            whole = count.numel() == 1 and not count.dtype.is_floating_point and count.dtype not in _NO_COUNTS
+            read = whole and count.is_cpu and not torch.compiler.is_compiling()
+            if read or not whole:
+                checked_count(int(count) if read else count, type(self).__name__)
         if isinstance(count, Tensor) and isinstance(self._count, Tensor):
             self._count.view(1).copy_(count.view(1))
         else:

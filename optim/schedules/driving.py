@@ -81,6 +81,8 @@ class Driving(Counted):
     def update_groups(self, values: Iterable[Any]) -> None:
         """Write a list with one value for each parameter group; those that are not scheduled are passed over."""
         values, target = list(values), self._target
+        if len(self.optimizer.param_groups) < target.seen:
+            target.refuse_removed()
         if len(values) != len(self.optimizer.param_groups):
             raise ValueError(
                 f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
@@ -90,8 +92,8 @@ class Driving(Counted):
             for i, value in zip(target.indices, chosen):
                 if not is_number(value):
                     raise ValueError(
-                        f"{type(self).__name__}: the value for parameter group {i} is {value!r}: give a finite number, "
-                        f"or a 0-dim tensor of one."
+                        f"{type(self).__name__}: the value for parameter group {i} is {value!r}: give a finite int or "
+                        f"float, or a 0-dim tensor of one."
                     )
         target.put(chosen)
 
@@ -104,7 +106,10 @@ class Driving(Counted):
 
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step."""
+        self._return()
         if self._target.active:
+            if len(self.optimizer.param_groups) != self._target.seen:
+                self._take_later_groups()
             self._hold_tensors()
             self.update_groups(self.get())
 
@@ -116,15 +121,18 @@ class Driving(Counted):
             self.clock.forget(self)
 
     def set_aside(self) -> None:
-        """Stand in nobody's way until it is used again."""
+        """Stand in nobody's way until it is used again; the groups keep their present values."""
         if self._target.active:
-            self._target.release()
+            self.unbind()
             self._waiting = True
 
     def _return(self) -> None:
         if self._waiting:
-            self._target.register()
+            self._target.refuse_rivals()
+            self._target.register(self)
             self._waiting = False
+            if isinstance(self.clock, Clock):
+                self.clock.notify(self)
 
     def adopt(self, owner: str) -> None:
         """Become a part of a scheduler of a class."""

@@ -60,6 +60,6 @@ class Resumable(Driving):
         self.__dict__.update(state)
         self._resolve()
         if self._target.active:
-            self._target.register()
+            self._target.register(self)
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)

@@ -209,3 +209,22 @@ def test_a_tensor_of_another_optimizer():
         take()
     assert optimizer.param_groups[0]["lr"] is rate and rate == pytest.approx(0.05, abs=1e-16)
     assert graphs() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_a_graph_writes(dtype):
+    """As they are, and not only tensors: inductor drops what is written into a 0-dim float64 tensor itself."""
+    for act, expected in (
+        (lambda one: one.step(), [0.25, 0.25]),
+        (lambda one: one.update_groups([0.5, 0.75]), [0.5, 0.75]),
+    ):
+        with fresh():
+            rates = [torch.tensor(value, dtype=dtype) for value in (0.1, 0.2)]
+            groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in rates]
+            one = lr_scheduler.ConstantLR(torch.optim.SGD(groups, lr=rates[0]), 0.25)
+            take = by_hand(lambda one=one, act=act: act(one), backend="inductor")
+            for _ in range(2):
+                for rate in rates:
+                    rate.fill_(0.7)
+                take()
+                assert [float(rate) for rate in rates] == expected

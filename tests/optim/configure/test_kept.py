@@ -124,6 +124,47 @@ def test_lengths_by_a_clock(length):
         assert written(lambda o: lr_scheduler.LinearLR(o, 0.1, 0.0, length))["total_iters"] == 3
 
 
+@pytest.mark.parametrize(
+    "make, length",
+    [
+        (lambda o, c: lr_scheduler.InverseSquareRootDecayLR(o, 0.1, clock=c), {"warmup_steps": "1ba"}),
+        (lambda o, c: lr_scheduler.OneCycleLR(o, 0.1, 0.5, clock=c), {"total_steps": "1000ba"}),
+        (lambda o, c: lr_scheduler.CyclicLR(o, 0.1, 0.5, clock=c), {"step_size_up": "2000ba"}),
+    ],
+    ids=["root", "one-cycle", "cyclic"],
+)
+def test_lengths_by_default_by_a_clock(make, length):
+    clock = Clock("20ba", ssr=0.5)
+    assert written(lambda o: make(o, clock), clock).items() >= length.items()
+    _, built, optimizer = tagged()
+    (entry,) = to_config(built, [lr_scheduler.ConstantLR(optimizer, 0.1, clock=clock)])["schedulers"]
+    assert entry == {"ConstantLR": {"learning_rate": 0.1}}  # for which a clock makes no difference
+
+
+def test_a_clock_that_no_time_tells_of():
+    """`build` would make a scheduler that counts its own steps."""
+    clock = Clock("20ba", ssr=0.5)
+
+    def scaled(o):
+        return lr_scheduler.ScalePerParamLR(o, lr_scheduler.MultiplicativeLR(o, 0.1, 0.9), clock=clock)
+
+    for make in (
+        lambda o: lr_scheduler.MultiplicativeLR(o, 0.1, 0.9, clock=clock),
+        lambda o: lr_scheduler.LambdaLR(o, 0.1, param_group_tags="a", clock=clock),
+        scaled,
+        lambda o: Clocked(o, 4, clock=clock),
+    ):
+        _, built, optimizer = tagged()
+        with pytest.raises(ValueError, match=r"schedulers\[0\]: this \w+ follows a clock, and has no argument"):
+            to_config(built, [make(optimizer)])
+    assert written(lambda o: Clocked(o, "4ba", clock=clock), clock) == {"total": "4ba"}
+
+
+class Clocked(lr_scheduler.LinearLR):
+    def __init__(self, optimizer, total, clock=None):
+        super().__init__(optimizer, 0.1, 0.5, total, clock=clock)
+
+
 class Halved(lr_scheduler.CosineDecayLR):
     """Says something else to its parent than it is told, under the same name and under others."""
 

@@ -1,6 +1,7 @@
 """What is easy to get wrong about failing steps, states and graphs; each was once."""
 
 import enum
+from functools import partial
 
 import numpy as np
 import pytest
@@ -53,7 +54,11 @@ def test_what_is_no_count():
     assert int(one.last_epoch) == 0
 
 
-@pytest.mark.parametrize("count", [torch.tensor(2.5), torch.tensor(True), 2.0, np.float64(1), 2**63 - 1])
+@pytest.mark.parametrize(
+    "count",
+    [2.0, np.float64(1), 2**63 - 1, *map(torch.tensor, (2.5, True, -3, 2**63 - 1, 1j, [1, 2]))],
+    ids=repr,
+)
 def test_what_no_optimizer_counts_either(count):
     for rate in (1.0, torch.tensor(1.0)):
         one = lr.LinearLR(sgd(lr=rate), 0.0, 0.1, 4)
@@ -98,7 +103,8 @@ def test_groups_that_were_removed():
     clock = Clock("4ba")
     schedule = bind(LinearScheduler(), bound, clock)
     del optimizer.param_groups[1], bound.param_groups[1]
-    for step in (one.step, schedule.step):
+    values = partial(one.update_groups, [0.1])
+    for step in (one.step, one.refresh, one.get_last_lr, values, schedule.step, schedule.refresh, schedule.get_last_lr):
         with pytest.raises(ValueError, match="has 1 parameter groups, and had 2"):
             step()
     assert int(one.last_epoch) == 0 and rates(optimizer) == [0.25]

@@ -1,5 +1,8 @@
 """What is easy to get wrong about schedulers of schedulers: whose groups are whose, and wholes that cannot be made."""
 
+import contextlib
+import copy
+
 import pytest
 import torch
 from torch.nn import Parameter
@@ -91,6 +94,60 @@ def test_parts_of_a_whole_that_could_not_be_made_may_be_used_again():
         assert rates(optimizer) == [0.025]
         with pytest.raises(ValueError, match="bound already"):
             second.step()
+
+
+def test_a_part_that_was_set_aside_leaves_the_groups_of_others_alone():
+    for again in (lambda one: None, lambda one: one.step()):
+        optimizer = sgd({"tags": "a"}, {"tags": "b", "lr": 0.25})
+        other = lr.LinearLR(optimizer, 1.0, 0.0, 4, param_group_tags="b")
+        part = lr.ConstantLR(optimizer, 0.5)
+        failing(optimizer, [part])
+        other.step()
+        with contextlib.suppress(ValueError):  # two for "b": it does not come back for that
+            again(part)
+        other.step()
+        assert rates(optimizer) == [0.5, 0.5]
+        whole = lr.SequentialLR(optimizer, [part], [], param_group_tags="a")
+        whole.step()
+        assert rates(optimizer) == [0.5, 0.5]
+        other.step()
+        assert rates(optimizer) == [0.5, 0.25]
+
+
+def test_copies_in_another_order():
+    optimizer = sgd({"tags": "a"}, {"tags": "b"})
+    other, part = lr.ConstantLR(optimizer, 0.5, param_group_tags="b"), lr.ConstantLR(optimizer, 0.25)
+    part, other, optimizer = copy.deepcopy((part, other, optimizer))
+    whole = lr.SequentialLR(optimizer, [part], [], param_group_tags="a")
+    assert rates(optimizer) == [0.25, 0.5] and whole.optimizer is other.optimizer
+
+
+def test_a_part_that_was_set_aside_comes_back_to_its_clock():
+    optimizer, clock = sgd(), Clock("10ba")
+    one = lr.LinearLR(optimizer, 0.0, 1.0, 10, clock=clock)
+    failing(optimizer, [one])
+    clock.tick()
+    for copied in (False, True):
+        one, optimizer, clock = copy.deepcopy((one, optimizer, clock)) if copied else (one, optimizer, clock)
+        if copied:
+            failing(optimizer, [one])
+        one.refresh()
+        assert rates(optimizer) == [0.1]
+        state = clock.state_dict()
+        clock.tick()
+        one.step()
+        clock.load_state_dict(state)
+        assert rates(optimizer) == [0.1]
+
+
+def test_a_group_that_comes_between_two_parts():
+    optimizer = sgd()
+    parts = [lr.LinearLR(optimizer, 0.0, 1.0, 10)]
+    optimizer.add_param_group({"params": [Parameter(torch.zeros(1))]})
+    whole = lr.SequentialLR(optimizer, [*parts, lr.ConstantLR(optimizer, 0.5)], [1])
+    assert rates(optimizer) == [0.0, 0.0]
+    whole.step()
+    assert rates(optimizer) == [0.5, 0.5]
 
 
 def test_parts_that_were_used_again_and_failed_again():
