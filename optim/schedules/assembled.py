@@ -194,9 +194,10 @@ def _assemble(
         part.adopt(type(whole).__name__)
     target = whole._target
     whole._replaced = {i: value for i, value in before.items() if i in target.indices}
-    for i, value in before.items():
-        if i not in target.indices:  # a part without tags had set it
+    others = [each for each in targets_of(optimizer) if each.name == target.name and each is not target]
+    for i, value in before.items():  # a part without tags had set groups that the whole does not
+        if i not in target.indices and not any(other.overlaps([i]) for other in others):
             target.slot.write(whole.optimizer.param_groups[i], value)
-    for other in targets_of(optimizer):
-        if other.name == target.name and not target.overlaps(other.indices):
-            other.refresh()  # a part may have written to its groups as well
+    for other in others:  # each wrote to its groups after those before it
+        other.refresh()
+    whole.refresh()
