@@ -58,8 +58,8 @@ def trainer_of(kind: str, entries: list[Any], **options: Any) -> Any:
     for group in optimizer.param_groups:
         group["tags"] = sorted(group.get("tags", []))
     rows = windows()
-    sampler = dist.get_sampler(rows, shuffle=False, drop_last=False)  # type: ignore[arg-type]
-    loader = DataLoader(rows, 4, collate_fn=collate, sampler=sampler)  # type: ignore[arg-type]
+    sampler = dist.get_sampler(rows, shuffle=False, drop_last=False)  # type: ignore[arg-type]  # a list will do
+    loader = DataLoader(rows, 4, collate_fn=collate, sampler=sampler)  # type: ignore[arg-type]  # as above
     spec = DataSpec(loader, get_num_tokens_in_batch=count_tokens, split_batch=lambda batch, size: [batch])
     shards = {"fsdp": {"state_dict_type": "sharded"}}
     settings = {"max_duration": LENGTH, "parallelism_config": shards, "model": model, "optimizers": optimizer}
