@@ -176,7 +176,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         check_clock(plan, f"schedulers[{i}]", clock)
     optimizer, spared = make_optimizer(model)
     schedulers: list[Any] = []
-    with undone(optimizer, schedulers):
+    with undone(optimizer):
         for i, plan in enumerate(plans):
             schedulers.append(_scheduler(plan, optimizer, clock, f"schedulers[{i}]"))
             with located(f"schedulers[{i}]"):

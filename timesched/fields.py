@@ -10,7 +10,7 @@ from typing import Any
 from timesched.timevalue import Time
 from timesched.units import TimeError, TimeUnit, exact
 
-_LARGEST = 10**300
+LARGEST = 10**300  # of numbers whose sums and products are to be floats
 _REQUIRED: Any = dataclasses.MISSING
 
 
@@ -50,7 +50,7 @@ def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | N
         if (least is not None and given < least) or (above is not None and given <= above):
             rule = f"at least {least}" if least is not None else f"more than {above}"
             raise TimeError(f"{name}={value!r}: it has to be {rule}.")
-        if not -_LARGEST <= given <= _LARGEST:
+        if not -LARGEST <= given <= LARGEST:
             raise TimeError(f"{name}={str(value)[:40]}: it has to lie within +-1e300, so that differences are floats.")
         return float(given)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
+from timesched.fields import LARGEST
 from timesched.timevalue import Time
 from timesched.units import Exact, TimeUnit, exact, number_text
 
@@ -15,8 +16,7 @@ Rate = int | float | Fraction
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
-# What a length, a rate or a ratio may be: beyond, products of them are no floats.
-SMALLEST, LARGEST = Fraction(1, 10**300), 10**300
+SMALLEST = Fraction(1, LARGEST)  # what a length, a rate or a ratio may be; it may be LARGEST, too
 
 
 @runtime_checkable

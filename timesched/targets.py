@@ -78,7 +78,7 @@ class Target:
             self._meet(rivals)
 
     def register(self, driver: Any = None) -> None:
-        """Let other targets know of this one, until it is released or dies; `driver.refresh()` writes to it."""
+        """Let other targets know of this one, until it is released or dies, and of what writes to it by `refresh()`."""
         if driver is not None:
             self._driver = weakref.ref(driver)
         self._meet(self._others(self.indices))
@@ -86,14 +86,15 @@ class Target:
         _targets[self.optimizer] = [*map(weakref.ref, targets_of(self.optimizer)), weakref.ref(self)]
 
     def refresh(self) -> None:
-        """Have the value of this moment written."""
+        """Have its driver write the value of this moment."""
         driver = self._driver() if self._driver else None
         if driver is not None:
             driver.refresh()
 
-    def overlaps(self, indices: Iterable[int]) -> bool:
-        """Whether one of these groups is selected."""
-        return not set(self.indices).isdisjoint(indices)
+    def unbind(self) -> None:
+        """Have its driver let another target write to the same number, and leave its clock."""
+        driver = self._driver() if self._driver else None
+        (self.release if driver is None else driver.unbind)()
 
     def release(self) -> None:
         """Let another target write to the same number; the groups keep their present values."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound
 from timesched.targets import Target, targets_of
 
 
@@ -26,11 +25,8 @@ def living_targets(optimizer: torch.optim.Optimizer, apart: tuple[Target, ...] =
 
 
 @contextmanager
-def undone(optimizer: torch.optim.Optimizer, made: list[Any] | None = None) -> Iterator[None]:
-    """On an error, take the schedulers made since off the optimizer, and give it back its groups and what they held.
-
-    `made` is the list that they are put into: the bound schedules in it leave their clock, too.
-    """
+def undone(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """On an error, take the schedulers made since off the optimizer, and give it back its groups and what they held."""
     earlier = targets_of(optimizer)
     groups = list(optimizer.param_groups)
     before = [dict(group) for group in groups]
@@ -38,12 +34,9 @@ def undone(optimizer: torch.optim.Optimizer, made: list[Any] | None = None) -> I
     try:
         yield
     except BaseException:
-        for scheduler in made or ():
-            if isinstance(scheduler, Bound) and scheduler._target not in earlier:
-                scheduler.unbind()
         for target in targets_of(optimizer):
             if target not in earlier:
-                target.release()
+                target.unbind()
         with torch.no_grad():
             for tensor, value in held:
                 tensor.copy_(value)

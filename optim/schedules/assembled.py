@@ -194,10 +194,12 @@ def _assemble(
         part.adopt(type(whole).__name__)
     target = whole._target
     whole._replaced = {i: value for i, value in before.items() if i in target.indices}
-    others = [each for each in targets_of(optimizer) if each.name == target.name and each is not target]
-    for i, value in before.items():  # a part without tags had set groups that the whole does not
-        if i not in target.indices and not any(other.overlaps([i]) for other in others):
-            target.slot.write(whole.optimizer.param_groups[i], value)
-    for other in others:  # each wrote to its groups after those before it
-        other.refresh()
-    whole.refresh()
+    elsewhere = {i: value for i, value in before.items() if i not in target.indices}
+    if elsewhere:  # a part without tags had set groups that the whole does not
+        others = [each for each in targets_of(optimizer) if each.name == target.name and each is not target]
+        for i, value in elsewhere.items():
+            if not any(i in other.indices for other in others):
+                target.slot.write(whole.optimizer.param_groups[i], value)
+        for other in others:  # each wrote to its groups after those before it
+            other.refresh()
+        whole.refresh()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.phases import Frame, Resolved
 from timesched.schedule import Schedule
@@ -109,14 +108,12 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         if not is_number(first):
             raise ValueError(f"{name} starts at {first!r}: a value is a finite number, or a 0-dim tensor of one.")
         self._target.take(self._accept)
-        self._target.register(self)
+        self._bind()
         try:
             self.refresh()
         except BaseException:
-            self._target.release()
+            self.unbind()
             raise
-        if isinstance(clock, Clock):
-            clock.notify(self)
 
     def _is_custom(self) -> bool:
         custom = overridden(type(self), CLOSED_FORMS)

@@ -13,7 +13,6 @@ from torch import Tensor
 from .overriding import standard
 
 # A graph of these versions runs the setter of a property after what comes later in the code (seen in 2.7 and 2.9).
-_NO_COUNTS = (torch.bool, torch.complex64, torch.complex128, torch.complex32)
 _LATE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
@@ -36,7 +35,8 @@ class Counted:
         if _LATE and torch.compiler.is_compiling():
             raise RuntimeError("Before torch 2.13 a graph cannot set last_epoch: call increment_last_epoch() instead.")
         if isinstance(count, Tensor):
-            whole = count.numel() == 1 and not count.dtype.is_floating_point and count.dtype not in _NO_COUNTS
+            other = count.is_floating_point() or count.is_complex() or count.dtype is torch.bool
+            whole = count.numel() == 1 and not other
             read = whole and count.is_cpu and not torch.compiler.is_compiling()
             if read or not whole:
                 checked_count(int(count) if read else count, type(self).__name__)

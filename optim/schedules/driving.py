@@ -81,8 +81,7 @@ class Driving(Counted):
     def update_groups(self, values: Iterable[Any]) -> None:
         """Write a list with one value for each parameter group; those that are not scheduled are passed over."""
         values, target = list(values), self._target
-        if len(self.optimizer.param_groups) < target.seen:
-            target.refuse_removed()
+        target.refuse_removed()
         if len(values) != len(self.optimizer.param_groups):
             raise ValueError(
                 f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
@@ -113,6 +112,12 @@ class Driving(Counted):
             self._hold_tensors()
             self.update_groups(self.get())
 
+    def _bind(self) -> None:
+        """Let other schedulers know of this one, and the clock."""
+        self._target.register(self)
+        if isinstance(self.clock, Clock):
+            self.clock.notify(self)
+
     def unbind(self) -> None:
         """Let another scheduler have the groups; they keep their present values."""
         self._waiting = False
@@ -129,10 +134,8 @@ class Driving(Counted):
     def _return(self) -> None:
         if self._waiting:
             self._target.refuse_rivals()
-            self._target.register(self)
+            self._bind()
             self._waiting = False
-            if isinstance(self.clock, Clock):
-                self.clock.notify(self)
 
     def adopt(self, owner: str) -> None:
         """Become a part of a scheduler of a class."""

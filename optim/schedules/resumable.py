@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from timesched.clock import Clock
-
 from .arguments import describe, difference
 from .counted import checked_count
 from .driving import Driving
@@ -60,6 +58,4 @@ class Resumable(Driving):
         self.__dict__.update(state)
         self._resolve()
         if self._target.active:
-            self._target.register(self)
-            if isinstance(self.clock, Clock):
-                self.clock.notify(self)
+            self._bind()
