@@ -1,13 +1,11 @@
 """Started by torchrun on 2 processes, with a folder as its argument: the callback and sharded checkpoints.
 
-What became of each check is written to results.json in the folder: nothing, or a traceback.
+What became of each check is written to results-2.json in the folder: nothing, or a traceback.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -35,6 +33,7 @@ from tests.integration.callback_run import (
     make_trainer,
 )
 from tests.integration.training import collate, count_tokens, windows
+from tests.torchrun import Report
 from timesched import LinearScheduler
 from timesched.integrations.composer import Binding, Schedules
 
@@ -137,16 +136,9 @@ def main(folder: Path) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     dist.initialize_dist("cpu")
-    results = {}
+    report = Report(folder)
     for name, check in Checks(folder).all().items():
-        error = ""
-        try:
-            check()
-        except Exception:  # reported for this rank, and the check fails on both
-            error = f"rank {dist.get_global_rank()}: {traceback.format_exc()}"
-        results[name] = "\n".join(filter(None, dist.all_gather_object(error)))
-        if dist.get_global_rank() == 0:
-            (folder / "results.json").write_text(json.dumps(results))
+        report.check(name, check)
     dist.barrier()
 
 

@@ -8,8 +8,6 @@ import fcntl
 import functools
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,11 +18,11 @@ from tests.optim._distributed.meshes import NO_HYBRID
 from tests.optim._distributed.program import checks
 from tests.optim.problems import differences, ours, parameters, snapshot
 from tests.optim.rows import ROWS
+from tests.torchrun import launch
 
 # On one worker, as they share the launches.
 pytestmark = pytest.mark.xdist_group("distributed")
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("_distributed") / "program.py"
 TIMEOUT = 400  # seconds for a launch, which takes 10 to 40 on two cores
 
@@ -48,42 +46,10 @@ def launched(tmp_path_factory):
             fcntl.flock(lock, fcntl.LOCK_EX)
             done = folder / f"done-{world}.json"
             if not done.exists():
-                done.write_text(json.dumps(launch(world, folder)))
+                done.write_text(json.dumps(launch(PROGRAM, world, folder, TIMEOUT)))
             return json.loads(done.read_text())
 
     return report
-
-
-def launch(world, folder):
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), str(PROGRAM), str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    if sys.platform == "linux":
-        environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
-    with (folder / f"output-{world}.txt").open("w+") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command], env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            ended = f"ended with {process.wait(TIMEOUT)}"
-        except subprocess.TimeoutExpired:
-            ended = f"was ended after {TIMEOUT} seconds"
-        finally:
-            stop(process)
-        output.seek(0)
-        said = output.read()
-    there = folder / f"results-{world}.json"
-    return json.loads(there.read_text()) if there.exists() else {}, f"torchrun {ended}:\n{said[-6000:]}"
-
-
-def stop(process):
-    """torchrun ends its processes when it is asked to end itself."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def on(worlds, *kinds):

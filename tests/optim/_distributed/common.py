@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-import sys
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -180,27 +176,6 @@ def assert_alike(mine: dict[str, Tensor], other: dict[str, Tensor], most: float)
         if error > most:
             wrong.append(f"{key} is off by {error:.3g}")
     assert not wrong, f"allowed {most}; " + "; ".join(wrong)
-
-
-class Report:
-    """What became of each check, by name; a check that fails on one rank has failed on all."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.results: dict[str, str] = {}
-
-    def check(self, name: str, call: Callable[[], None]) -> None:
-        error = ""
-        try:
-            call()
-        except Exception:  # reported for this rank, and the check fails on all
-            error = f"{name}, rank {dist.get_rank()}: {traceback.format_exc()}"
-            print(error, file=sys.stderr, flush=True)
-        errors: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(errors, error)  # where the ranks went different ways, this ends the program
-        self.results[name] = "\n".join(filter(None, errors))
-        if dist.get_rank() == 0:
-            self.path.write_text(json.dumps(self.results))
 
 
 def start() -> int:

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 from tests.optim._distributed import checkpoints, experts, meshes, schedules, training
-from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR, Report, start
+from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR, start
+from tests.torchrun import Report
 
 Check = tuple[str, str, Callable[..., None]]
 
@@ -43,7 +44,7 @@ def checks(world: int) -> Iterator[Check]:
 
 def main(folder: Path) -> None:
     world = start()
-    report = Report(folder / f"results-{world}.json")
+    report = Report(folder)
     for kind, case, check in checks(world):
         if check is meshes.hybrid and meshes.NO_HYBRID:
             continue

@@ -1,0 +1,70 @@
+"""Programs of several processes, for real: torchrun with gloo on the CPU, and what became of each of their checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+ROOT = Path(__file__).parents[1]
+
+
+class Report:
+    """What became of each check, by name; a check that fails on one rank has failed on all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"results-{dist.get_world_size()}.json"
+        self.results: dict[str, str] = {}
+
+    def check(self, name: str, call: Callable[[], None]) -> None:
+        error = ""
+        try:
+            call()
+        except Exception:  # reported for this rank, and the check fails on all
+            error = f"{name}, rank {dist.get_rank()}: {traceback.format_exc()}"
+            print(error, file=sys.stderr, flush=True)
+        errors: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(errors, error)  # where the ranks went different ways, this ends the program
+        self.results[name] = "\n".join(filter(None, errors))
+        if dist.get_rank() == 0:
+            self.path.write_text(json.dumps(self.results))
+
+
+def launch(program: Path, world: int, folder: Path, timeout: int, **variables: str) -> tuple[dict[str, str], str]:
+    """The report of a program that takes a folder, and what torchrun wrote; it is ended after so many seconds."""
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), str(program), str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
+    if sys.platform == "linux":
+        environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
+    with (folder / f"output-{world}.txt").open("w+") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            ended = f"ended with {process.wait(timeout)}"
+        except subprocess.TimeoutExpired:
+            ended = f"was ended after {timeout} seconds"
+        finally:
+            stop(process)
+        output.seek(0)
+        said = output.read()
+    there = folder / f"results-{world}.json"
+    return json.loads(there.read_text()) if there.exists() else {}, f"torchrun {ended}:\n{said[-6000:]}"
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """torchrun ends its processes when it is asked to end itself."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
