@@ -19,7 +19,7 @@ from timesched.timevalue import Time
 from ..configure import Built
 from ..schedules.closed_form import Scheduler
 from ..schedules.formulas import Constant
-from .plans import TAGS, closed_forms, is_time, not_given, schedules
+from .plans import TAGS, closed_forms, not_given, planned, schedules
 from .recipes import optimizers, own_arguments
 from .registry import Known, full_name, is_ours, name_of
 from .selectors import FACTORS, as_factor
@@ -211,12 +211,13 @@ def _entry(scheduler: Any, where: str, tags: Any = None, clocked: bool = False) 
             found[key] = _entry(value, place, whole, clocked) if isinstance(value, Scheduler) else data(value, place)
     if own is not None and _listed(own) != _listed(tags):
         found[TAGS] = data(own, where)
-    if clocked and not part and getattr(scheduler, "formula", None) is not Constant and not _has_time(found):
+    written, timeless = {name: found}, getattr(scheduler, "formula", None) is Constant
+    if clocked and not (part or timeless or planned(written, where, closed_forms(), "scheduler").follows_time()):
         raise ValueError(
             f"{where}: this {name} follows a clock, and has no argument that is a time: build() would make one that "
             f"counts its own steps. Leave it out of the config, and make it after build()."
         )
-    return {name: found}
+    return written
 
 
 def _given(scheduler: Scheduler, clocked: bool) -> dict[str, Any]:
@@ -234,13 +235,6 @@ def _given(scheduler: Scheduler, clocked: bool) -> dict[str, Any]:
     kept[TAGS] = scheduler.param_group_tags
     lengths = {key: value for key, value in kept.items() if isinstance(value, Time)} if clocked else {}
     return lengths | {key: value if value is None else kept.get(key, value) for key, value in given.items()}
-
-
-def _has_time(value: Any) -> bool:
-    """Whether there is a time in an entry."""
-    if isinstance(value, Mapping):
-        return any(_has_time(each) for key, each in value.items() if key != TAGS)
-    return any(map(_has_time, value)) if isinstance(value, list) else is_time(value)
 
 
 def _timed(value: Any) -> Any:

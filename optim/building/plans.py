@@ -71,7 +71,7 @@ class Plan:
         """Whether it is a function of times, and so needs a clock."""
         return (
             issubclass(self.cls, Schedule)
-            or any(is_time(value) for name, value in self.arguments.items() if name != TAGS)
+            or any(_is_time(value) for name, value in self.arguments.items() if name != TAGS)
             or any(part.follows_time() for part in self.parts)
         )
 
@@ -180,9 +180,9 @@ def milestones(parts: Sequence[Plan], path: str, clock: Any) -> list[Any]:
 
 def _sum(total: Any, length: Any, clock: Any) -> Any:
     """The sum of two numbers of steps or times: a number if both are, else the text of a time."""
-    if not is_time(length) and not _is_count(length):
+    if not _is_time(length) and not _is_count(length):
         raise ValueError("it has to be a number of steps, 0 or more, or a time such as '10ba'.")
-    if not is_time(total) and not is_time(length):
+    if not _is_time(total) and not _is_time(length):
         return total + int(length)
     one, other = (Time.from_input(each, "ba") for each in (total, length))
     if one.exact == 0 or other.exact == 0:
@@ -237,9 +237,9 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and float(value) >= 0 and float(value).is_integer()
 
 
-def is_time(value: Any) -> bool:
+def _is_time(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(map(is_time, value))
+        return any(map(_is_time, value))
     if not isinstance(value, str) and not hasattr(value, "to_timestring") and not isinstance(value, Time):
         return False
     try:
