@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ class Adafactor(RuleOptimizer):
     structural = ("relative_step",)
     elementwise = False
     by_rank = True
-    reduced = ("exp_avg_sq_row", "exp_avg_sq_col")
+    reduced: ClassVar[Mapping[str, int]] = {"exp_avg_sq_row": -1, "exp_avg_sq_col": -2}
 
     def __init__(
         self,
@@ -112,9 +112,12 @@ class Adafactor(RuleOptimizer):
         first = "exp_avg" if group["beta1"] is not None else None
         return (first, "exp_avg_sq_row", "exp_avg_sq_col") if p.dim() >= 2 else (first, "exp_avg_sq")
 
+    def state_dtype(self, p: Tensor) -> torch.dtype:
+        return torch.float32 if p.dtype.itemsize < 4 else p.dtype
+
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         state: State = {STEP: counter(p)}
-        dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
+        dtype = self.state_dtype(p)
         if p.dim() >= 2:
             state["exp_avg_sq_row"] = zeros_without(p, p.dim() - 1, dtype)
             state["exp_avg_sq_col"] = zeros_without(p, p.dim() - 2, dtype)

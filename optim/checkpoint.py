@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .following import plan, settle
 from .hyper import KNOWN, as_tags, check_group
 from .sharding import distribution, notice
 
@@ -37,9 +38,11 @@ def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
             f"{name}: 'state' must be a dict and 'param_groups' a list, as an optimizer's state_dict() returns."
         )
     groups = _groups(optimizer, saved["param_groups"], name)
-    writes = _state(optimizer, saved, groups, name)
+    renewed = plan(optimizer, keep=False)
+    writes = _state(optimizer, saved, groups, {**optimizer.state, **renewed}, name)
 
     with torch.no_grad():  # nothing is refused from here on
+        settle(optimizer, renewed)
         written: dict[int, Any] = {}
         for group, values in zip(optimizer.param_groups, groups):
             for key, value in values.items():
@@ -97,7 +100,11 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
 
 
 def _state(
-    optimizer: Optimizer, saved: Mapping[str, Any], groups: list[dict[str, Any]], name: str
+    optimizer: Optimizer,
+    saved: Mapping[str, Any],
+    groups: list[dict[str, Any]],
+    state: Mapping[Tensor, dict[str, Any]],
+    name: str,
 ) -> list[tuple[dict[str, Any], str, Any]]:
     """What to write where."""
     ids = list(chain.from_iterable(group["params"] for group in saved["param_groups"]))
@@ -108,7 +115,7 @@ def _state(
     initial: dict[Tensor, dict[str, Any]] = {}
     writes = []
     for i, (key, (p, group, new)) in enumerate(zip(ids, owners)):
-        mine = optimizer.state[p]
+        mine = state[p]
         given = saved["state"].get(key)
         if given is not None and not isinstance(given, Mapping):
             raise ValueError(f"{name}: the state of parameter {i} is {given!r}; it must be a dict of names and values.")

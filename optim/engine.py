@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .lists import Tensors
-from .sharding import Spread, distribution, local, total
+from .sharding import Spread, any_distributed, distribution, local, total
 
 STEP = "step"
 ONE = torch.ones((), dtype=torch.float32, device="cpu")
@@ -57,7 +57,7 @@ def plain(work: Work) -> Work:
 def together(params: Tensors, by_rank: bool) -> list[Tensors]:
     """The parameters in parts that one piece of work can take: of one device, dtype and distribution."""
     mixed = by_rank or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
-    if not mixed and not any(distribution(p) for p in params):
+    if not mixed and not any_distributed(params):
         return [params] if params else []
     found: dict[Any, Tensors] = {}
     for p in params:
@@ -215,7 +215,8 @@ def _trace(work: Work) -> None:
         count = torch.cat(work.scalars[STEP])
         return torch.where(count > 0, number.to(count.dtype), 0.0).to(wide)
 
-    h = {name: _widened(value, wide) for name, value in work.h.items()}
+    device = work.params[0].device
+    h = {name: _widened(value, wide, device) for name, value in work.h.items()}
     reads = [name for name in work.rule.reads if name in work.scalars]
     s = {name: torch.cat(work.scalars[name]).to(wide) for name in reads}
     before = dict(s)
@@ -241,10 +242,10 @@ def _shaped(xs: Tensors) -> Tensors:
     return [x.view(1) if x.dim() == 0 else x for x in xs]
 
 
-def _widened(value: Any, wide: torch.dtype) -> Any:
+def _widened(value: Any, wide: torch.dtype, device: torch.device) -> Any:
     if isinstance(value, (tuple, list)):
-        return tuple(_widened(x, wide) for x in value)
-    return value.reshape(()).to(wide) if isinstance(value, Tensor) else value
+        return tuple(_widened(x, wide, device) for x in value)
+    return value.reshape(()).to(device, wide) if isinstance(value, Tensor) else value
 
 
 def _spread(k: Factors, params: Tensors) -> Factors:

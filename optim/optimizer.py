@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from . import checkpoint
+from . import checkpoint, following
 from .engine import STEP
 from .hyper import KNOWN, Rule, as_tags, check_group
 from .sharding import notice
@@ -84,7 +84,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._ready = False
-        self._keys: dict[Tensor, frozenset[str]] = {}  # what preinitialize made
+        self._seen: dict[Tensor, following.Seen] = {}  # what state was made for each parameter
+        self._guards: Any = None  # compares all of it at once
         self._stepping = False
         self.enable_global_step = bool(enable_global_step)
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
@@ -95,8 +96,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         check_group(self.hyper, defaults, f"{type(self).__name__}: ")
         super().__init__(params, defaults)
-        self._fill(self.param_groups)
         self._ready = True
+        following.settle(self, self.fresh_state(self.param_groups))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -118,27 +119,36 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     # State
 
-    def _fill(self, groups: list[dict[str, Any]]) -> None:
-        everything, self.param_groups = self.param_groups, groups
+    def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+        """What `preinitialize()` makes for some groups, as new tensors; the optimizer's own state is left alone."""
+        kept = self.param_groups, self.state
+        self.param_groups, self.state = groups, defaultdict(dict)
         try:
             self.preinitialize()
             for p in chain.from_iterable(group["params"] for group in groups):
+                state = self.state[p]  # an entry also where there is no state: a checkpoint then names all
                 if self.enable_global_step:
-                    self.state[p].setdefault(STEP, counter(p))
-                self._keys[p] = frozenset(
-                    self.state[p]
-                )  # an entry also where there is no state: a checkpoint then names all
-        finally:
-            self.param_groups = everything
-
-    def fresh_state(self, groups: list[dict[str, Any]] | None = None) -> dict[Tensor, State]:
-        """What `preinitialize()` makes (of groups with other values), as new tensors; the own state is left alone."""
-        kept, self.state = self.state, defaultdict(dict)
-        try:
-            self._fill(self.param_groups if groups is None else groups)
+                    state.setdefault(STEP, counter(p))
             return dict(self.state)
         finally:
-            self.state = kept
+            self.param_groups, self.state = kept
+
+    def reset_state(self, params: Iterable[Tensor] | None = None) -> None:
+        """Make the state of the given parameters, or of all, what it was at construction.
+
+        Tensors that fit their parameter are overwritten in place. Raises `ValueError` for a tensor that is in no group.
+
+        >>> import torch
+        >>> import optim
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = optim.Adam([weight])
+        >>> weight.grad = torch.ones(1)
+        >>> optimizer.step()
+        >>> optimizer.reset_state([weight])
+        >>> optimizer.state[weight]["step"].item()
+        0.0
+        """
+        following.reset(self, params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose state is made at once. A bad group raises, and nothing is added."""
@@ -165,14 +175,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for p in group["params"]:
                 notice(p)
                 self.check_parameter(p, where)
-            if self._ready:
-                self._fill(self.param_groups[before:])
+            added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
         except BaseException:
-            for refused in self.param_groups[before:]:
-                for p in refused["params"]:
-                    self.state.pop(p, None)
             del self.param_groups[before:]
             raise
+        if self._ready:
+            following.settle(self, added)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
@@ -260,7 +268,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return {
             **kept,
             "enable_global_step": self.enable_global_step,
-            "_keys": self._keys,
+            "_seen": self._seen,
+            "_guards": None,
             "_ready": True,
             "_stepping": False,
         }
@@ -273,6 +282,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The state in torch's form; the tensors are those in use, and `tags` are sorted lists."""
+        if not following.complete(self):
+            following.look(self)
         state = super().state_dict()
         for group in state["param_groups"]:
             if "tags" in group:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from .engine import STEP, Factors, Work, in_graph, on_host, plain, readable, together
+from .following import look
 from .hyper import SWITCH, Number, Rule
 from .lists import Tensors, add, add_, mul_, neg, off
 from .optimizer import Optimizer, State, counter
 from .stepping import makes_no_state
 
+SILENT = TorchVersion(torch.__version__) < "2.9"  # torch 2.7 says that an error was raised in a graph, not which
+
+numel = Tensor.numel
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 
@@ -23,7 +29,7 @@ class RuleOptimizer(Optimizer):
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
-    reduced: ClassVar[tuple[str, ...]] = ()  # states of `update` that have not the shape of the parameter
+    reduced: ClassVar[Mapping[str, int]] = {}  # states of `update` without a dimension of the parameter: which
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `numbers` needs
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
@@ -49,6 +55,10 @@ class RuleOptimizer(Optimizer):
         state: State = {name: counter(p) for name in self.scalar_states(group)}
         state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
         return state
+
+    def state_dtype(self, p: Tensor) -> torch.dtype:
+        """The dtype of the states that belong to the elements of a parameter: its own."""
+        return p.dtype
 
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
@@ -92,7 +102,9 @@ class RuleOptimizer(Optimizer):
                 loss = closure()
         if torch.compiler.is_compiling():
             in_graph(self.gather())
-        elif self._compiled is not None:
+            return loss
+        look(self)
+        if self._compiled is not None:
             self._hold_tensors()
             self._compiled(self.gather())
         else:
@@ -126,18 +138,15 @@ class RuleOptimizer(Optimizer):
         works: list[Work] = []
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
-            for g in (p.grad for p in live):
-                if g.layout is not torch.strided:
-                    raise RuntimeError(
-                        f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: "
-                        "only dense gradients are supported; make the layer give dense ones (sparse=False), or use "
-                        "torch.optim.SparseAdam."
-                    )
+            grads = [p.grad for p in live]
+            self._check_gradients(live, grads)
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
             for alike in together(live, self.by_rank):
-                states = [self.state[p] for p in alike]
                 names = self.tensor_states(group, alike[0])
+                if torch.compiler.is_compiling():
+                    self._refuse_misfits(alike, names)
+                states = [self.state[p] for p in alike]
                 for name in (*scalars, *names):
                     if name is not None and name not in states[0]:
                         self._refuse(group, name)
@@ -145,12 +154,28 @@ class RuleOptimizer(Optimizer):
                     type(self),
                     h,
                     alike,
-                    [p.grad for p in alike if p.grad is not None],
-                    {name: [state[name] for state in states] for name in scalars},
-                    [[state[name] for state in states] if name else [] for name in names],
+                    grads if alike is live else [p.grad for p in alike if p.grad is not None],
+                    {name: list(map(itemgetter(name), states)) for name in scalars},
+                    [list(map(itemgetter(name), states)) if name else [] for name in names],
                 )
                 works.append(plain(work))
         return works
+
+    def _check_gradients(self, params: Tensors, grads: Tensors) -> None:
+        if all([g.layout is torch.strided for g in grads]) and list(map(numel, grads)) == list(map(numel, params)):
+            return
+        for p, g in zip(params, grads):
+            if g.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: "
+                    "only dense gradients are supported; make the layer give dense ones (sparse=False), or use "
+                    "torch.optim.SparseAdam."
+                )
+            if g.numel() != p.numel():
+                raise RuntimeError(
+                    f"{type(self).__name__}: a parameter of shape {tuple(p.shape)} has a gradient of shape "
+                    f"{tuple(g.shape)}, from before it was resized; call zero_grad() after resizing."
+                )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
         return {name for name in (*self._scalar_names(group), *self.tensor_states(group, p)) if name is not None}
@@ -161,6 +186,31 @@ class RuleOptimizer(Optimizer):
             f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
+
+    def _refuse_misfits(self, params: Tensors, names: tuple[str | None, ...]) -> None:
+        """In a graph, where nothing can be moved, raise `ValueError` for state that does not fit its parameter."""
+        for p in params:
+            if p not in self.state:
+                self._refuse_in_graph(p, "has no state")
+            for name, x in self.state[p].items():
+                if name not in names:
+                    continue
+                shape = list(p.shape)
+                if name in self.reduced:
+                    shape.pop(self.reduced[name])
+                if list(x.shape) != shape or x.dtype != self.state_dtype(p) or x.device != p.device:
+                    found = f"{x.dtype} of shape {tuple(x.shape)} on {x.device}"
+                    self._refuse_in_graph(p, f"has the state {name!r} as {found}")
+
+    def _refuse_in_graph(self, p: Tensor, what: str) -> None:
+        message = (
+            f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and {what}. In "
+            "a graph state cannot follow its parameter: take one step outside the graph, where it does, use "
+            "optimizer.compile(), or call optimizer.reset_state() to begin anew."
+        )
+        if SILENT:
+            torch._dynamo.graph_break(message)
+        raise ValueError(message)
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)

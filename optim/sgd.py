@@ -91,7 +91,7 @@ class SGD(RuleOptimizer):
         if "momentum_buffer" in state and state["momentum_buffer"] is None:  # torch before its first step
             state["momentum_buffer"] = torch.zeros_like(p)
             state.setdefault(STEP, 0)
-        if STEP in self.state[p]:
+        if STEP in self._scalar_names(group):
             state.setdefault(STEP, 1)  # torch's buffer is there since the first step
         elif state.get(STEP) == 0:
             del state[STEP]

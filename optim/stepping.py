@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 import torch.optim.optimizer as torch_optimizer
 
+from .following import look
+
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
@@ -39,6 +41,8 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
             call: list[Any] = [args, kwargs]
             with _hooks(self, call), torch.no_grad():
                 args, kwargs = _with_gradients(call[0], call[1])
+                if not trusted:
+                    look(self)
                 result = step(self, *args, **kwargs)
                 if not trusted:
                     _refuse_new_state(self)
@@ -62,7 +66,8 @@ def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
 
 def _refuse_new_state(optimizer: Any) -> None:
     for p, state in optimizer.state.items():
-        made = set(state) - optimizer._keys.get(p, frozenset()) if isinstance(state, dict) else {p}
+        known = optimizer._seen[p].state if p in optimizer._seen else {}
+        made = set(state).difference(known) if isinstance(state, dict) else {p}
         if made:
             names = ", ".join(sorted(map(repr, made)))
             raise RuntimeError(
