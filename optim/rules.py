@@ -154,7 +154,7 @@ class RuleOptimizer(Optimizer):
                     type(self),
                     h,
                     alike,
-                    grads if alike is live else [p.grad for p in alike if p.grad is not None],
+                    grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
                     {name: list(map(itemgetter(name), states)) for name in scalars},
                     [list(map(itemgetter(name), states)) if name else [] for name in names],
                 )

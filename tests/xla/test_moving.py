@@ -1,0 +1,95 @@
+"""A model that is moved to another device after its optimizer was built; here torch_xla's CPU device is the other one."""
+
+import copy
+
+import pytest
+import torch
+import torch_xla
+from torch import nn
+
+import optim
+from tests.optim.following_program import ARGUMENTS
+from tests.optim.problems import assert_close
+from tests.optim.signatures import NAMES
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 2, bias=False))
+
+
+def train(model, optimizer, steps):
+    for step in steps:
+        batch = torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(batch.to(model[0].weight.device)).square().mean().backward()
+        optimizer.step()
+        torch_xla.sync()
+
+
+def built(name, model):
+    return getattr(optim, name)(model.parameters(), **{"lr": 0.1, **ARGUMENTS.get(name, {})})
+
+
+@pytest.fixture
+def swapping():
+    """`model.to("xla")` then keeps the Parameters; by default torch makes new ones where the type of device changes."""
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+@pytest.mark.parametrize("before", [(), (1, 2)], ids=["before the first step", "later"])
+@pytest.mark.parametrize("name", NAMES)
+def test_state_moves_with_the_model(name, before, swapping):
+    model = network()
+    optimizer = built(name, model)
+    train(model, optimizer, before)
+    there = copy.deepcopy(model).to("xla")
+    expected = built(name, there)
+    expected.load_state_dict(optimizer.state_dict())
+
+    params = list(model.parameters())
+    model.to("xla")
+    assert list(map(id, params)) == list(map(id, model.parameters()))
+    for each in ((model, optimizer), (there, expected)):
+        train(*each, (3, 4, 5))
+    for p, q in zip(model.parameters(), there.parameters(), strict=True):
+        assert p.device.type == "xla" and torch.equal(p.cpu(), q.cpu())
+        assert optimizer.state[p].keys() == expected.state[q].keys()
+        for key, x in optimizer.state[p].items():
+            assert x.device == p.device and torch.equal(x.cpu(), expected.state[q][key].cpu()), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_that_a_trainer_replaces(name):
+    """Without swapping, whoever moves the model puts its new parameters into the groups, as accelerate does."""
+    model = network()
+    optimizer = built(name, model)
+    model.to("xla")
+    optimizer.param_groups[0]["params"] = list(model.parameters())
+    there = network().to("xla")
+    expected = built(name, there)
+    for each in ((model, optimizer), (there, expected)):
+        train(*each, (1, 2, 3))
+    assert set(optimizer.state) == set(model.parameters())
+    for p, q in zip(model.parameters(), there.parameters(), strict=True):
+        assert_close(p.cpu(), q.cpu(), 1e-6)  # one makes its state in the graph of its first step, and is rounded there
+    assert not torch.equal(model[0].weight.cpu(), network()[0].weight)
+
+
+def test_tensors_of_the_groups_stay_where_they_are(swapping):
+    """A learning rate in a tensor on the host, which its owner may hold, is read there."""
+    results = []
+    for moves in (True, False):
+        model, rate = network(), torch.tensor(0.1, dtype=torch.float64)
+        optimizer = optim.AdamW(model.parameters(), lr=rate, betas=(torch.tensor(0.8), torch.tensor(0.9)))
+        if moves:
+            model.to("xla")
+        train(model, optimizer, (1,))
+        rate.fill_(0.01)
+        train(model, optimizer, (2,))
+        assert optimizer.param_groups[0]["lr"] is rate
+        results.append([p.detach().cpu() for p in model.parameters()])
+    for p, q in zip(*results, strict=True):
+        assert_close(p, q, 1e-6)  # float32 on two devices
