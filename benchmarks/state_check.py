@@ -1,7 +1,7 @@
 """What it costs that each eager step looks whether its state fits the parameters: AdamW, and SGD with momentum.
 
-300 tensors of one shape, one thread. The look alone and the whole step are timed in turn, medians. Goals: at most 3 % of
-the step on tensors of 256x256, at most 0.3 µs a parameter on smaller ones.
+300 tensors of one shape, one thread. The look alone and the whole step are timed in turn, medians. Goals: at most 3 %
+of the step on tensors of 256x256, at most 0.3 µs a parameter on smaller ones.
 
     python benchmarks/state_check.py
 """
@@ -33,10 +33,8 @@ def main() -> None:
             t = interleaved({"look": partial(following.look, optimizer), "step": optimizer.step})
             each, share = t["look"] / TENSORS * 1e6, t["look"] / t["step"]
             reached = verdict(share, 0.03, False) if size == 256 else verdict(each, 0.3, False)
-            shape = f"{size}x{size}"
-            print(
-                f"{name:10s}{shape:>10s}{show(t['look']):>13s}{show(t['step']):>13s}{each:11.2f} µs{share:13.1%}  {reached}"
-            )
+            times = f"{show(t['look']):>13s}{show(t['step']):>13s}{each:11.2f} µs{share:13.1%}"
+            print(f"{name:10s}{f'{size}x{size}':>10s}{times}  {reached}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A model that is moved to another device after its optimizer was built; here torch_xla's CPU device is the other one."""
+"""A model that is moved to another device after its optimizer was built; the other device is torch_xla's CPU here."""
 
 import copy
 
