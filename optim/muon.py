@@ -142,5 +142,12 @@ def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int,
     a, b, c = coefficients
     for _ in range(steps):
         gram = y @ y.T
-        y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+        y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
     return like((y.T if tall else y).reshape(x.shape), x)
+
+
+def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
+    """`beta * x + alpha * left @ right`."""
+    if x.device.type == "xla":  # with factors, torch_xla computes it on the host: a graph before and one after each
+        return (beta * x.float() + alpha * (left @ right).float()).to(x.dtype)
+    return torch.addmm(x, left, right, beta=beta, alpha=alpha)
