@@ -242,8 +242,8 @@ class OneCycle(Formula):
     Source: `OneCycleLR` of torch; arXiv:1708.07120.
 
     Args:
-        initial_val: the value at step 0; with torch, the highest value over `div_factor`. Where `pct_start * total_steps`
-            is below 1, step 0 is on the way down already, as it is with torch.
+        initial_val: the value at step 0; with torch, the highest value over `div_factor`. Where
+            `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
         max_val: the highest value.
         total_steps: the number of steps; the last has the index `total_steps - 1`.
         pct_start: the share of the steps that goes up, in [0, 1].

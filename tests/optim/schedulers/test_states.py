@@ -155,7 +155,9 @@ def test_a_broken_description(schedule):
     assert_refused(one, {**one.state_dict(), "schedule": schedule}, "schedule")
 
 
-@pytest.mark.parametrize("wrong", [10**400, 1j, float("nan"), None, [[1.0]], torch.ones(2), np.ones(2), np.ones(0)], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [10**400, 1j, float("nan"), None, [[1.0]], torch.ones(2), np.ones(2), np.ones(0)], ids=repr
+)
 @pytest.mark.parametrize("argument", ["initial_learning_rate", "milestones"])
 def test_arguments_that_are_no_such_numbers(wrong, argument):
     one = make("MultiStep", {"initial_val": 0.1, "gamma": 0.5, "milestones": [2, 4]}, optimizer())
