@@ -53,9 +53,11 @@ def remove_and_add(groups):
 
 
 @MAKE
+@pytest.mark.parametrize("cls", [torch.optim.SGD, optim.SGD])
 @pytest.mark.parametrize("change", [replace, replace_first, swap, remove_and_add])
-def test_groups_that_were_replaced_or_moved(make, change):
-    optimizer = sgd({"tags": "a"}, {"tags": "b"})
+def test_groups_that_were_replaced_or_moved(make, change, cls):
+    groups = [{"params": [Parameter(torch.zeros(1))], "tags": tag} for tag in "ab"]
+    optimizer = cls(groups, lr=1.0, momentum=0.9, weight_decay=0.1)
     one = make(optimizer, None, Clock("10ba"))
     kept = list(optimizer.param_groups)
     change(optimizer.param_groups)
@@ -67,7 +69,8 @@ def test_groups_that_were_replaced_or_moved(make, change):
             ValueError, match=r"group [01] is not the one whose 'lr' was scheduled.*unbind\(\) the scheduler"
         ):
             call()
-    assert rates(optimizer) == [5.0, 6.0] and one.state_dict() == state
+    assert [group["lr"] for group in optimizer.param_groups] == [5.0, 6.0] and one.state_dict() == state
+    assert all(type(group["lr"]) is float for group in optimizer.param_groups)  # nor is it turned into a tensor
     optimizer.param_groups[:] = kept  # as it was
     one.step()
     assert one.state_dict()["last_epoch"] == 1 and rates(optimizer) == [float(rate) for rate in one.get_last_lr()]
