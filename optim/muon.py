@@ -135,7 +135,7 @@ def _adjustment(x: Tensor, form: str | None) -> float:
 
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
-    flat = whole(x).reshape(x.shape[0], -1).bfloat16()  # all rows are needed, so that every rank computes all
+    flat = whole(x).flatten(1).bfloat16()  # all rows are needed, so that every rank computes all
     tall = flat.shape[0] > flat.shape[1]
     y = flat.T if tall else flat
     y = y / y.norm().clamp(min=eps)
