@@ -77,7 +77,10 @@ class ASGD(RuleOptimizer):
         return ("ax",)
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        return {**super().parameter_state(p, group), "eta": counter(p, group["lr"]), "mu": counter(p, 1.0)}
+        # A lazily traced device keeps equal numbers in one buffer: each parameter needs one of its own from the first
+        # step on, as the second step, after which their etas are apart, would otherwise be another graph.
+        eta = counter(p, group["lr"]).clone()
+        return {**super().parameter_state(p, group), "eta": eta, "mu": counter(p, 1.0)}
 
     @staticmethod
     def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:

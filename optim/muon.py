@@ -135,12 +135,19 @@ def _adjustment(x: Tensor, form: str | None) -> float:
 
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
-    flat = whole(x).reshape(x.shape[0], -1).bfloat16()  # all rows are needed, so that every rank computes all
+    flat = whole(x).flatten(1).bfloat16()  # all rows are needed, so that every rank computes all
     tall = flat.shape[0] > flat.shape[1]
     y = flat.T if tall else flat
     y = y / y.norm().clamp(min=eps)
     a, b, c = coefficients
     for _ in range(steps):
         gram = y @ y.T
-        y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+        y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
     return like((y.T if tall else y).reshape(x.shape), x)
+
+
+def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
+    """`beta * x + alpha * left @ right`."""
+    if x.device.type == "xla":  # with factors, torch_xla computes it on the host: a graph before and one after each
+        return (beta * x.float() + alpha * (left @ right).float()).to(x.dtype)
+    return torch.addmm(x, left, right, beta=beta, alpha=alpha)

@@ -21,7 +21,7 @@ from timesched.clock import Clock
 from timesched.schedule import Schedule
 from timesched.slots import Slot
 from timesched.targets import Target, targets_of
-from timesched.units import exact
+from timesched.units import TimeError, exact
 
 
 class Bound:
@@ -40,8 +40,9 @@ class Bound:
         self._multiplier = multiplier
         self._clock: Clock | None = None  # a clock that reports its own loads
         self._bases: list[float] = []
+        self._largest = 0.0  # of their sizes
         factor = multiplier()  # before anything is changed: it may raise
-        target.take(self._accept)
+        target.take(partial(self._accept, factor))
         target.register(self)
         self._put(factor)
 
@@ -50,27 +51,56 @@ class Bound:
         """What is written: `'lr'`, `'betas[0]'`."""
         return self._target.name
 
-    def _accept(self, indices: list[int], values: list[Any]) -> None:
-        """Note the initial value of each group."""
+    def _accept(self, factor: float, indices: list[int], values: list[Any]) -> None:
+        """Note the initial value of each group, which is to be multiplied by a factor at once."""
         groups = self.optimizer.param_groups
         first = "initial_" + self.key
-        bases = [float(groups[i].get(first, value)) for i, value in zip(indices, values)]
+        values = [value.detach() if isinstance(value, Tensor) else value for value in values]
+        bases = [_base(groups[i].get(first, value), first) for i, value in zip(indices, values)]
+        self._refuse_infinite(bases, factor)
         for i, value in zip(indices, values):
             groups[i].setdefault(first, value.clone() if isinstance(value, Tensor) else value)
-        self._bases += bases
+        self._hold([*self._bases, *bases])
+
+    def _hold(self, bases: list[float]) -> None:
+        """Take these as the initial values."""
+        self._bases = bases
+        self._largest = max(map(abs, bases), default=0.0)
 
     def refresh(self) -> None:
-        """Write the value of this moment, without counting a step."""
+        """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
         self._put(self._multiplier())
 
     def _put(self, factor: float) -> None:
-        target = self._target
-        if len(target.optimizer.param_groups) != target.seen:
-            target.take(self._accept)
+        target, largest = self._target, self._largest * factor
+        if largest - largest != 0.0:  # infinite or NaN; where the largest of the values is finite, all are
+            self._refuse_infinite(self._bases, factor)
+        if not target.is_current():
+            self._refuse_unbound()
+            target.refuse_changed()
+            if len(target.optimizer.param_groups) != target.seen:
+                target.take(partial(self._accept, factor))
         target.scale(self._bases, factor)
 
+    def _refuse_unbound(self) -> None:
+        if not self._target.active:
+            raise ValueError(f"This {type(self).__name__} of {self.key!r} was unbound: bind() the schedule again.")
+
+    def _refuse_infinite(self, bases: Sequence[float], factor: float) -> None:
+        for base in bases:
+            value = base * factor
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"{self.schedule!r} would set {self.key!r} to {value!r}, {factor!r} times the initial {base!r}: it "
+                    f"is to be a finite number; end the schedule before, or change its arguments."
+                )
+
     def step(self, epoch: int | None = None) -> None:
-        """Write the value of this moment. Call it after the optimizer's step and the clock's tick."""
+        """Write the value of this moment. Call it after the optimizer's step and the clock's tick.
+
+        Raises `ValueError` when the value is infinite or NaN, when this one was unbound, and when the optimizer's
+        groups were removed, replaced or put in another order; nothing is written then.
+        """
         if epoch is not None:
             raise ValueError(f"step({epoch}): a schedule follows its clock; set the clock's timestamp instead.")
         self._put(self._multiplier())
@@ -81,7 +111,7 @@ class Bound:
         return self._target.read()
 
     def unbind(self) -> None:
-        """Let another schedule be bound to the same number; the groups keep their present values."""
+        """Let another schedule be bound to the same number; this one writes no more. The groups keep their values."""
         self._target.release()
         if self._clock is not None:
             self._clock.forget(self)
@@ -96,23 +126,33 @@ class Bound:
 
         With a `Clock`, the value of its moment is written at once, so that clock, optimizer and scheduler can be
         loaded in any order. Raises `ValueError` when the state is of another key or number of groups, or holds no
-        finite numbers; nothing is changed then.
+        finite numbers, and when this one was unbound; nothing is changed then.
         """
-        missing = {"key", "base", "last_epoch"} - set(state_dict or ())
+        self._refuse_unbound()
+        if not isinstance(state_dict, Mapping):
+            raise ValueError(f"{state_dict!r} is no state: pass what state_dict() returned.")
+        missing = {"key", "base", "last_epoch"} - set(state_dict)
         if missing:
             raise ValueError(f"The state lacks {', '.join(sorted(missing))}: it is not of a bound schedule.")
         key, base, count = state_dict["key"], state_dict["base"], state_dict["last_epoch"]
-        if key != self.key:
+        if not isinstance(key, str) or key != self.key:
             raise ValueError(f"The state is of {key!r}, and this schedule is bound to {self.key!r}.")
+        if not isinstance(base, (list, tuple)):
+            raise ValueError(f"base={base!r}: it is a list of the initial values, as state_dict() returns it.")
         if len(base) != len(self._bases):
             raise ValueError(f"The state has {len(base)} parameter groups, and {len(self._bases)} are bound here.")
-        bases = [float(exact(value, f"the initial {key}")) for value in base]
-        if type(count) is not int or count < 0:
-            raise ValueError(f"last_epoch={count!r} counts steps: it is a whole number, 0 or more.")
-        self.last_epoch = count
-        self._bases = bases
+        bases = [_base(value, f"the initial {key}") for value in base]
+        if type(count) is not int or not 0 <= count < 2**63 - 1:
+            raise ValueError(f"last_epoch={count!r} counts steps: it is a whole number, from 0 to 2**63 - 2.")
+        before = self._bases
+        self._hold(bases)
         if self._clock is not None:
-            self.refresh()
+            try:
+                self.refresh()
+            except BaseException:
+                self._hold(before)
+                raise
+        self.last_epoch = count
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -226,6 +266,15 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[
             ) from None
         return lambda: _multiplier(scheduler(state), scheduler)
     return lambda: _multiplier(scheduler(state, 1.0 if ratio is None else ratio), scheduler)
+
+
+def _base(value: Any, what: str) -> float:
+    """An initial value as a float; raises `TimeError` for what is no finite number."""
+    number = exact(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what)
+    try:
+        return float(number)
+    except OverflowError:
+        raise TimeError(f"{str(value)[:40]} is too large, as {what}: a float holds at most about 1.8e308.") from None
 
 
 def _multiplier(value: Any, scheduler: Any) -> float:

@@ -61,9 +61,15 @@ def floor(x: Value) -> Value:
 
 
 def root(x: Value, power: float) -> Value:
-    """`x ** power` for `x >= 0` and `power >= 0`; its gradient at 0 is 0, also where the slope has no limit."""
+    """`x ** power` for `x >= 0` and `power >= 0`; infinity where a float cannot hold it.
+
+    Its gradient at 0 is 0, also where the slope has no limit.
+    """
     if type(x) is float:
-        return x**power
+        try:
+            return x**power
+        except OverflowError:
+            return math.inf
     if power == 0.0 or power >= 1.0:
         return torch.pow(x, power)
     inside = x > 0.0

@@ -7,10 +7,14 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.slots import Slot, known_tags, select
+
+# A graph of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
+_BLIND = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 _targets: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Target]]] = weakref.WeakKeyDictionary()
 
@@ -39,6 +43,7 @@ class Target:
         self.exclusive = exclusive
         self.replaceable = replaceable  # by the next of its kind
         self.indices: list[int] = []
+        self.places: list[tuple[int, dict[str, Any]]] = []  # the same, with the groups that were last found there
         self.seen = 0
         self.active = False  # registered, and not released since
         self._driver: weakref.ref[Any] | None = None
@@ -53,10 +58,10 @@ class Target:
         """Select the groups not seen so far; `accept` gets their indices and numbers, and may still refuse them.
 
         Raises `ValueError` when no group matches, a group has no such number, shares its tensor with one that is not
-        selected, or belongs to an exclusive target, and when groups were removed.
+        selected, or belongs to an exclusive target, and when groups were removed, replaced or moved.
         """
         groups = self.optimizer.param_groups
-        self.refuse_removed()
+        self.refuse_changed()
         chosen = select(groups, self.tags)
         if not chosen:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
@@ -73,6 +78,7 @@ class Target:
                 )
         accept(new, values)
         self.indices += new
+        self.places += [(i, groups[i]) for i in new]
         self.seen = len(groups)
         if self.active:
             self._meet(rivals)
@@ -104,14 +110,41 @@ class Target:
         self.active = False
         _targets[self.optimizer] = [weakref.ref(other) for other in targets_of(self.optimizer) if other is not self]
 
-    def refuse_removed(self) -> None:
-        """Raise `ValueError` when groups were removed."""
+    def is_current(self) -> bool:
+        """Whether it may write at once: it was not released, and the groups are those that it has seen."""
+        groups = self.optimizer.param_groups
+        if len(groups) != self.seen or not self.active:
+            return False
+        if _BLIND and torch.compiler.is_compiling():
+            return True
+        for i, known in self.places:  # noqa: SIM110  # a generator would take twice as long
+            if groups[i] is not known:
+                return False
+        return True
+
+    def refuse_changed(self) -> None:
+        """Raise `ValueError` when groups were removed, or one of its own was replaced or moved to another index.
+
+        A group is the same while its dict or its list of parameters is the same object: an optimizer that loads a
+        state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
+        """
         groups = self.optimizer.param_groups
         if len(groups) < self.seen:
             raise ValueError(
                 f"The optimizer has {len(groups)} parameter groups, and had {self.seen} when its {self.name!r} was "
                 f"scheduled: which are gone is not known here; unbind() the scheduler and make another one."
             )
+        if _BLIND and torch.compiler.is_compiling():
+            return
+        for at, (i, known) in enumerate(self.places):
+            group = groups[i]
+            if group is not known:
+                if group["params"] is not known["params"]:
+                    raise ValueError(
+                        f"Parameter group {i} is not the one whose {self.name!r} was scheduled: the optimizer's groups "
+                        f"were replaced or put in another order; unbind() the scheduler and make another one."
+                    )
+                self.places[at] = (i, group)
 
     def refuse_rivals(self) -> None:
         """Raise `ValueError` when another target writes to the same number."""
@@ -162,10 +195,10 @@ class Target:
 
     def fill(self, value: Any) -> None:
         """Write one value into all selected groups."""
-        groups, key, number = self.optimizer.param_groups, self.plain_key, value.__class__ is float
+        groups, key = self.optimizer.param_groups, self.plain_key if value.__class__ is float else None
         for i in self.indices:
             group = groups[i]
-            if number and key is not None and group[key].__class__ is float:
+            if key is not None and group[key].__class__ is float:
                 group[key] = value
             else:
                 self.slot.write(group, value)
@@ -182,9 +215,9 @@ class Target:
 
     def read(self) -> list[float | Tensor]:
         """The number in each selected group; a tensor is a copy."""
-        self.refuse_removed()
+        self.refuse_changed()
         values = [self.slot.peek(self.optimizer.param_groups[i]) for i in self.indices]
-        return [value.clone() if isinstance(value, Tensor) else value for value in values]
+        return [value.detach().clone() if isinstance(value, Tensor) else value for value in values]
 
 
 def listed(tags: Any) -> Any:

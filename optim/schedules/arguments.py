@@ -125,7 +125,9 @@ def difference(theirs: Any, ours: Any, path: str) -> str:
         return ""
     if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         return next(filter(None, (difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(theirs, ours)))), "")
-    same = theirs == ours or repr(theirs) == repr(ours) == "nan"
+    # arrays and tensors, which a state may hold in error, have no such comparison
+    scalars = all(value is None or isinstance(value, (bool, int, float, str)) for value in (theirs, ours))
+    same = scalars and (theirs == ours or repr(theirs) == repr(ours) == "nan")
     return "" if same else f"{path} is {theirs!r} in the state, and {ours!r} here"
 
 

@@ -200,15 +200,14 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     def step(self, epoch: int | None = None) -> None:
         """Count a step and write its value into the groups. Call it after the optimizer's step.
 
-        Raises `ValueError` when another scheduler writes to the same key of a group, and when it is a part of another.
+        Raises `ValueError` when another scheduler writes to the same key of a group, when it is a part of another or
+        was unbound, and when the optimizer's groups were removed, replaced or put in another order.
         """
         target = self._target
         if epoch is not None:
             raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch to go to another one.")
-        if target.rivals or not target.active:
-            self.settle()
-        if len(self.optimizer.param_groups) != target.seen:
-            self._take_later_groups()
+        if target.rivals or not target.is_current():
+            self._catch_up()
         if self._direct and not torch.compiler.is_compiling():  # the same as below, without the detour
             count = self._count
             if type(count) is int:

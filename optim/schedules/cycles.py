@@ -242,7 +242,8 @@ class OneCycle(Formula):
     Source: `OneCycleLR` of torch; arXiv:1708.07120.
 
     Args:
-        initial_val: the value at step 0; with torch, the highest value over `div_factor`.
+        initial_val: the value at step 0; with torch, the highest value over `div_factor`. Where
+            `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
         max_val: the highest value.
         total_steps: the number of steps; the last has the index `total_steps - 1`.
         pct_start: the share of the steps that goes up, in [0, 1].
@@ -280,7 +281,11 @@ class OneCycle(Formula):
         for end, to in ends:
             parts.append(_between(Span(total.slot, begin, max(end - begin, 0)), line, before, to))
             before, begin = to, end
-        return stages([Mark(total.slot, total.unit, end) for end, _ in ends[:-1]], parts)
+        value = stages([Mark(total.slot, total.unit, end) for end, _ in ends[:-1]], parts)
+        if peak != 0 or peak == last[0]:
+            return value
+        # the way up is step 0 alone, where it starts
+        return lambda counts: ops.where(counts[total.slot] == 0, self.initial_val, value(counts))
 
 
 def _between(span: Span, line: Callable[[Any, float, float], Any], start: float, end: float) -> Resolved:

@@ -62,6 +62,15 @@ class Driving(Counted):
             self.settle()
         self._hold_tensors()
 
+    def _catch_up(self) -> None:
+        """Before a step: refuse what it may not write, and take the groups that were added."""
+        target = self._target
+        if target.rivals or not target.active:
+            self.settle()
+        target.refuse_changed()
+        if len(self.optimizer.param_groups) != target.seen:
+            self._take_later_groups()
+
     def settle(self) -> None:
         """Raise `ValueError` when another scheduler writes to the same key of a group, as `step()` does."""
         refuse_graph("Another scheduler writes to the same groups, or this one is a part of another")
@@ -81,7 +90,9 @@ class Driving(Counted):
     def update_groups(self, values: Iterable[Any]) -> None:
         """Write a list with one value for each parameter group; those that are not scheduled are passed over."""
         values, target = list(values), self._target
-        target.refuse_removed()
+        if not target.active:
+            self.settle()
+        target.refuse_changed()
         if len(values) != len(self.optimizer.param_groups):
             raise ValueError(
                 f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
@@ -105,12 +116,14 @@ class Driving(Counted):
 
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step."""
-        self._return()
-        if self._target.active:
-            if len(self.optimizer.param_groups) != self._target.seen:
-                self._take_later_groups()
-            self._hold_tensors()
-            self.update_groups(self.get())
+        target = self._target
+        if not target.active:
+            self.settle()
+        target.refuse_changed()
+        if len(self.optimizer.param_groups) != target.seen:
+            self._take_later_groups()
+        self._hold_tensors()
+        self.update_groups(self.get())
 
     def _bind(self) -> None:
         """Let other schedulers know of this one, and the clock."""

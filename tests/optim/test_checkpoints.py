@@ -210,3 +210,31 @@ def test_load_hooks_run(id):
     optimizer.load_state_dict(optimizer.state_dict())
     assert calls == ["before saving", "saved", "before loading", "loaded"]
     assert flat(optimizer)
+
+
+# How versions of torch, and others, have kept a count.
+WHOLE = {
+    "int64": torch.tensor,
+    "int32": lambda n: torch.tensor(n, dtype=torch.int32),
+    "one element": lambda n: torch.tensor([n]),
+    "number": int,
+}
+
+
+@pytest.mark.parametrize("count", WHOLE.values(), ids=WHOLE)
+@BY_NAME
+def test_whole_step_counts_are_taken(row, count):
+    params = parameters(row.name)
+    optimizer = ours(row, params)
+    run(optimizer, params, 1, 3, zeros=row.zeros)
+    saved = copy.deepcopy(optimizer.state_dict())
+    for state in saved["state"].values():
+        if "step" in state:
+            state["step"] = count(int(state["step"]))
+    resumed_params = copies(row, params)
+    resumed = ours(row, resumed_params)
+    resumed.load_state_dict(saved)
+    assert not differences(numbers_only(snapshot(resumed)), numbers_only({**snapshot(optimizer), **no_grads(params)}))
+    for one, ps in ((optimizer, params), (resumed, resumed_params)):
+        run(one, ps, 4, 6, zeros=row.zeros)
+    assert not differences(numbers_only(snapshot(resumed)), numbers_only(snapshot(optimizer)))

@@ -139,3 +139,18 @@ def test_a_step_from_elsewhere_runs_without_gradients():
     p = weight(1.0)
     step(Mixed([p], {}), p, 0.25)
     assert p.item() == 0.75
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", ["cerebras", "original", "match_rms_adamw", None])
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0, 0), (2, 0, 3), (0, 2, 3)])
+def test_muon_with_a_matrix_without_elements(shape, form, dtype):
+    """It takes its steps, and those beside it take the same as without it."""
+    empty, beside, alone = (Parameter(torch.ones(each, dtype=dtype)) for each in (shape, (2, 3), (2, 3)))
+    both, one = (optim.Muon(params, lr=0.1, adjust_lr_fn=form) for params in ([empty, beside], [alone]))
+    gradient = torch.arange(6.0, dtype=dtype).reshape(2, 3)
+    for _ in range(2):
+        empty.grad, beside.grad, alone.grad = torch.zeros_like(empty), gradient.clone(), gradient.clone()
+        both.step(), one.step()
+    assert torch.equal(beside, alone) and not torch.equal(alone, torch.ones_like(alone))
+    assert empty.shape == shape and both.state[empty]["momentum_buffer"].shape == shape

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import pickle
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched import (
     Clock,
     ConstantScheduler,
+    ExponentialScheduler,
     LinearScheduler,
     MultiStepScheduler,
     Timestamp,
@@ -255,3 +258,185 @@ def test_more_that_is_refused(wrong, error):
     optimizer = torch.optim.AdamW(parameters(), lr=1.0)
     with pytest.raises(error, match="pass|name"):
         bind(**({"scheduler": LinearScheduler(), "optimizer": optimizer, "clock": Clock("4ba")} | wrong))
+
+
+# Values that are no numbers
+
+
+def held(optimizer, key):
+    """The groups without their parameters, as plain values."""
+    return [{k: float(v) if k == key else v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+
+HUGE = ExponentialScheduler(2.0, "1ba")
+NOUGHT = MultiStepScheduler(["1024ba"], gamma=0.0)
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+@pytest.mark.parametrize("key", ["lr", "weight_decay", "betas[0]"])
+@pytest.mark.parametrize(
+    ("schedule", "value"),
+    [(HUGE, "inf"), ([HUGE, NOUGHT], "nan"), ([NOUGHT, HUGE], "nan")],
+    ids=["one", "0inf", "inf0"],
+)
+def test_an_infinite_value_is_refused_before_it_is_written(schedule, value, key, tensor):
+    rates = torch.tensor(0.25, dtype=torch.float64) if tensor and key != "betas[0]" else 0.25
+    changes = {key: rates} if key != "betas[0]" else {"betas": (rates, 0.9)}
+    optimizer, clock = torch.optim.AdamW(groups(changes, {}), lr=0.5), Clock("2000ba")
+    scheduler = bind(schedule, optimizer, clock, key=key)
+    clock.timestamp = Timestamp(batch=1023)
+    scheduler.step()
+    before = copy.deepcopy(held(optimizer, key))
+    assert scheduler.last_epoch == 1
+    if value == "inf":
+        assert scheduler.get_last_value()[0] == 0.25 * 2.0**1023
+    clock.tick()
+    named = (
+        rf"ExponentialScheduler\(.*\)\]? would set '{re.escape(key)}' to {value}, .* finite number; end the schedule"
+    )
+    for call in (scheduler.step, scheduler.refresh):
+        with pytest.raises(ValueError, match=named):
+            call()
+    assert held(optimizer, key) == before and scheduler.last_epoch == 1
+
+
+def test_a_product_that_overflows_though_its_factors_do_not():
+    """The multiplier is finite, and the value is not: for the largest group alone, of which the others wait."""
+    optimizer, clock = torch.optim.SGD(groups({"lr": 1e-3}, {"lr": -1e300}, {"lr": 0.0}), lr=1.0), Clock("4ba")
+    scheduler = bind(lambda state: 10.0 ** (100 * int(state.timestamp.batch)), optimizer, clock)
+    clock.tick()
+    with pytest.raises(ValueError, match=r"set 'lr' to -inf, 1e\+100 times the initial -1e\+300"):
+        scheduler.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-3, -1e300, 0.0]
+
+
+def test_an_infinite_first_value_changes_nothing():
+    """Neither at construction nor for a group that is added later; and the number is free for another."""
+    optimizer, clock = torch.optim.SGD(groups({"lr": 0.5}), lr=0.5), Clock("2000ba")
+    clock.timestamp = Timestamp(batch=1024)
+    with pytest.raises(ValueError, match="to inf"):
+        bind(HUGE, optimizer, clock)
+    assert "initial_lr" not in optimizer.param_groups[0] and optimizer.param_groups[0]["lr"] == 0.5
+    scheduler = bind(lambda state: 1e10, optimizer, clock)
+    optimizer.add_param_group({"params": parameters(), "lr": 1e300})
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"1e\+300"):
+            scheduler.step()
+    assert "initial_lr" not in optimizer.param_groups[1] and scheduler.base_lrs == [0.5]
+    assert [group["lr"] for group in optimizer.param_groups] == [5e9, 1e300]
+
+
+@pytest.mark.parametrize("first", [10**400, float("inf"), float("nan"), "1", torch.tensor(float("nan"))])
+def test_an_initial_value_that_is_no_number(first):
+    optimizer = torch.optim.SGD(groups({"initial_lr": first}), lr=0.5)
+    with pytest.raises(ValueError, match="initial_lr"):
+        bind(LinearScheduler(), optimizer, Clock("4ba"))
+    assert optimizer.param_groups[0]["lr"] == 0.5 and optimizer.param_groups[0]["initial_lr"] is first
+
+
+# States
+
+
+@pytest.mark.parametrize(
+    "wrong", [10**400, -(10**400), float("inf"), float("nan"), None, "1", [], 1j, True, torch.ones(2)]
+)
+def test_initial_values_that_are_no_numbers(wrong):
+    optimizer, clock = torch.optim.SGD(groups({"lr": 0.5}, {}), lr=1.0), Clock("4ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    clock.tick()
+    before = scheduler.state_dict()
+    with pytest.raises(ValueError, match="initial lr"):
+        scheduler.load_state_dict({**before, "base": [0.25, wrong], "last_epoch": 3})
+    assert scheduler.state_dict() == before and scheduler.base_lrs == [0.5, 1.0]
+    scheduler.step()  # and it still goes by its own
+    assert scheduler.get_last_lr() == [0.375, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("last_epoch", count) for count in (-1, 2.5, 1.0, True, None, "3", float("nan"), 10**400, 2**63 - 1, [3])),
+        *(("base", base) for base in (None, 5, "12", {0.5: 1, 1.0: 2}, [0.5], [0.5, 1.0, 2.0], torch.ones(2))),
+        *(("key", key) for key in (None, 5, "momentum", ["lr"], torch.ones(2))),
+    ],
+)
+def test_states_that_are_refused_change_nothing(name, wrong):
+    optimizer, clock = torch.optim.SGD(groups({"lr": 0.5}, {}), lr=1.0), Clock("4ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    clock.tick()
+    before = scheduler.state_dict()
+    words = {"last_epoch": "counts steps", "base": "list of the initial|parameter groups", "key": "state is of"}[name]
+    with pytest.raises(ValueError, match=words):
+        scheduler.load_state_dict({**before, "base": [0.25, 2.0], "last_epoch": 3, name: wrong})
+    assert scheduler.state_dict() == before and [group["lr"] for group in optimizer.param_groups] == [0.5, 1.0]
+    for state in (None, 5, [], "state"):
+        with pytest.raises(ValueError, match=r"no state|lacks"):
+            scheduler.load_state_dict(state)
+
+
+def test_initial_values_whose_product_is_infinite():
+    optimizer, clock = torch.optim.SGD(groups({"lr": 0.5}, {}), lr=1.0), Clock("4ba")
+    scheduler = bind(lambda state: 1e10, optimizer, clock)
+    before = scheduler.state_dict()
+    with pytest.raises(ValueError, match=r"set 'lr' to inf, 10000000000.0 times the initial 1e\+300"):
+        scheduler.load_state_dict({**before, "base": [0.25, 1e300], "last_epoch": 3})
+    assert scheduler.state_dict() == before and scheduler.get_last_lr() == [5e9, 1e10]
+    scheduler.step()
+    assert scheduler.get_last_lr() == [5e9, 1e10] and scheduler.last_epoch == 1
+
+
+# Unbound
+
+
+@pytest.mark.parametrize("key", ["lr", "momentum"])
+def test_an_unbound_schedule_is_out_of_use(key):
+    optimizer, clock = torch.optim.SGD(parameters(), lr=1.0, momentum=0.5), Clock("4ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock, key=key)
+    state = scheduler.state_dict()
+    scheduler.unbind()
+    clock.tick()
+    before = copy.deepcopy(held(optimizer, key))
+    for call in (scheduler.step, scheduler.refresh, lambda: scheduler.load_state_dict({**state, "last_epoch": 3})):
+        with pytest.raises(ValueError, match=rf"of '{key}' was unbound: bind\(\) the schedule again"):
+            call()
+    clock.load_state_dict(clock.state_dict())
+    assert held(optimizer, key) == before and scheduler.last_epoch == 0 and scheduler.state_dict() == state
+    scheduler.unbind()  # a second time is nothing
+    assert bind(LinearScheduler(), optimizer, clock, key=key).get_last_value() == [0.75 * before[0][key]]
+
+
+def test_a_copy_of_an_unbound_schedule_stays_unbound():
+    """Copying registers what is bound, and nothing else: another may have the number, and the clock writes nothing."""
+    optimizer, clock = torch.optim.SGD(parameters(), lr=1.0), Clock("4ba")
+    unbound = bind(LinearScheduler(), optimizer, clock)
+    unbound.unbind()
+    for on, copied, timer in (copy.deepcopy((optimizer, unbound, clock)), pickled((optimizer, unbound, clock))):
+        timer.tick()
+        timer.load_state_dict(timer.state_dict())
+        assert copied.optimizer is on and on.param_groups[0]["lr"] == 1.0
+        with pytest.raises(ValueError, match="unbound"):
+            copied.step()
+        assert bind(ConstantScheduler(0.5), on, timer).get_last_lr() == [0.5]
+
+
+def pickled(objects):
+    return pickle.loads(pickle.dumps(objects))
+
+
+# Rates that require a gradient
+
+
+def test_a_rate_that_requires_a_gradient():
+    rate = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    optimizer, clock = torch.optim.SGD(parameters(), lr=rate), Clock("4ba")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler = bind(LinearScheduler(), optimizer, clock)
+        clock.tick()
+        scheduler.step()
+        (last,) = scheduler.get_last_lr()
+    group = optimizer.param_groups[0]
+    assert group["lr"] is rate and rate.requires_grad and rate.is_leaf and rate.item() == 0.375
+    assert last.item() == 0.375 and not last.requires_grad and not group["initial_lr"].requires_grad
+    on, copied = copy.deepcopy((optimizer, scheduler))  # of a tensor with a history there is no copy
+    assert on.param_groups[0]["lr"].item() == 0.375 and copied.base_lrs == [0.5]

@@ -14,6 +14,7 @@ import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.lr_scheduler import ChainedLR, CosineDecayLR, ExponentialLR, LinearLR, ScalePerParamLR, SequentialLR
 from tests.optim.closed_forms import SCHEDULES
+from tests.optim.signatures import NAMES
 
 STEPS = 20
 
@@ -110,6 +111,22 @@ def test_learning_rate_and_weight_decay_with_several_optimizers(name):
     count, rates, optimizer = train(lambda model: getattr(optim, name)(model.parameters(), lr=0.1), make)
     assert count == 1 and len(set(rates)) > 10
     assert float(optimizer.param_groups[0]["weight_decay"]) == 0.0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_optimizer(name):
+    """Several parameters: what each has of its own in the second step, it has in the first."""
+
+    def make(model):
+        if name == "Muon":
+            for p in model.parameters():
+                p.requires_grad_(p.dim() > 1)
+        return getattr(optim, name)([p for p in model.parameters() if p.requires_grad], lr=0.1)
+
+    count, rates, _ = train(make, lambda optimizer: [CosineDecayLR(optimizer, 0.1, 0.0, 15)], steps=6)
+    reference = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    assert count <= 1  # 0 where a test before has made the same graph
+    assert close(rates, CosineDecayLR(reference, 0.1, 0.0, 15).values(6))
 
 
 def test_with_a_clock_and_with_bind():

@@ -99,6 +99,8 @@ def one_cycle(a: Arguments, t: int) -> float:
     ends: list[tuple[Any, float]] = [(0, first), (peak, top), (total - 1, low)]
     if a.get("three_phase"):
         ends.insert(2, (2 * peak, first))
+    if t == 0 and peak == 0 < total - 1:
+        return first  # all of the way up is step 0
     for (begin, start), (end, to) in pairwise(ends):
         if t < end:
             x = (t - begin) / Fraction(end - begin)

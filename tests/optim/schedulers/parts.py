@@ -105,7 +105,8 @@ def wavy(a: Arguments) -> Promise:
 def one_cycle(a: Arguments) -> Promise:
     low, total = a["initial_val"] / a.get("final_div_factor", 1e4), a["total_steps"]
     three = (a["initial_val"], a["max_val"], low)
-    return Promise(a["initial_val"] if a["pct_start"] * total > 1 else None, low, total - 1, min(three), max(three))
+    starts = a["pct_start"] * total >= 1 < total
+    return Promise(a["initial_val"] if starts else None, low, total - 1, min(three), max(three))
 
 
 def no_promise(a: Arguments) -> Promise:

@@ -245,6 +245,7 @@ ROWS = (
                 **{"three_phase": True, "anneal_strategy": "linear"},
             },
             {"initial_val": 0.05, "max_val": 0.5, "total_steps": 20, "final_div_factor": 100.0},
+            {"initial_val": 0.05, "max_val": 0.5, "total_steps": 20, "pct_start": 0.05},
         ),
         drawn(
             initial_val=VALUES,

@@ -205,10 +205,13 @@ def test_an_unbound_scheduler_is_out_of_use():
     one.unbind()
     other = lr.ConstantLR(optimizer, 0.2)
     other.step()
+    state = {**one.state_dict(), "last_epoch": 3}
+    for call in (one.step, one.refresh, functools.partial(one.load_state_dict, state)):
+        with pytest.raises(ValueError, match="ConstantLR was unbound: make another one"):
+            call()
     with pytest.raises(ValueError, match="unbound"):
-        one.step()
-    one.refresh()
-    assert rates(optimizer) == [0.2]
+        one.update_groups([0.7])
+    assert rates(optimizer) == [0.2] and int(one.last_epoch) == 0
     twin, on = copy.deepcopy((one, optimizer))
     lr.ConstantLR(on, 0.3).step()
     assert rates(on) == [0.3] and twin.optimizer is on
@@ -247,3 +250,25 @@ def test_random_orders_of_making_and_dropping():
         for one in alive:
             rivals = sum(other.param_group_tags == one.param_group_tags for other in alive) - 1
             assert len(one._target.rivals) == rivals
+
+
+@pytest.mark.parametrize("three_phase", [False, True])
+@pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0, dtype=torch.float64)])
+def test_a_cycle_whose_way_up_is_its_first_step(three_phase, rate):
+    """torch divides by zero there."""
+    optimizer = sgd(lr=rate)
+    one = lr.OneCycleLR(optimizer, 0.1, 1.0, 4, 0.25, 10.0, three_phase, "linear")
+    down = [0.1, 0.07, 0.04, 0.01] if three_phase else [0.1, 0.67, 0.34, 0.01]
+    assert one.values(5) == pytest.approx([*down, 0.01], abs=1e-15)
+    for expected in (*down, 0.01):
+        assert rates(optimizer) == [pytest.approx(expected, abs=1e-15)]
+        one.step()
+
+
+@pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0, dtype=torch.float64)])
+def test_a_power_that_no_float_holds(rate):
+    """The limit, as on tensors, and no OverflowError."""
+    optimizer = sgd(lr=rate)
+    one = lr.InverseExponentialTimeDecayLR(optimizer, 0.1, 20.0, 5, 0.5)
+    one.load_state_dict({**one.state_dict(), "last_epoch": 2**62})
+    assert rates(optimizer) == [0.0] and one._function((torch.tensor(2**62),)) == 0.0

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -152,3 +153,15 @@ def test_no_dict(state):
 def test_a_broken_description(schedule):
     one = make(*TWO, optimizer())
     assert_refused(one, {**one.state_dict(), "schedule": schedule}, "schedule")
+
+
+@pytest.mark.parametrize(
+    "wrong", [10**400, 1j, float("nan"), None, [[1.0]], torch.ones(2), np.ones(2), np.ones(0)], ids=repr
+)
+@pytest.mark.parametrize("argument", ["initial_learning_rate", "milestones"])
+def test_arguments_that_are_no_such_numbers(wrong, argument):
+    one = make("MultiStep", {"initial_val": 0.1, "gamma": 0.5, "milestones": [2, 4]}, optimizer())
+    stepped(one, 3)
+    state = one.state_dict()
+    state["schedule"]["arguments"][argument] = wrong
+    assert_refused(one, state, f"of another schedule: schedule.arguments.{argument} is .* in the state, and .* here")
