@@ -13,6 +13,7 @@ from timesched import (
     MultiStepScheduler,
     PolynomialScheduler,
     ProductScheduler,
+    SequenceScheduler,
     StepScheduler,
     Time,
 )
@@ -44,6 +45,20 @@ def test_compiles_as_one_graph(schedule, dtype, zero_dim):
     counts = torch.arange(201).to(dtype) if not zero_dim else torch.tensor(30, dtype=dtype)
     assert torch.equal(compiled(counts), curve(counts))
     assert torch.equal(compiled(counts + 1), curve(counts + 1)) and counter.frame_count == 1
+
+
+@pytest.mark.parametrize("milestone", ["30ba", "0.29dur", "1/3dur", "2.9ep"])
+@pytest.mark.parametrize("ratio", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_a_sequence_compiles_wherever_its_milestones_lie(milestone, ratio, dtype):
+    torch._dynamo.reset()
+    schedule = SequenceScheduler([LinearScheduler(0.0, 1.0, "30ba"), LinearScheduler(t_max="20ba")], [milestone])
+    curve = schedule.curve(Horizon("100ba", batches_per_epoch=10, ssr=ratio), "ba")
+    counts = torch.arange(101).to(dtype)
+    compiled = torch.compile(curve, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(counts), curve(counts))
+    singles = torch.tensor([curve(batch) for batch in range(101)], dtype=torch.float64)
+    assert (compiled(counts) - singles).abs().max() <= 1e-15
 
 
 def test_compiles_to_machine_code():
