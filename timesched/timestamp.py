@@ -25,7 +25,6 @@ _COUNTERS = {
 _WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 _FIELDS = (*_COUNTERS, *_WALL_CLOCKS)
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_SECOND = datetime.timedelta(seconds=1)
 _NONE = datetime.timedelta(0)
 
 
@@ -109,14 +108,14 @@ class Timestamp(Ordered):
         for name, value in loaded.items():
             object.__setattr__(self, name, value)
 
-    def get(self, unit: str | TimeUnit) -> Time[int]:
-        """The counter of `unit`; for `sec`, the whole seconds of `total_wct`.
+    def get(self, unit: str | TimeUnit) -> Time[Any]:
+        """The counter of `unit`; for `sec`, the seconds of `total_wct`, to the microsecond.
 
         Raises `TimeError` for `dur`: the fraction that is done needs the length of the run, which a horizon knows.
         """
         unit = TimeUnit(unit)
         if unit is TimeUnit.SECOND:
-            return Time(self.total_wct // _SECOND, unit)
+            return Time.from_timedelta(self.total_wct)
         if unit is TimeUnit.DURATION:
             raise TimeError("A timestamp has no counter in 'dur': divide by the run's max_duration instead.")
         time: Time[int] = getattr(self, unit.name.lower())

@@ -99,6 +99,7 @@ class Ordered:
         return NotImplemented if order is None else order >= 0
 
 
+FRACTIONAL = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
 UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 
 # Underscores stand between digits only, as in Python's own literals; [0-9] keeps other scripts' digits out.

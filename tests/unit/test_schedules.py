@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -220,6 +221,78 @@ def test_a_state_that_changes_under_its_timestamp():
         state.dataloader_len = length
         assert absolute(state, 1.0) == value
     assert absolute(state, 0.5) == 0.5
+
+
+def run_of(batch, max_duration, **more):
+    """A state without a horizon."""
+    stamp = types.SimpleNamespace(batch=batch)
+    return types.SimpleNamespace(timestamp=stamp, max_duration=max_duration, dataloader_len=None, **more)
+
+
+def test_a_ratio_of_one_state_is_not_that_of_another():
+    """The ratio of a state is a part of what its values depend on."""
+    short = 1 - 40 / 50
+    schedule, length = LinearScheduler(t_max="100ba"), Time(100, "ba")
+    stretched, plain = run_of(40, length, ssr=0.5), run_of(40, length)
+    assert [schedule(state) for state in (stretched, plain, stretched, plain)] == [short, 0.6, short, 0.6]
+    for ratio, value in ((None, 0.6), (0.5, short), (2.0, 0.8), (None, 0.6), (1.0, 0.6)):
+        plain.ssr = ratio
+        assert schedule(plain) == value
+    rated = run_of(40, length, horizon=Horizon("100ba", ssr=0.5))
+    assert [schedule(rated), schedule(plain), schedule(rated)] == [short, 0.6, short]
+    rated.horizon = Horizon("100ba", ssr=2.0)
+    assert schedule(rated) == 0.8
+
+
+@pytest.mark.parametrize("own", [Time(40, "ba"), 40, types.SimpleNamespace(value=40, unit="ba")], ids=repr)
+def test_counts_and_lengths_that_change_in_place(own):
+    """Only what cannot change is known by its identity."""
+    count, length = types.SimpleNamespace(value=10, unit="ba"), types.SimpleNamespace(value=100, unit="ba")
+    epoch = types.SimpleNamespace(value=10)
+    state = run_of(count, length)
+    state.dataloader_len = epoch
+    schedule, by_epoch = LinearScheduler(), LinearScheduler(t_max="10ep")
+    for batch, batches, of_epoch in ((10, 100, 10), (20, 100, 10), (20, 200, 10), (20, 200, 20), (10, 100, 10)):
+        count.value, length.value, epoch.value = batch, batches, of_epoch
+        for _ in range(4):
+            assert schedule(state, 1.0) == 1 - batch / batches
+            assert by_epoch(state, 1.0) == 1 - batch / (10 * of_epoch)
+    state.timestamp.batch = own
+    assert [schedule(state, 1.0) for _ in range(4)] == [0.6] * 4
+    length.value, length.unit = 10, "ep"
+    assert [schedule(state, 1.0) for _ in range(4)] == [0.6] * 4
+    length.unit, epoch.value = "ba", 1
+    assert schedule(state, 1.0) == 0.0
+
+
+def test_a_tensor_of_a_count_that_changes_in_place():
+    state, schedule = run_of(torch.tensor(10), "100ba"), LinearScheduler()
+    assert [float(schedule(state)) for _ in range(4)] == [0.9] * 4
+    state.timestamp.batch.add_(40)
+    assert [float(schedule(state)) for _ in range(4)] == [0.5] * 4
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.5, -1, True, "3", None, [3], Time(-1, "ba")], ids=repr)
+def test_what_is_no_count_is_refused(wrong):
+    """Of batches, alone and beside another unit, in a call and at a timestamp of a run; a whole float is a count."""
+    stamp = types.SimpleNamespace(batch=wrong, sample=0, batch_in_epoch=0, get=None)
+    state = types.SimpleNamespace(timestamp=stamp, max_duration="100ba", dataloader_len=None)
+    for schedule in (LinearScheduler(), MultiStepScheduler(["10ba", "10sp"])):
+        for call in (schedule, lambda state, schedule=schedule: schedule.at(state.timestamp, state)):
+            with pytest.raises(ValueError, match="counter|number"):
+                call(state)
+    stamp.batch = 25.0
+    assert LinearScheduler()(state) == 0.75
+
+
+def test_epochs_and_seconds_may_be_fractional():
+    stamp = types.SimpleNamespace(epoch=0.5, get=lambda unit: Time(0.25, unit))
+    state = types.SimpleNamespace(timestamp=stamp, max_duration="2ep", dataloader_len=None)
+    assert LinearScheduler()(state) == 0.75
+    assert LinearScheduler(t_max="0.5sec")(state) == 0.5
+    stamp.epoch = -0.5
+    with pytest.raises(ValueError, match="-0.5 epochs: a counter is a number, 0 or more"):
+        LinearScheduler()(state)
 
 
 def test_a_state_does_not_inherit_the_rates_of_a_clock():
