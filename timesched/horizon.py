@@ -95,11 +95,11 @@ class Horizon:
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratio = getattr(state, "ssr", None)
-        if ssr is not None and ratio is not None and _ratio(ssr) != _ratio(ratio):
+        if ssr is not None and ratio is not None and _differ(ssr, ratio):
             raise ValueError(f"ssr={ssr} contradicts the state's own ratio {ratio}: pass None, or the same ratio.")
         if isinstance(own, Horizon):
             given = ratio if ssr is None else ssr
-            if given is not None and _ratio(given) != own.ssr:
+            if given is not None and _differ(given, own.ssr):
                 raise ValueError(
                     f"ssr={given} contradicts the ratio {own.ssr} of the state's horizon: make them equal."
                 )
@@ -250,8 +250,8 @@ def positive(value: Any, what: str) -> Exact:
     return number
 
 
-def _ratio(value: Any) -> float:
-    return float(positive(value, _SSR))
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and float(positive(one, _SSR)) != float(positive(other, _SSR))
 
 
 def _not_negative(value: Any, what: str) -> Exact:

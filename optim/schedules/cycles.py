@@ -155,7 +155,8 @@ class CosineAnnealingWarmRestarts(Formula):
     Args:
         initial_val: the value at the start of each cycle.
         T_0: the steps of the first cycle, 1 or more.
-        T_mult: the growth of the cycles, more than 0; below 1 they end where their lengths add up to.
+        T_mult: the growth of the cycles, more than 0; below 1 they end where their lengths add up to. Refused where
+            the run has more than 4096 cycles or no known length, and the growth is so near to 1 that there may be more.
         eta_min: the value towards which each cycle falls.
 
     >>> [round(value, 4) for value in CosineAnnealingWarmRestarts(initial_val=0.1, T_0=2, T_mult=2).values(6)]

@@ -179,9 +179,22 @@ def test_long_runs_with_awkward_ratios(schedule, run, counts):
     assert torch.allclose(curve(torch.tensor(counts)), numbers, rtol=1e-15, atol=1e-15)
 
 
-def test_cycles_past_the_table_have_a_gradient_at_the_limit():
-    curve = CosineAnnealingWarmRestartsScheduler("10ba", 0.999).curve(RUN, "ba")
-    counts = torch.tensor([9999.0, 10000.0, 1e5], dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("t_0", ["1/48ep", "1/7ep", "3ba", "0.01ep"])
+@pytest.mark.parametrize("t_mult", [0.9, 1.001, 1.5])
+@pytest.mark.parametrize("unit", ["ep", "ba"])
+def test_short_cycles_in_numbers_and_tensors(t_0, t_mult, unit):
+    """A cycle of a hundredth of a count makes much of the rounding of its start."""
+    run = Horizon("10ep", batches_per_epoch=48)
+    schedule = CosineAnnealingWarmRestartsScheduler(t_0, t_mult)
+    curve = schedule.curve(run, unit)
+    counts = torch.arange(11 if unit == "ep" else 481)
+    singles = torch.tensor([curve(count) for count in counts.tolist()], dtype=torch.float64)
+    assert (curve(counts) - singles).abs().max() <= 1e-15
+
+
+def test_shrinking_cycles_have_a_gradient_at_the_limit():
+    curve = CosineAnnealingWarmRestartsScheduler("10ba", 0.9).curve(RUN, "ba")
+    counts = torch.tensor([99.0, 100.0, 1e5], dtype=torch.float64, requires_grad=True)
     curve(counts).sum().backward()
     assert counts.grad.isfinite().all() and counts.grad[1:].tolist() == [0.0, 0.0]
 

@@ -4,6 +4,7 @@ import math
 import pickle
 import threading
 import types
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -148,15 +149,46 @@ def test_shrinking_cycles_end_at_their_limit():
     assert [schedule.at(Time(batch, "ba"), RUN) for batch in (100, 101, 10**12)] == [0.25, 0.25, 0.25]
 
 
-def test_cycles_past_the_table():
-    """With a t_mult within 2 % of 1, cycles past the 4096th come from the closed form: near the exact starts."""
-    schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0001)
-    run, start = Horizon("10000000ba"), 10 * (1.0001**20_000 - 1) / 0.0001
-    before, after = Time(math.floor(start), "ba"), Time(math.ceil(start), "ba")
-    assert schedule.at(before, run) < 0.01 < 0.99 < schedule.at(after, run)
-    almost = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0000000000000002)
-    # by batch 1,000,005 the cycles, each 2e-16 longer than the last, have fallen behind by 1e-5 batches
-    assert almost.at("1000005ba", run) == pytest.approx(0.5 + math.pi / 2 * 1e-6, abs=1e-9)
+def exact_cycle(t_0, t_mult, count):
+    """The cycle that a count is in, and the fraction of it that is done, by walking through the cycles."""
+    start, step, cycle = Fraction(0), Fraction(t_0), 1
+    while start + step <= count:
+        start, step, cycle = start + step, step * Fraction(str(t_mult)), cycle + 1
+    return cycle, (count - start) / step
+
+
+@pytest.mark.parametrize("t_mult", [1.0001, 1.001, 0.9999])
+def test_every_cycle_of_a_run_is_exact(t_mult):
+    """To the last batch of the longest run that is taken; after it, the value stays at alpha_f."""
+    schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult, alpha_f=0.25)
+    reach = 10 * (t_mult**4096 - 1) / (t_mult - 1)
+    run = Horizon(Time(math.floor(reach), "ba"))
+    curve = schedule.curve(run, "ba")
+    for batch in (*range(5), math.floor(reach) // 2, math.floor(reach) - 1, math.floor(reach)):
+        cycle, done = exact_cycle(10, t_mult, batch)
+        value = 0.25 + 0.75 * (0.5 + 0.5 * math.cos(math.pi * done))
+        assert curve(batch) == pytest.approx(value, abs=1e-14)
+        assert curve(torch.tensor(batch)).item() == pytest.approx(value, abs=1e-14)
+    assert cycle == 4096
+    later = [math.ceil(reach), 2 * math.ceil(reach), 10**18]
+    assert [curve(batch) for batch in later] == curve(torch.tensor(later)).tolist() == [0.25] * 3
+    assert [curve(float(batch)) for batch in later] == [0.25] * 3
+    with pytest.raises(ValueError, match=rf"t_mult={t_mult} is too near to 1 for this run: at most 4096 cycles"):
+        schedule.curve(Horizon(Time(math.ceil(reach), "ba")), "ba")
+
+
+@pytest.mark.parametrize("t_mult", [1.0000000000000002, 1.001, 1.009, 0.97, 0.9999999])
+def test_a_growth_too_near_to_1_needs_a_run_of_known_length(t_mult):
+    schedule = CosineAnnealingWarmRestartsScheduler("1ba", t_mult)
+    assert schedule.at("1ba", Horizon("10ba")) == 1.0 == schedule.at("1ba", Horizon("100sp", samples_per_batch=10))
+    for run in (Horizon(None), Horizon("100sp"), Clock("100sec")):
+        with pytest.raises(ValueError, match=r"the run has no length known in that unit.*Use t_mult=1"):
+            schedule.at("1ba", run)
+
+
+@pytest.mark.parametrize("t_mult", [1.0, 1.011, 2.0, 0.9, 0.5])
+def test_other_growths_do_not(t_mult):
+    assert CosineAnnealingWarmRestartsScheduler("1ba", t_mult).at("1ba", Horizon(None)) == 1.0
 
 
 def test_a_warmup_needs_a_common_unit():
