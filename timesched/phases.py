@@ -165,18 +165,18 @@ class Milestones:
             row = sorted((mark for mark in marks if mark.slot == slot), key=lambda mark: mark.count)
             first = [min(mark.first, _INT64_MAX) for mark in row]
             near = [mark.near for mark in row]
-            tensors = torch.tensor(first, device="cpu"), torch.tensor(near, dtype=torch.float64, device="cpu")
+            tensors = ops.table(first, torch.int64), ops.table(near, torch.float64)
             self._rows.append((slot, [mark.count for mark in row], first, near, *tensors))
 
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for slot, exact, first, near, first_tensor, near_tensor in self._rows:
+        for slot, points, first, near, first_tensor, near_tensor in self._rows:
             count = counts[slot]
             if type(count) is int:
                 total += bisect_right(first, count)
             elif isinstance(count, Fraction):
-                total += bisect_right(exact, count)
+                total += bisect_right(points, count)
             elif isinstance(count, Tensor):
                 ends = near_tensor if count.is_floating_point() else first_tensor
                 total = total + ops.how_many(ends, count)

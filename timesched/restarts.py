@@ -82,15 +82,14 @@ class Cycles:
         self._whole = [start >> _BITS for start in self._starts] if whole else []
         self._nears = [nearest(Fraction(start, _ONE)) for start in self._starts]
         self._parts = [_two(start % _ONE) for start in self._starts]
-        with torch.device("cpu"):
-            self._tables = (
-                torch.tensor([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts]),
-                torch.tensor(self._nears, dtype=torch.float64),
-                torch.tensor([start >> _BITS for start in self._starts]),
-                torch.tensor([high for high, _ in self._parts], dtype=torch.float64),
-                torch.tensor([low for _, low in self._parts], dtype=torch.float64),
-                torch.tensor([step / _ONE for step in self._steps], dtype=torch.float64),
-            )
+        self._tables = (
+            ops.table([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts], torch.int64),
+            ops.table(self._nears, torch.float64),
+            ops.table([start >> _BITS for start in self._starts], torch.int64),
+            ops.table([high for high, _ in self._parts], torch.float64),
+            ops.table([low for _, low in self._parts], torch.float64),
+            ops.table([step / _ONE for step in self._steps], torch.float64),
+        )
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done, for counts below the limit."""
@@ -104,16 +103,16 @@ class Cycles:
             left, step = scaled - self._starts[k], self._steps[k]
             return left / step if left < step else 1.0
         if isinstance(count, Tensor):
-            firsts, nears, whole, high, low, step = self._tables
+            firsts, nears, *tables = self._tables
             i = ops.how_many(nears if count.is_floating_point() else firsts, count) - 1
-            left = ops.real(count - ops.pick(whole, i)) - ops.pick(high, i) - ops.pick(low, i)
-            return ops.clip(left / ops.pick(step, i))
+            whole, high, low, length = (ops.pick(table, i) for table in tables)
+            return ops.clip((ops.real(count - whole) - high - low) / length)
         k = bisect_right(self._nears, count) - 1
-        high, low = self._parts[k]
-        return ops.clip((count - (self._starts[k] >> _BITS) - high - low) / (self._steps[k] / _ONE))
+        part, rest = self._parts[k]
+        return ops.clip((count - (self._starts[k] >> _BITS) - part - rest) / (self._steps[k] / _ONE))
 
 
 def _two(part: int) -> tuple[float, float]:
-    """What a start has behind the point, as two floats: one alone is not exact enough for a cycle of a few hundredths."""
+    """What a start has behind the point, as two floats: one alone is not exact enough for cycles much below 1."""
     high = part / _ONE
     return high, (part - int(Fraction(high) * _ONE)) / _ONE

@@ -58,7 +58,7 @@ class PiecewiseConstant(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         passed = rising(frame, self.milestones).passed
-        table = torch.tensor(self.vals, dtype=torch.float64, device="cpu")
+        table = ops.table(self.vals, torch.float64)
 
         def value(counts: Counts) -> Any:
             n = passed(counts)

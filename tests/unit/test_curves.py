@@ -1,8 +1,11 @@
 """The tensor path: dtypes, gradients, large counts, and whole graphs."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from timesched import (
     CosineAnnealingWarmRestartsScheduler,
@@ -197,6 +200,37 @@ def test_shrinking_cycles_have_a_gradient_at_the_limit():
     counts = torch.tensor([99.0, 100.0, 1e5], dtype=torch.float64, requires_grad=True)
     curve(counts).sum().backward()
     assert counts.grad.isfinite().all() and counts.grad[1:].tolist() == [0.0, 0.0]
+
+
+TABLES = [
+    MultiStepScheduler(["10ba", "0.5dur"], 0.5),
+    CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5),
+    SequenceScheduler([LinearScheduler(), MultiStepScheduler(["5ba"])], ["0.3dur"]),
+]
+
+
+@pytest.mark.parametrize("schedule", TABLES, ids=repr)
+@pytest.mark.parametrize("fake_first", [True, False])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_fake_tensors_leave_nothing_behind(schedule, fake_first, dtype):
+    """A curve that is made, and first called, under FakeTensorMode has its values on real tensors, and the reverse."""
+    schedule = dataclasses.replace(schedule)
+    counts = torch.arange(30).to(dtype)
+    expected = [schedule.at(Time(batch, "ba"), Horizon("100ba")) for batch in range(30)]
+
+    def real():
+        assert schedule.curve(RUN, "ba")(counts).tolist() == pytest.approx(expected, abs=1e-15)
+
+    def fake():
+        with FakeTensorMode() as mode:
+            out = schedule.curve(RUN, "ba")(mode.from_tensor(counts))
+        assert isinstance(out, FakeTensor) and (out.shape, out.dtype) == ((30,), torch.float64)
+
+    for call in (fake, real, fake, real) if fake_first else (real, fake, real):
+        call()
+    with torch.device("meta"):
+        expected = [schedule.at(Time(batch, "ba"), Horizon("99ba")) for batch in range(30)]
+        assert schedule.curve(Horizon("99ba"), "ba")(counts).tolist() == pytest.approx(expected, abs=1e-15)
 
 
 def test_what_holds_no_counts_is_refused():
