@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from timesched.fields import LARGEST
-from timesched.timevalue import Time
+from timesched.timevalue import Time, counter
 from timesched.units import Exact, TimeUnit, exact, number_text
 
 Rate = int | float | Fraction
@@ -199,7 +199,7 @@ class Horizon:
         if self._length is None or self.max_duration is None:
             raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
         ends = {self._length, (self.max_duration.exact, self.max_duration.unit)}
-        done = [Fraction(Time.from_input(timestamp.get(unit.value)).exact) / end if end else 1 for end, unit in ends]
+        done = [Fraction(counter(timestamp, unit).exact) / end if end else 1 for end, unit in ends]
         return done[0] if len(done) == 1 else max(done)
 
     def falls_short(self, time: Time[Any] | str) -> bool:

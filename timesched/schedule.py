@@ -13,12 +13,12 @@ from torch import Tensor
 
 from timesched.horizon import Horizon
 from timesched.phases import Frame, Resolved
-from timesched.timevalue import Time
+from timesched.timevalue import Time, counter
 from timesched.units import FRACTIONAL, TimeError, TimeUnit, exact
 
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
-} | {TimeUnit.SECOND: lambda timestamp: timestamp.get("sec")}
+} | {TimeUnit.SECOND: lambda timestamp: counter(timestamp, TimeUnit.SECOND)}
 _PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 

@@ -194,7 +194,7 @@ class Time(Ordered, Generic[TValue]):
             number = exact(other)
             return (self._exact > number) - (self._exact < number)
         elif hasattr(other, "batch_in_epoch"):  # a timestamp: its counter of this unit
-            time = Time.from_input(cast(Any, other).get(self._unit.value))
+            time = counter(other, self._unit)
         elif _is_time(other):
             time = Time.from_input(other)
         else:
@@ -279,6 +279,14 @@ def _is_number(value: object) -> bool:
 
 def _is_time(value: object) -> bool:
     return isinstance(value, (Time, str)) or (hasattr(value, "unit") and hasattr(value, "value"))
+
+
+def counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
+    """The counter of a timestamp, ours or Composer's; the seconds exactly, where its `get` gives whole ones."""
+    passed = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
+    if isinstance(passed, datetime.timedelta):
+        return Time.from_timedelta(passed)
+    return Time.from_input(timestamp.get(unit.value), unit)
 
 
 def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:
