@@ -140,14 +140,14 @@ def test_a_wrong_number_of_a_state_is_refused(name, wrong):
     """By name, and before anything changes, whatever is wrong with it."""
     clock = Clock("10ba", batches_per_epoch=3)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    bind(LinearScheduler(), optimizer, clock)
+    scheduler = bind(LinearScheduler(), optimizer, clock)
     clock.tick(duration=SECOND)
     before, stamp = clock.state_dict(), clock.timestamp
     clock.load_state_dict(before)
     for state in (before | {name: wrong}, before | {name: wrong, 3: 4}):
         with pytest.raises(TimeError, match=name):
             clock.load_state_dict(state)
-    assert clock.state_dict() == before and clock.timestamp == stamp and optimizer.param_groups[0]["lr"] == 0.9
+    assert clock.state_dict() == before and clock.timestamp == stamp and scheduler.get_last_lr() == [0.9]
 
 
 @pytest.mark.parametrize("wrong", [None, 3, [1], "x", [("batch", 3)]])
