@@ -246,7 +246,11 @@ def test_constructors_and_conversions():
 def test_units(name):
     unit = TimeUnit(name)
     assert unit is TimeUnit.EPOCH and unit == name and hash(unit) == hash(TimeUnit.EPOCH)
-    assert unit != "ba" and unit != 3
+    assert (unit != "ba", unit != 3, unit != "EP", unit == TimeUnit.BATCH) == (True, True, False, False)
+    assert (repr(unit), str(unit), f"{unit}", f"{unit:>15}") == (
+        *("<TimeUnit.EPOCH: 'ep'>", "TimeUnit.EPOCH", "TimeUnit.EPOCH", " TimeUnit.EPOCH"),
+    )
+    assert pickle.loads(pickle.dumps(unit)) is copy.deepcopy(unit) is unit and unit.value == "ep"
 
 
 @given(st.from_type(Timestamp))

@@ -67,8 +67,9 @@ def test_hashes_and_dictionaries() -> None:
         assert Time(value, unit) not in {ComposerTime(value, unit): "not found"}
 
 
+@pytest.mark.filterwarnings("ignore:Detected comparison between a string")
 def test_units_on_either_side() -> None:
-    """Equal both ways, and one key of a dictionary."""
+    """Equal both ways, one key of a dictionary, and each made of the other."""
     for ours in TimeUnit:
         for theirs in ComposerTimeUnit:
             equal = ours.value == theirs.value
@@ -77,8 +78,10 @@ def test_units_on_either_side() -> None:
         theirs = ComposerTimeUnit(ours.value)
         assert TimeUnit(theirs) is ours
         assert {ours: 1}[theirs] == {theirs: 1}[ours] == 1
-        with pytest.raises(TypeError):
-            ComposerTimeUnit(ours)
+        assert hash(ours) == hash(theirs)
+        assert ComposerTimeUnit(ours) is theirs
+        assert ComposerTime(1, ours) == ComposerTime(1, theirs)
+        assert ComposerTimestamp(batch=4).get(ours) == ComposerTimestamp(batch=4).get(theirs) if ours != "dur" else True
 
 
 @pytest.mark.parametrize(("a", "b"), VALUES)
@@ -171,13 +174,27 @@ def test_composers_state_as_ours() -> None:
     assert optimizer.param_groups[0]["weight_decay"] == 0.125
 
 
-def test_composers_schedules_want_composers_objects() -> None:
-    """Its classes make a unit of their own from the one of max_duration or of a time, and refuse ours."""
+def test_composers_schedules_take_our_clock_and_times() -> None:
+    """They make a unit of their own from the one of max_duration or of a time."""
     clock = Clock("8ba")
-    with pytest.raises(TypeError, match="Unable to convert value"):
-        composer.optim.LinearScheduler()(clock)
-    with pytest.raises(TypeError, match="Unable to convert value"):
-        composer.optim.LinearScheduler(t_max=Time(8, "ba"))(state_of("8ba"))
+    clock.tick()
+    clock.tick()
+    assert composer.optim.LinearScheduler()(clock) == 0.75
+    assert composer.optim.LinearScheduler(t_max=Time(8, "ba"))(at(state_of("8ba"), batch=2)) == 0.75
+    assert composer.optim.MultiStepScheduler(["1ba", "0.9dur"])(clock, 1.0) == 0.1
+
+
+def test_fractions_of_seconds() -> None:
+    """Composer's timestamp gives whole seconds; a schedule of ours and the end of the run read its wall clock."""
+    half = datetime.timedelta(milliseconds=500)
+    theirs = ComposerTimestamp(total_wct=half)
+    assert theirs.get("sec") == 0
+    assert Time(0.5, "sec") == theirs
+    assert Time(0.6, "sec") > theirs
+    state = state_of("2sec")
+    state.timestamp = theirs
+    assert timesched.LinearScheduler()(state) == timesched.LinearScheduler(t_max="1sec")(state) + 0.25 == 0.75
+    assert Horizon("2sec").progress(theirs) == 0.25
 
 
 def test_nothing_of_ours_imports_composer() -> None:

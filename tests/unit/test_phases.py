@@ -36,7 +36,9 @@ def check_period(p, q, count):
     assert period.done((count,)) == left / p and abs(done - left / p) <= 2.0**-52
 
 
-@pytest.mark.parametrize("length", [Fraction(1, 3), Fraction(1, 10), Fraction(3, 10), Fraction(29, 100), Fraction(7, 3)])
+@pytest.mark.parametrize(
+    "length", [Fraction(1, 3), Fraction(1, 10), Fraction(3, 10), Fraction(29, 100), Fraction(7, 3)]
+)
 def test_a_period_is_complete_at_its_end(length):
     """Not one float later: at the float nearest to the end of each, although the quotient may round to just below."""
     period, ends = Period(0, length), [float(k * length) for k in range(3000)]
