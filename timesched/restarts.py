@@ -20,24 +20,25 @@ _SHORTEST = Fraction(1, 1 << 64)  # counts in the first cycle, so that the fixed
 _TABLE = 4096  # cycles whose starts are kept; with a growth of 1.02 or more they reach past any 64-bit count
 
 
-def restarting(frame: Frame, first: TimeLike, growth: float) -> Resolved:
+def restarting(frame: Frame, first: TimeLike, growth: float, name: str = "t_mult") -> Resolved:
     """The fraction done of the current cycle, where the first lasts until `first` and each next one `growth` times as
     long; 1 from the time on towards which shrinking cycles tend.
 
-    Raises `ValueError` where the run may go on after the last cycle of the table: only a growth near 1 has so many.
+    Raises `ValueError`, which calls the growth `name`, where the run may go on after the last cycle of the table: only
+    a growth near 1 has so many.
     """
     if growth == 1:
         return frame.period(first).done
     mark = frame.mark(first)
     cycles = Cycles(mark.slot, mark.count, Fraction(str(growth)))
     if not cycles.complete:
-        _check_reach(frame, mark, cycles.end, growth)
+        _check_reach(frame, mark, cycles.end, f"{name}={growth}")
     if cycles.limit is None:
         return cycles.done
     return switch(Mark(mark.slot, mark.unit, cycles.limit), cycles.done, lambda counts: 1.0)
 
 
-def _check_reach(frame: Frame, mark: Mark, end: Fraction, growth: float) -> None:
+def _check_reach(frame: Frame, mark: Mark, end: Fraction, growth: str) -> None:
     try:
         count, unit = frame.horizon.locate("1dur", scale=False)
         run = frame.horizon.change(count, unit, mark.unit)
@@ -47,9 +48,9 @@ def _check_reach(frame: Frame, mark: Mark, end: Fraction, growth: float) -> None
     except ValueError:  # not known, or not in this unit
         length = "has no length known in that unit"
     raise TimeError(
-        f"t_mult={growth} is too near to 1 for this run: at most {_TABLE} cycles are computed, which end at "
-        f"{float(end):.6g}{mark.unit.value}, and the run {length}. Use t_mult=1 for equal cycles, a longer first "
-        f"cycle, or a t_mult further from 1."
+        f"{growth} is too near to 1 for this run: at most {_TABLE} cycles are computed, which end at "
+        f"{float(end):.6g}{mark.unit.value}, and the run {length}. Use 1 for equal cycles, a factor further from 1, a "
+        f"longer first cycle, or a shorter run, whose max_duration is known."
     )
 
 

@@ -169,7 +169,7 @@ class CosineAnnealingWarmRestarts(Formula):
     eta_min: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        done = restarting(frame, time(self.T_0), self.T_mult)
+        done = restarting(frame, time(self.T_0), self.T_mult, "T_mult")
         return lambda counts: cosine(done(counts), self.initial_val, self.eta_min)
 
 
