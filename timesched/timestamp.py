@@ -125,6 +125,10 @@ class Timestamp(Ordered):
         time: Time[int] = getattr(self, unit.name.lower())
         return time
 
+    @property
+    def _seconds(self) -> Time[Any]:
+        return Time.from_timedelta(self.total_wct)
+
     def copy(self, **changes: Any) -> Timestamp:
         """A new timestamp with the given fields replaced (those that are None keep their value).
 

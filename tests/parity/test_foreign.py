@@ -185,16 +185,15 @@ def test_composers_schedules_take_our_clock_and_times() -> None:
 
 
 def test_fractions_of_seconds() -> None:
-    """Composer's timestamp gives whole seconds; a schedule of ours and the end of the run read its wall clock."""
-    half = datetime.timedelta(milliseconds=500)
-    theirs = ComposerTimestamp(total_wct=half)
-    assert theirs.get("sec") == 0
-    assert Time(0.5, "sec") == theirs
-    assert Time(0.6, "sec") > theirs
+    """Composer's timestamp counts whole seconds, ours is read to the microsecond; a time may be fractional for both."""
+    passed = datetime.timedelta(milliseconds=1500)
+    ours, theirs = Timestamp(total_wct=passed), ComposerTimestamp(total_wct=passed)
+    assert ours.get("sec") == theirs.get("sec") == 1
+    assert Time(1.5, "sec") == ours > Time(1.25, "sec") > theirs
+    assert (Horizon("2sec").progress(ours), Horizon("2sec").progress(theirs)) == (0.75, 0.5)
     state = state_of("2sec")
-    state.timestamp = theirs
-    assert timesched.LinearScheduler()(state) == timesched.LinearScheduler(t_max="1sec")(state) + 0.25 == 0.75
-    assert Horizon("2sec").progress(theirs) == 0.25
+    for state.timestamp, value in ((ours, 0.4), (theirs, 0.6)):
+        assert timesched.LinearScheduler(t_max="2.5sec")(state) == value
 
 
 def test_nothing_of_ours_imports_composer() -> None:

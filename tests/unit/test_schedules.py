@@ -1,10 +1,11 @@
 """Schedules as records: what they accept, how they compare, and what they do at the edges."""
 
+import decimal
 import math
 import pickle
 import threading
 import types
-from fractions import Fraction
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -151,10 +152,12 @@ def test_shrinking_cycles_end_at_their_limit():
 
 def exact_cycle(t_0, t_mult, count):
     """The cycle that a count is in, and the fraction of it that is done, by walking through the cycles."""
-    start, step, cycle = Fraction(0), Fraction(t_0), 1
-    while start + step <= count:
-        start, step, cycle = start + step, step * Fraction(str(t_mult)), cycle + 1
-    return cycle, (count - start) / step
+    with decimal.localcontext() as context:
+        context.prec = 60
+        start, step, cycle = Decimal(0), Decimal(t_0), 1
+        while start + step <= count:
+            start, step, cycle = start + step, step * Decimal(str(t_mult)), cycle + 1
+        return cycle, float((count - start) / step)
 
 
 @pytest.mark.parametrize("t_mult", [1.0001, 1.001, 0.9999])
