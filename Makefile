@@ -40,7 +40,7 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 	done; \
 	printf '\n%s' "$$summary"; exit $$failed
 
-test-deep: ## the same, with 25 times as many examples per property
+test-deep: ## the same, with 25 times as many examples per property, new ones each time
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
 
 test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU

@@ -19,16 +19,17 @@ HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 
 collect_ignore = ([] if HAS_COMPOSER else NEEDS_COMPOSER) + ([] if HAS_XLA else ["xla"])
 
+# "ci" tries the same examples every time, so that a run that passes passes again; "deep" searches with new ones.
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.
 settings.register_profile(
     "ci",
     max_examples=200,
     deadline=None,
     print_blob=True,
-    derandomize=False,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000)
+settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000, derandomize=False)
 hook.register()  # what Hypothesis does by itself where the package is installed: tests/packaging
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 

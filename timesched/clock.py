@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from timesched.horizon import Horizon, Rate
-from timesched.timestamp import Timestamp
+from timesched.timestamp import WALL_CLOCKS, Timestamp
 from timesched.timevalue import Time
 from timesched.units import Exact, TimeError, TimeUnit
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_WCT = "_wct"
 
 
 class Clock:
@@ -122,16 +121,15 @@ class Clock:
     def state_dict(self) -> dict[str, int]:
         """The counters as plain ints, the wall clocks in microseconds; loads with `torch.load(weights_only=True)`."""
         state = self.timestamp.state_dict()
-        return {name: value // _MICROSECOND if name.endswith(_WCT) else value for name, value in state.items()}
+        return state | {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock; nothing is changed then.
         """
-        read = {n: v * _MICROSECOND if n.endswith(_WCT) and type(v) is int else v for n, v in state.items()}
         loaded = Timestamp()
-        loaded.load_state_dict(read)
+        loaded.load_state_dict(_with_durations(state) if isinstance(state, Mapping) else state)
         self.timestamp, self._last = loaded, time.monotonic()
         for listener in list(self._listeners):
             listener.refresh()
@@ -174,3 +172,16 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch} of {self.horizon!r}>"
+
+
+def _with_durations(state: Mapping[str, Any]) -> dict[str, Any]:
+    read = dict(state)
+    for name in WALL_CLOCKS:
+        if type(read.get(name)) is int:
+            try:
+                read[name] *= _MICROSECOND
+            except OverflowError:
+                raise TimeError(
+                    f"{name}={str(read[name])[:40]} microseconds is too long for a datetime.timedelta."
+                ) from None
+    return read

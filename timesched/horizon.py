@@ -7,13 +7,14 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from timesched.fields import LARGEST
-from timesched.timevalue import Time
+from timesched.timevalue import Time, counter
 from timesched.units import Exact, TimeUnit, exact, number_text
 
 Rate = int | float | Fraction
 
 # The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+_SSR = "the scale-schedule ratio (ssr)"
 _RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
 SMALLEST = Fraction(1, LARGEST)  # what a length, a rate or a ratio may be; it may be LARGEST, too
@@ -72,9 +73,7 @@ class Horizon:
     ) -> None:
         given = (batches_per_epoch, samples_per_batch, tokens_per_sample)
         rates = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
-        self._fill(
-            _read_length(max_duration, positive), positive(ssr, "the scale-schedule ratio (ssr)"), rates, scaled=False
-        )
+        self._fill(_read_length(max_duration, positive), positive(ssr, _SSR), rates, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> None:
         put = object.__setattr__
@@ -91,14 +90,19 @@ class Horizon:
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
         """The horizon of a run from its state: a `Horizon` itself, a `Clock`, Composer's `State`, or their like.
 
-        `ssr` None takes the state's own ratio if it has one, else 1.0. Raises `ValueError` when the state has a
-        ratio and `ssr` is another one.
+        `ssr` None takes the state's own ratio if it has one, else 1.0. Raises `ValueError` when the ratios that are
+        given (`ssr`, the state's own, and that of its horizon) differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratio = getattr(state, "ssr", None)
-        if ssr is not None and ratio is not None and float(exact(ssr)) != float(exact(ratio)):
+        if ssr is not None and ratio is not None and _differ(ssr, ratio):
             raise ValueError(f"ssr={ssr} contradicts the state's own ratio {ratio}: pass None, or the same ratio.")
         if isinstance(own, Horizon):
+            given = ratio if ssr is None else ssr
+            if given is not None and _differ(given, own.ssr):
+                raise ValueError(
+                    f"ssr={given} contradicts the ratio {own.ssr} of the state's horizon: make them equal."
+                )
             return own
         if not hasattr(state, "max_duration") or not hasattr(state, "dataloader_len"):
             raise TypeError(
@@ -109,7 +113,7 @@ class Horizon:
         horizon = object.__new__(cls)
         horizon._fill(
             _read_length(state.max_duration, _not_negative),  # a run that was stopped at once has length 0
-            positive(ratio, "the scale-schedule ratio (ssr)"),
+            positive(ratio, _SSR),
             (None if batches is None else positive(batches, "dataloader_len"), None, None),
             scaled=True,
         )
@@ -195,7 +199,7 @@ class Horizon:
         if self._length is None or self.max_duration is None:
             raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
         ends = {self._length, (self.max_duration.exact, self.max_duration.unit)}
-        done = [Fraction(Time.from_input(timestamp.get(unit.value)).exact) / end if end else 1 for end, unit in ends]
+        done = [Fraction(counter(timestamp, unit).exact) / end if end else 1 for end, unit in ends]
         return done[0] if len(done) == 1 else max(done)
 
     def falls_short(self, time: Time[Any] | str) -> bool:
@@ -246,11 +250,12 @@ def positive(value: Any, what: str) -> Exact:
     return number
 
 
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and float(positive(one, _SSR)) != float(positive(other, _SSR))
+
+
 def _not_negative(value: Any, what: str) -> Exact:
-    number = exact(value, what)
-    if number < 0:
-        raise ValueError(f"{what} is negative: no length of a run is.")
-    return number
+    return 0 if exact(value, what) == 0 else positive(value, what)
 
 
 def _read_length(value: Any, check: Callable[[Any, str], Exact]) -> Time[Any] | None:

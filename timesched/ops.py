@@ -7,6 +7,8 @@ both are possible, floats are asked for first: `isinstance(x, Tensor)` costs mor
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -87,9 +89,14 @@ def exponential(base: float, x: Value) -> Value:
     return torch.pow(base, x.to(torch.float64))
 
 
+def table(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
+    """A constant table on the CPU, of int64 or float64: a real one under every mode, as `torch.tensor` is not."""
+    return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
+
+
 def how_many(ends: Tensor, x: Tensor) -> Tensor:
-    """How many of the sorted `ends` are not above `x`: an int64 tensor of the shape of `x`."""
-    ends = ends.to(x.device)
+    """How many of the sorted `ends`, a table, are not above `x`: an int64 tensor of the shape of `x`."""
+    ends = _beside(ends, x)
     if x.device.type == "xla":  # a binary search leaves the graph there
         return (x.unsqueeze(-1) >= ends).sum(-1)
     return torch.bucketize(x, ends, right=True)
@@ -97,24 +104,14 @@ def how_many(ends: Tensor, x: Tensor) -> Tensor:
 
 def pick(table: Tensor, i: Tensor) -> Tensor:
     """The elements of a table at the places `i`."""
-    return torch.index_select(table.to(i.device), 0, i.reshape(-1)).reshape(i.shape)
+    return torch.index_select(_beside(table, i), 0, i.reshape(-1)).reshape(i.shape)
+
+
+def _beside(table: Tensor, x: Any) -> Tensor:
+    """The table where `x` is: on its device, and in its FakeTensorMode, which takes no real tensors."""
+    return (x.fake_mode.from_tensor(table) if hasattr(x, "fake_mode") else table).to(x.device)
 
 
 def sqrt(x: Value) -> Value:
     """The square root."""
     return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
-
-
-def log1p(x: Value) -> Value:
-    """`log(1 + x)`."""
-    return torch.log1p(x) if isinstance(x, Tensor) else math.log1p(x)
-
-
-def exp(x: Value) -> Value:
-    """`e ** x`."""
-    return torch.exp(x) if isinstance(x, Tensor) else math.exp(x)
-
-
-def expm1(x: Value) -> Value:
-    """`exp(x) - 1`."""
-    return torch.expm1(x) if isinstance(x, Tensor) else math.expm1(x)

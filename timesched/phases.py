@@ -19,7 +19,7 @@ from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
 from timesched.timevalue import TimeLike
-from timesched.units import Exact, TimeUnit
+from timesched.units import Exact, TimeUnit, exact
 
 Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
@@ -165,18 +165,18 @@ class Milestones:
             row = sorted((mark for mark in marks if mark.slot == slot), key=lambda mark: mark.count)
             first = [min(mark.first, _INT64_MAX) for mark in row]
             near = [mark.near for mark in row]
-            tensors = torch.tensor(first, device="cpu"), torch.tensor(near, dtype=torch.float64, device="cpu")
+            tensors = ops.table(first, torch.int64), ops.table(near, torch.float64)
             self._rows.append((slot, [mark.count for mark in row], first, near, *tensors))
 
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for slot, exact, first, near, first_tensor, near_tensor in self._rows:
+        for slot, points, first, near, first_tensor, near_tensor in self._rows:
             count = counts[slot]
             if type(count) is int:
                 total += bisect_right(first, count)
             elif isinstance(count, Fraction):
-                total += bisect_right(exact, count)
+                total += bisect_right(points, count)
             elif isinstance(count, Tensor):
                 ends = near_tensor if count.is_floating_point() else first_tensor
                 total = total + ops.how_many(ends, count)
@@ -254,12 +254,12 @@ class Frame:
         """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
         inner = Frame(self.horizon, self.unit)
         function = resolve(inner)
-        moves: list[tuple[int, Exact]] = []
+        moves: list[Callable[[Counts], Value]] = []
         for unit in inner.units:
             if unit not in self.units:
                 self.units.append(unit)
-            moves.append((self.units.index(unit), self.horizon.change(start.count, start.unit, unit)))
-        return lambda counts: function(tuple([_since(counts[slot], first) for slot, first in moves]))
+            moves.append(_since(self.units.index(unit), exact(self.horizon.change(start.count, start.unit, unit))))
+        return lambda counts: function(tuple([since(counts) for since in moves]))
 
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
@@ -267,15 +267,20 @@ class Frame:
         return Period(mark.slot, mark.count)
 
 
-def _since(count: Value, first: Exact) -> Value:
+def _since(slot: int, first: Exact) -> Callable[[Counts], Value]:
     """How far a count is beyond another; 0 before it."""
-    if type(count) is int or isinstance(count, Fraction):
-        return max(count - first, 0)
-    whole, part = _split(first)
-    if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not part:
-        return torch.clamp(count - whole, min=0)
-    rest = _minus(count, whole) - part
-    return torch.clamp(rest, min=0.0) if isinstance(rest, Tensor) else max(rest, 0.0)
+    whole, part = _split(first)  # here, as no graph holds a Fraction
+
+    def since(counts: Counts) -> Value:
+        count = counts[slot]
+        if type(count) is int or isinstance(count, Fraction):
+            return max(count - first, 0)
+        if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not part:
+            return torch.clamp(count - whole, min=0)
+        rest = _minus(count, whole) - part
+        return torch.clamp(rest, min=0.0) if isinstance(rest, Tensor) else max(rest, 0.0)
+
+    return since
 
 
 def nearest(count: Exact) -> float:

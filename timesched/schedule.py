@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from copy import copy
 from fractions import Fraction
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -14,42 +13,31 @@ from torch import Tensor
 
 from timesched.horizon import Horizon
 from timesched.phases import Frame, Resolved
-from timesched.timevalue import Time
-from timesched.units import TimeError, TimeUnit, exact
+from timesched.timevalue import Time, counter
+from timesched.units import FRACTIONAL, TimeError, TimeUnit, exact
 
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
-} | {TimeUnit.SECOND: lambda timestamp: timestamp.get("sec")}
+} | {TimeUnit.SECOND: lambda timestamp: counter(timestamp, TimeUnit.SECOND)}
 _PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
-class _Several(tuple[Any, ...]):
-    """The counts of several units, read, remembered and handed on as one."""
-
-    @property
-    def value(self) -> tuple[Any, ...]:
-        return tuple(getattr(time, "value", time) for time in self)
+Readers = tuple[tuple[Callable[[Any], Any], TimeUnit], ...]  # how the counters of a schedule are read, and their units
 
 
 class _Plan:
-    """One resolution: the function, what it reads of a timestamp, and a value with the count it belongs to."""
+    """A schedule on one run: all that the resolution depends on, what it reads of a timestamp, and its last value."""
 
-    __slots__ = ("dataloader_len", "function", "horizon", "last", "max_duration", "memo", "read", "ssr")
+    __slots__ = ("function", "horizon", "last", "length", "memo", "own", "read", "readers", "ssr")
 
-    def __init__(self, function: Resolved, units: tuple[TimeUnit, ...]) -> None:
-        readers = [_COUNTER[unit] for unit in units]
-        if len(readers) == 1:
-            self.function, self.read = function, readers[0]
-        else:
-            self.function = lambda packed: function(packed[0])
-            self.read = lambda timestamp: _Several(read(timestamp) for read in readers)
+    def __init__(self, function: Resolved, readers: Readers, state: Any = None, ssr: Any = None) -> None:
+        self.function, self.readers = function, readers
+        self.read = readers[0][0] if len(readers) == 1 else None
+        self.ssr, self.own, self.horizon = ssr, getattr(state, "ssr", None), getattr(state, "horizon", None)
+        self.length = None if state is None or isinstance(self.horizon, Horizon) else _length(state)
         self.last: Any = object()
         self.memo: tuple[Any, float] = (object(), 0.0)  # one object, so that no thread sees half of it
-        self.horizon: Any = None
-        self.max_duration: Any = object()  # no state's
-        self.dataloader_len: Any = None
-        self.ssr: float | None = None
 
 
 @runtime_checkable
@@ -75,8 +63,8 @@ class Schedule:
     0.75
     """
 
-    _plan: ClassVar[_Plan] = _Plan(lambda counts: 0.0, ())  # what the last call used; an attribute of its own by then
-    _plans: ClassVar[dict[tuple[Horizon, TimeUnit | None], _Plan] | None] = None
+    _plan: ClassVar[_Plan] = _Plan(lambda counts: 0.0, (), ssr=object())  # that of the last call, once there is one
+    _resolved: ClassVar[dict[tuple[Horizon, TimeUnit | None], tuple[Resolved, Readers]]] = {}
 
     def __post_init__(self) -> None:
         for field in self._fields():
@@ -99,13 +87,16 @@ class Schedule:
         plan = self._plan
         if (
             plan.ssr is not ssr
-            or plan.max_duration is not state.max_duration
-            or plan.dataloader_len is not state.dataloader_len
-            or getattr(state, "ssr", None) is not None
+            or plan.own is not getattr(state, "ssr", None)
+            or plan.horizon is not getattr(state, "horizon", None)
+            or (plan.length is not None and plan.length != _length(state))
         ):
-            plan = self._plan_of(state, ssr)
-        read, function = plan.read, plan.function  # in two steps: Python calls a local name quicker than an attribute
-        now = read(state.timestamp)
+            plan = _Plan(*self._resolution(Horizon.of(state, ssr), None), state, ssr)
+            object.__setattr__(self, "_plan", plan)
+        if plan.read is None:
+            several: float = plan.function(_counts(state.timestamp, plan.readers))
+            return several
+        now = plan.read(state.timestamp)
         memo = plan.memo
         if now is memo[0]:  # the same immutable count: another parameter group of the same step
             return memo[1]
@@ -113,10 +104,15 @@ class Schedule:
             count = now.value
         except AttributeError:  # a state that counts in plain numbers
             count = now
-        value: float = function((count,))
-        if now is plan.last:  # there are several groups: keep the value for the third and all after it
-            plan.memo = (now, value)
-        plan.last = now
+        if type(count) is not int or count < 0:
+            return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
+        same = now if type(now) is Time else count  # a time of another package may change in place
+        if same is memo[0]:
+            return memo[1]
+        value: float = plan.function((count,))
+        if same is plan.last:  # there are several groups: keep the value for the third and all after it
+            plan.memo = same, value
+        plan.last = same
         return value
 
     def at(self, time: Any, horizon: Any) -> float:
@@ -127,12 +123,11 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            plan = self._planned(horizon, None)
-            now = plan.read(time)
-            return float(plan.function((getattr(now, "value", now),)))
+            function, readers = self._resolution(horizon, None)
+            return float(function(_counts(time, readers)))
         time = Time.from_input(time)
         count, unit = horizon.locate(_not_negative(time), scale=False)
-        return float(self._planned(horizon, unit).function((count,)))
+        return float(self._resolution(horizon, unit)[0]((count,)))
 
     def curve(self, horizon: Any, unit: TimeUnit | str) -> Callable[[Any], Any]:
         """The multiplier as a function of a count in `unit`: of an int, a float, or a tensor of counts.
@@ -149,32 +144,18 @@ class Schedule:
         horizon, unit = Horizon.of(horizon), TimeUnit(unit)
         if unit is TimeUnit.DURATION:
             raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
-        return _curve(self._planned(horizon, unit).function)
+        return _curve(self._resolution(horizon, unit)[0])
 
-    def _plan_of(self, state: Any, ssr: float | None) -> _Plan:
-        """The resolution for a state; kept for the next call, together with what it depends on."""
-        horizon = getattr(state, "horizon", None)
-        horizon = horizon if isinstance(horizon, Horizon) else None
-        plan = self._plan
-        if horizon is not None and plan.horizon is horizon and (ssr is None or ssr == horizon.ssr):
-            return plan
-        plan = copy(self._planned(Horizon.of(state, ssr), None))
-        if horizon is None:  # where there is one, it has rates that another state of this length may not have
-            plan.max_duration, plan.dataloader_len, plan.ssr = state.max_duration, state.dataloader_len, ssr
-        plan.horizon = horizon
-        object.__setattr__(self, "_plan", plan)
-        return plan
-
-    def _planned(self, horizon: Horizon, unit: TimeUnit | None) -> _Plan:
-        plans = self._plans or {}
-        plan = plans.get((horizon, unit))
-        if plan is None:
+    def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> tuple[Resolved, Readers]:
+        """The schedule on one run as a function of counts, and how these are read."""
+        found = self._resolved.get((horizon, unit))
+        if found is None:
             frame = Frame(horizon, unit)
             function = self.resolve(frame)
-            plan = _Plan(function, tuple(frame.units))
-            recent = dict(list(plans.items())[1 - _KEPT :])  # a new dictionary: another thread may be reading the old
-            object.__setattr__(self, "_plans", {**recent, (horizon, unit): plan})
-        return plan
+            found = function, tuple((_COUNTER[unit], unit) for unit in frame.units)
+            recent = dict(list(self._resolved.items())[1 - _KEPT :])  # a new one: another thread may be reading the old
+            object.__setattr__(self, "_resolved", {**recent, (horizon, unit): found})
+        return found
 
     def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
         record: Any = self  # every subclass is a dataclass; this base is not
@@ -195,6 +176,32 @@ class Schedule:
     def __repr__(self) -> str:
         shown = (f"{name}={_shown(value)}" for name, value in self.__getstate__().items())
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _length(state: Any) -> tuple[Any, ...]:
+    """The length of a run and of its epochs in values that never change, as the times of other packages may."""
+    length, batches = state.max_duration, state.dataloader_len
+    try:
+        number, unit = length.value, length.unit
+    except AttributeError:  # a text, or None
+        number, unit = length, None
+    return number, unit, getattr(batches, "value", batches)
+
+
+def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
+    times = [(read(timestamp), unit) for read, unit in readers]
+    return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
+
+
+def _count_of(count: Any, unit: TimeUnit) -> Any:
+    """The number of a state's counter, checked; a tensor is not, since that would read it."""
+    if (type(count) is int and count >= 0) or isinstance(count, Tensor):
+        return count
+    number = exact(count, f"a counter of {unit.name.lower()}s")
+    if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL):
+        rule = "a number, 0 or more" if unit in FRACTIONAL else "a whole number, 0 or more"
+        raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {rule}.")
+    return number
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:

@@ -6,7 +6,8 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from timesched.timevalue import Time
+from timesched.fields import LARGEST
+from timesched.timevalue import Time, counter
 from timesched.units import Ordered, TimeError, TimeUnit
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
@@ -22,8 +23,8 @@ _COUNTERS = {
     "sample_in_epoch": TimeUnit.SAMPLE,
     "token_in_epoch": TimeUnit.TOKEN,
 }
-_WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
-_FIELDS = (*_COUNTERS, *_WALL_CLOCKS)
+WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
+_FIELDS = (*_COUNTERS, *WALL_CLOCKS)
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _SECOND = datetime.timedelta(seconds=1)
 _NONE = datetime.timedelta(0)
@@ -94,7 +95,7 @@ class Timestamp(Ordered):
     def state_dict(self) -> dict[str, Any]:
         """Every counter as an int and every wall clock as a `timedelta`, under their names."""
         return {name: getattr(self, name).value for name in _COUNTERS} | {
-            name: getattr(self, name) for name in _WALL_CLOCKS
+            name: getattr(self, name) for name in WALL_CLOCKS
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,6 +103,8 @@ class Timestamp(Ordered):
 
         Raises `KeyError` for a missing counter and `TimeError` for a bad one; nothing is changed then.
         """
+        if not isinstance(state, Mapping):
+            raise TimeError(f"{state!r} is not the state of a timestamp or clock: pass what its state_dict() returned.")
         missing = [name for name in _ALWAYS_SAVED if name not in state]
         if missing:
             raise KeyError(f"the state of a Timestamp lacks {', '.join(missing)}: is it of another object?")
@@ -110,7 +113,7 @@ class Timestamp(Ordered):
             object.__setattr__(self, name, value)
 
     def get(self, unit: str | TimeUnit) -> Time[int]:
-        """The counter of `unit`; for `sec`, the whole seconds of `total_wct`.
+        """The counter of `unit`; for `sec`, the whole seconds of `total_wct`, which comparisons read exactly.
 
         Raises `TimeError` for `dur`: the fraction that is done needs the length of the run, which a horizon knows.
         """
@@ -121,6 +124,10 @@ class Timestamp(Ordered):
             raise TimeError("A timestamp has no counter in 'dur': divide by the run's max_duration instead.")
         time: Time[int] = getattr(self, unit.name.lower())
         return time
+
+    @property
+    def _seconds(self) -> Time[Any]:
+        return Time.from_timedelta(self.total_wct)
 
     def copy(self, **changes: Any) -> Timestamp:
         """A new timestamp with the given fields replaced (those that are None keep their value).
@@ -198,7 +205,7 @@ class Timestamp(Ordered):
         if isinstance(other, str):
             other = Time.from_timestring(other)
         unit = getattr(other, "unit", None)
-        return None if unit is None else self.get(unit)._compare(other)
+        return None if unit is None else counter(self, TimeUnit(unit))._compare(other)
 
     def __eq__(self, other: object) -> bool:
         if hasattr(other, "batch_in_epoch") and hasattr(other, "state_dict"):  # a timestamp, perhaps Composer's
@@ -207,7 +214,7 @@ class Timestamp(Ordered):
 
     def __repr__(self) -> str:
         fields = [f"{name}={getattr(self, name).value}" for name in _COUNTERS]
-        fields += [f"{name}={getattr(self, name)!r}" for name in _WALL_CLOCKS]
+        fields += [f"{name}={getattr(self, name)!r}" for name in WALL_CLOCKS]
         return f"Timestamp({', '.join(fields)})"
 
 
@@ -218,9 +225,14 @@ def _checked(name: str, value: Any) -> Any:
         if not isinstance(value, datetime.timedelta) or value < _NONE:
             raise TimeError(f"{name}={value!r} is not a datetime.timedelta of 0 or more, as a wall-clock duration is.")
         return value
-    time = value if type(value) is Time else Time.from_input(value, unit)
+    try:
+        time = value if type(value) is Time else Time.from_input(value, unit)
+    except TimeError as error:
+        raise TimeError(f"{name}: {error}") from None
     if time.unit is not unit:
         raise TimeError(f"{name}={value} counts in {time.unit.value}: give a number or a time in {unit.value}.")
-    if type(time.exact) is not int or time.exact < 0:
-        raise TimeError(f"{name}={value} is not a count: a counter is a whole number, 0 or more.")
+    if type(time.exact) is not int or not 0 <= time.exact <= LARGEST:
+        raise TimeError(
+            f"{name}={str(value)[:40]} is not a count: a counter is a whole number, 0 or more, below 1e300."
+        )
     return time

@@ -8,20 +8,18 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Generic, TypeVar, Union, cast
 
-from timesched.units import Exact, Ordered, TimeError, TimeUnit, exact, number_text, parse
+from timesched.units import FRACTIONAL, Exact, Ordered, TimeError, TimeUnit, exact, number_text, parse
 
 TValue = TypeVar("TValue", int, float, Fraction)
 TimeLike = Union["Time[Any]", str]
-
-_FRACTIONAL = (TimeUnit.DURATION, TimeUnit.EPOCH)
 
 
 class Time(Ordered, Generic[TValue]):
     """A length of training, or a point in it: an exact number and a unit. Immutable and hashable.
 
     `value` is an int, a float or a Fraction (a float stands for its shortest decimal: 0.29 is 29/100); `unit` is a
-    `TimeUnit` or its name. Only `ep` and `dur` can be fractional. Times of one unit add, subtract, compare and take
-    the remainder; a number or a `dur` scales; a time divided by one of its unit is a `dur`. On either side of an
+    `TimeUnit` or its name. Only `ep`, `dur` and `sec` can be fractional. Times of one unit add, subtract, compare and
+    take the remainder; a number or a `dur` scales; a time divided by one of its unit is a `dur`. On either side of an
     operator may stand a number (of the same unit), a time text, or Composer's `Time`.
 
     Raises `TimeError` for NaN, infinities, bools, fractional counts, and units that do not match.
@@ -40,9 +38,9 @@ class Time(Ordered, Generic[TValue]):
     def __init__(self, value: TValue, unit: str | TimeUnit) -> None:
         unit = unit if type(unit) is TimeUnit else TimeUnit(unit)
         number = value if type(value) is int else exact(value)
-        if isinstance(number, Fraction) and unit not in _FRACTIONAL:
+        if isinstance(number, Fraction) and unit not in FRACTIONAL:
             text = number_text(number)
-            raise TimeError(f"{text}{unit.value} is not a whole count: only 'ep' and 'dur' can be fractional.")
+            raise TimeError(f"{text}{unit.value} is not a whole count: only 'ep', 'dur' and 'sec' can be fractional.")
         self._fill(number, unit)
 
     def _fill(self, number: Exact, unit: TimeUnit) -> None:
@@ -97,26 +95,26 @@ class Time(Ordered, Generic[TValue]):
         return Time(duration, TimeUnit.DURATION)
 
     @classmethod
-    def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time[int]:
-        """Seconds, from a text such as `'1h20m40s'` or a whole number of seconds in a `timedelta`.
+    def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time[Any]:
+        """Seconds, from a text such as `'1h20m40s'` or from a `timedelta`, to the microsecond.
 
-        Raises `TimeError` for any other text and for fractions of a second.
+        Raises `TimeError` for any other text.
 
         >>> Time.from_timedelta("24h")
         Time(86400, TimeUnit.SECOND)
         """
         if isinstance(timestring, datetime.timedelta):
-            return Time(cast(int, Fraction(timestring // datetime.timedelta(microseconds=1), 10**6)), TimeUnit.SECOND)
+            return Time(Fraction(timestring // datetime.timedelta(microseconds=1), 10**6), TimeUnit.SECOND)
         number, unit = parse(timestring)
         if unit is not TimeUnit.SECOND or timestring[-1:] not in "hmsHMS":
             raise TimeError(f"{timestring!r} is not a wall-clock time: write hours, minutes, seconds as in '1h20m40s'.")
-        return Time(cast(int, number), unit)
+        return Time(cast(Any, number), unit)
 
     @classmethod
     def from_timestring(cls, timestring: str) -> Time[Any]:
         """The time written in a text: a number and a unit, or hours, minutes and seconds.
 
-        Raises `TimeError` when the text is not a time, and for a fractional count.
+        Raises `TimeError` when the text is not a time, and for a fraction of what is counted in whole numbers.
 
         >>> Time.from_timestring("1e9tok"), Time.from_timestring("1/3dur") * 3
         (Time(1000000000, TimeUnit.TOKEN), Time(1.0, TimeUnit.DURATION))
@@ -146,7 +144,7 @@ class Time(Ordered, Generic[TValue]):
 
     @property
     def value(self) -> TValue:
-        """The number: a float for `dur`, a Fraction for a fractional `ep`, otherwise an int."""
+        """The number: a float for `dur`, a Fraction for a fractional `ep` or `sec`, otherwise an int."""
         return self._value
 
     @property
@@ -196,7 +194,7 @@ class Time(Ordered, Generic[TValue]):
             number = exact(other)
             return (self._exact > number) - (self._exact < number)
         elif hasattr(other, "batch_in_epoch"):  # a timestamp: its counter of this unit
-            time = Time.from_input(cast(Any, other).get(self._unit.value))
+            time = counter(other, self._unit)
         elif _is_time(other):
             time = Time.from_input(other)
         else:
@@ -281,6 +279,12 @@ def _is_number(value: object) -> bool:
 
 def _is_time(value: object) -> bool:
     return isinstance(value, (Time, str)) or (hasattr(value, "unit") and hasattr(value, "value"))
+
+
+def counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
+    """The counter of a timestamp; of ours the seconds exactly, where `get` gives whole ones, as Composer's does."""
+    seconds = getattr(timestamp, "_seconds", None) if unit is TimeUnit.SECOND else None
+    return seconds if isinstance(seconds, Time) else Time.from_input(timestamp.get(unit.value), unit)
 
 
 def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:

@@ -26,15 +26,27 @@ class TimeError(TypeError, ValueError, RuntimeError):
     """
 
 
-class TimeUnit(Enum):
+# A unit is its long name as a text: Composer's TimeUnit(x) reads that of a string, and its units hash by it.
+_AS_TEXT: dict[object, str] = {
+    **{"iter": "ITERATION", "ep": "EPOCH", "ba": "BATCH", "sp": "SAMPLE"},
+    **{"tok": "TOKEN", "dur": "DURATION", "sec": "SECOND"},
+}
+
+
+class TimeUnit(str, Enum):
     """The clock a time is read on.
 
-    `TimeUnit(x)` takes a unit, its short name or its long name in any case, or Composer's unit. Comparing with a
-    string compares with its short or long name.
+    `TimeUnit(x)` takes a unit, its short name or its long name in any case, or Composer's unit; and Composer's takes
+    this one. Comparing with a string compares with its short or long name. Equal units hash equal, Composer's too.
 
     >>> TimeUnit("BA"), TimeUnit("token"), TimeUnit.EPOCH == "ep"
     (<TimeUnit.BATCH: 'ba'>, <TimeUnit.TOKEN: 'tok'>, True)
     """
+
+    def __new__(cls, short: object) -> TimeUnit:
+        unit = str.__new__(cls, _AS_TEXT[short])
+        unit._value_ = short
+        return unit
 
     ITERATION = "iter"
     EPOCH = "ep"
@@ -58,14 +70,21 @@ class TimeUnit(Enum):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
+        if isinstance(other, Enum):  # Composer's, by its name
+            return bool(self._value_ == other.value) if type(other).__name__ == "TimeUnit" else NotImplemented
         if isinstance(other, str):
             return other.lower() in (self._value_, self._name_.lower())
-        if isinstance(other, Enum) and type(other).__name__ == "TimeUnit":
-            return bool(self._value_ == other.value)
         return NotImplemented
 
-    def __hash__(self) -> int:  # Composer's units hash by name too, so that equal units are one dictionary key
-        return hash(self._name_)
+    def __ne__(self, other: object) -> bool:  # not that of a string
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    __hash__ = str.__hash__
+    __str__, __repr__ = Enum.__str__, Enum.__repr__  # the same in every Python, and not those of a string
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
 
 class Ordered:
@@ -99,6 +118,7 @@ class Ordered:
         return NotImplemented if order is None else order >= 0
 
 
+FRACTIONAL = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
 UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 
 # Underscores stand between digits only, as in Python's own literals; [0-9] keeps other scripts' digits out.

@@ -58,7 +58,7 @@ class PiecewiseConstant(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         passed = rising(frame, self.milestones).passed
-        table = torch.tensor(self.vals, dtype=torch.float64, device="cpu")
+        table = ops.table(self.vals, torch.float64)
 
         def value(counts: Counts) -> Any:
             n = passed(counts)
@@ -155,7 +155,8 @@ class CosineAnnealingWarmRestarts(Formula):
     Args:
         initial_val: the value at the start of each cycle.
         T_0: the steps of the first cycle, 1 or more.
-        T_mult: the growth of the cycles, more than 0; below 1 they end where their lengths add up to.
+        T_mult: the growth of the cycles, more than 0; below 1 they end where their lengths add up to. Refused where
+            the run has more than 4096 cycles or no known length, and the growth is so near to 1 that there may be more.
         eta_min: the value towards which each cycle falls.
 
     >>> [round(value, 4) for value in CosineAnnealingWarmRestarts(initial_val=0.1, T_0=2, T_mult=2).values(6)]
@@ -168,7 +169,7 @@ class CosineAnnealingWarmRestarts(Formula):
     eta_min: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        done = restarting(frame, time(self.T_0), self.T_mult)
+        done = restarting(frame, time(self.T_0), self.T_mult, "T_mult")
         return lambda counts: cosine(done(counts), self.initial_val, self.eta_min)
 
 

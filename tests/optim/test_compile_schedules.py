@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import timesched
+from optim.schedules.cycles import PiecewiseConstant
 from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs
 from tests.optim.problems import assert_states_close, flat, give_gradients, ours
 from tests.optim.rows import tensor
@@ -197,3 +199,17 @@ def test_several_tensors_on_one_schedule():
     assert graphs() == 1 and lr.item() == pytest.approx(rate, rel=1e-15)
     for one, other in zip(shared, plain):
         assert_states_close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("fake_first", [True, False])
+def test_a_table_that_fake_tensors_have_read_holds_its_values(fake_first):
+    formula = PiecewiseConstant(vals=[0.1, 0.2, 0.3], milestones=[3, 5])
+    if fake_first:
+        with FakeTensorMode() as mode:
+            function = formula.steps()
+            assert function((mode.from_tensor(torch.arange(7)),)).shape == (7,)
+    else:
+        function = formula.steps()
+    assert function((torch.arange(7),)).tolist() == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
+    with FakeTensorMode() as mode:
+        assert function((mode.from_tensor(torch.arange(7)),)).shape == (7,)

@@ -67,8 +67,9 @@ def test_hashes_and_dictionaries() -> None:
         assert Time(value, unit) not in {ComposerTime(value, unit): "not found"}
 
 
+@pytest.mark.filterwarnings("ignore:Detected comparison between a string")
 def test_units_on_either_side() -> None:
-    """Equal both ways, and one key of a dictionary."""
+    """Equal both ways, one key of a dictionary, and each made of the other."""
     for ours in TimeUnit:
         for theirs in ComposerTimeUnit:
             equal = ours.value == theirs.value
@@ -77,8 +78,10 @@ def test_units_on_either_side() -> None:
         theirs = ComposerTimeUnit(ours.value)
         assert TimeUnit(theirs) is ours
         assert {ours: 1}[theirs] == {theirs: 1}[ours] == 1
-        with pytest.raises(TypeError):
-            ComposerTimeUnit(ours)
+        assert hash(ours) == hash(theirs)
+        assert ComposerTimeUnit(ours) is theirs
+        assert ComposerTime(1, ours) == ComposerTime(1, theirs)
+        assert ComposerTimestamp(batch=4).get(ours) == ComposerTimestamp(batch=4).get(theirs) if ours != "dur" else True
 
 
 @pytest.mark.parametrize(("a", "b"), VALUES)
@@ -171,13 +174,26 @@ def test_composers_state_as_ours() -> None:
     assert optimizer.param_groups[0]["weight_decay"] == 0.125
 
 
-def test_composers_schedules_want_composers_objects() -> None:
-    """Its classes make a unit of their own from the one of max_duration or of a time, and refuse ours."""
+def test_composers_schedules_take_our_clock_and_times() -> None:
+    """They make a unit of their own from the one of max_duration or of a time."""
     clock = Clock("8ba")
-    with pytest.raises(TypeError, match="Unable to convert value"):
-        composer.optim.LinearScheduler()(clock)
-    with pytest.raises(TypeError, match="Unable to convert value"):
-        composer.optim.LinearScheduler(t_max=Time(8, "ba"))(state_of("8ba"))
+    clock.tick()
+    clock.tick()
+    assert composer.optim.LinearScheduler()(clock) == 0.75
+    assert composer.optim.LinearScheduler(t_max=Time(8, "ba"))(at(state_of("8ba"), batch=2)) == 0.75
+    assert composer.optim.MultiStepScheduler(["1ba", "0.9dur"])(clock, 1.0) == 0.1
+
+
+def test_fractions_of_seconds() -> None:
+    """Composer's timestamp counts whole seconds, ours is read to the microsecond; a time may be fractional for both."""
+    passed = datetime.timedelta(milliseconds=1500)
+    ours, theirs = Timestamp(total_wct=passed), ComposerTimestamp(total_wct=passed)
+    assert ours.get("sec") == theirs.get("sec") == 1
+    assert Time(1.5, "sec") == ours > Time(1.25, "sec") > theirs
+    assert (Horizon("2sec").progress(ours), Horizon("2sec").progress(theirs)) == (0.75, 0.5)
+    state = state_of("2sec")
+    for state.timestamp, value in ((ours, 0.4), (theirs, 0.6)):
+        assert timesched.LinearScheduler(t_max="2.5sec")(state) == value
 
 
 def test_nothing_of_ours_imports_composer() -> None:

@@ -3,6 +3,7 @@
 import copy
 import datetime
 import io
+import math
 import pickle
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesched import Clock, Horizon, LinearScheduler, State, Time, bind
+import timesched.clock
+from timesched import Clock, Horizon, LinearScheduler, State, Time, TimeError, Timestamp, bind
 
 SECOND = datetime.timedelta(seconds=1)
 
@@ -61,6 +63,17 @@ def test_counts():
         and clock.dataloader_len == 2
         and clock.horizon == Horizon("2ep", batches_per_epoch=2, samples_per_batch=3)
     )
+
+
+def test_a_run_of_fractions_of_a_second():
+    clock = Clock("0.5sec")
+    schedule, tenth = LinearScheduler(), datetime.timedelta(milliseconds=100)
+    seen = []
+    while not clock.done:
+        seen.append((clock.fraction, schedule(clock)))
+        clock.tick(duration=tenth)
+    assert seen == [(0.0, 1.0), (0.2, 0.8), (0.4, 0.6), (0.6, 0.4), (0.8, 1 - 0.8)]
+    assert clock.timestamp == "0.5sec" and schedule(clock) == 0.0 and schedule.at("0.125sec", clock) == 0.75
 
 
 def test_wall_clock_runs_by_itself():
@@ -115,6 +128,61 @@ def test_saves_and_loads(batches, epoch):
     with pytest.raises(KeyError):
         other.load_state_dict({"token": 3})
     assert other.timestamp == clock.timestamp
+
+
+@pytest.mark.parametrize("name", ["iteration", "epoch", "batch", "token", "batch_in_epoch", "total_wct", "batch_wct"])
+@pytest.mark.parametrize(
+    "wrong",
+    [math.nan, math.inf, -1, -1.0, 0.5, 10**400, -(10**400), 10**301, True, "3", "x", None, [1], {}, 1j, b"3"],
+    ids=lambda value: str(value)[:10],
+)
+def test_a_wrong_number_of_a_state_is_refused(name, wrong):
+    """By name, and before anything changes, whatever is wrong with it."""
+    clock = Clock("10ba", batches_per_epoch=3)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    clock.tick(duration=SECOND)
+    before, stamp = clock.state_dict(), clock.timestamp
+    clock.load_state_dict(before)
+    for state in (before | {name: wrong}, before | {name: wrong, 3: 4}):
+        with pytest.raises(TimeError, match=name):
+            clock.load_state_dict(state)
+    assert clock.state_dict() == before and clock.timestamp == stamp and scheduler.get_last_lr() == [0.9]
+
+
+@pytest.mark.parametrize("wrong", [None, 3, [1], "x", [("batch", 3)]])
+def test_what_is_no_state_is_refused(wrong):
+    for each in (Clock("10ba"), Timestamp()):
+        with pytest.raises(TimeError, match="is not the state of a timestamp or clock"):
+            each.load_state_dict(wrong)
+
+
+def test_an_epoch_that_went_on_longer_ends_with_the_next_batch():
+    """Resumed with fewer batches per epoch than are done in this one: the epoch is over after the next, and counted."""
+    long, short = Clock("100ba", batches_per_epoch=10), Clock("100ba", batches_per_epoch=4)
+    for _ in range(7):
+        long.tick()
+    short.load_state_dict(long.state_dict())
+    seen = []
+    for _ in range(6):
+        short.tick()
+        seen.append((short.timestamp.batch.value, short.timestamp.epoch.value, short.timestamp.batch_in_epoch.value))
+    assert seen == [(8, 1, 0), (9, 1, 1), (10, 1, 2), (11, 1, 3), (12, 2, 0), (13, 2, 1)]
+
+
+def test_time_goes_on_from_a_load(monkeypatch):
+    """The time between the last tick of the old run and the load is not counted; the time since the load is."""
+    now = 100.0
+    monkeypatch.setattr(timesched.clock.time, "monotonic", lambda: now)
+    clock = Clock("10ba")
+    now = 103.0
+    clock.tick()
+    state = clock.state_dict()
+    now = 200.0
+    clock.load_state_dict(state)
+    now = 205.0
+    clock.tick()
+    assert (clock.timestamp.batch_wct, clock.timestamp.total_wct) == (5 * SECOND, 8 * SECOND)
 
 
 def test_a_time_can_be_given_for_a_count():

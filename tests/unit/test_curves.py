@@ -1,8 +1,11 @@
 """The tensor path: dtypes, gradients, large counts, and whole graphs."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from timesched import (
     CosineAnnealingWarmRestartsScheduler,
@@ -13,6 +16,7 @@ from timesched import (
     MultiStepScheduler,
     PolynomialScheduler,
     ProductScheduler,
+    SequenceScheduler,
     StepScheduler,
     Time,
 )
@@ -44,6 +48,20 @@ def test_compiles_as_one_graph(schedule, dtype, zero_dim):
     counts = torch.arange(201).to(dtype) if not zero_dim else torch.tensor(30, dtype=dtype)
     assert torch.equal(compiled(counts), curve(counts))
     assert torch.equal(compiled(counts + 1), curve(counts + 1)) and counter.frame_count == 1
+
+
+@pytest.mark.parametrize("milestone", ["30ba", "0.29dur", "1/3dur", "2.9ep"])
+@pytest.mark.parametrize("ratio", [1.0, 0.5, 0.3])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_a_sequence_compiles_wherever_its_milestones_lie(milestone, ratio, dtype):
+    torch._dynamo.reset()
+    schedule = SequenceScheduler([LinearScheduler(0.0, 1.0, "30ba"), LinearScheduler(t_max="20ba")], [milestone])
+    curve = schedule.curve(Horizon("100ba", batches_per_epoch=10, ssr=ratio), "ba")
+    counts = torch.arange(101).to(dtype)
+    compiled = torch.compile(curve, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(counts), curve(counts))
+    singles = torch.tensor([curve(batch) for batch in range(101)], dtype=torch.float64)
+    assert (compiled(counts) - singles).abs().max() <= 1e-15
 
 
 def test_compiles_to_machine_code():
@@ -164,11 +182,55 @@ def test_long_runs_with_awkward_ratios(schedule, run, counts):
     assert torch.allclose(curve(torch.tensor(counts)), numbers, rtol=1e-15, atol=1e-15)
 
 
-def test_cycles_past_the_table_have_a_gradient_at_the_limit():
-    curve = CosineAnnealingWarmRestartsScheduler("10ba", 0.999).curve(RUN, "ba")
-    counts = torch.tensor([9999.0, 10000.0, 1e5], dtype=torch.float64, requires_grad=True)
+@pytest.mark.parametrize("t_0", ["1/48ep", "1/7ep", "3ba", "0.01ep"])
+@pytest.mark.parametrize("t_mult", [0.9, 1.001, 1.5])
+@pytest.mark.parametrize("unit", ["ep", "ba"])
+def test_short_cycles_in_numbers_and_tensors(t_0, t_mult, unit):
+    """A cycle of a hundredth of a count makes much of the rounding of its start."""
+    run = Horizon("10ep", batches_per_epoch=48)
+    schedule = CosineAnnealingWarmRestartsScheduler(t_0, t_mult)
+    curve = schedule.curve(run, unit)
+    counts = torch.arange(11 if unit == "ep" else 481)
+    singles = torch.tensor([curve(count) for count in counts.tolist()], dtype=torch.float64)
+    assert (curve(counts) - singles).abs().max() <= 1e-15
+
+
+def test_shrinking_cycles_have_a_gradient_at_the_limit():
+    curve = CosineAnnealingWarmRestartsScheduler("10ba", 0.9).curve(RUN, "ba")
+    counts = torch.tensor([99.0, 100.0, 1e5], dtype=torch.float64, requires_grad=True)
     curve(counts).sum().backward()
     assert counts.grad.isfinite().all() and counts.grad[1:].tolist() == [0.0, 0.0]
+
+
+TABLES = [
+    MultiStepScheduler(["10ba", "0.5dur"], 0.5),
+    CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5),
+    SequenceScheduler([LinearScheduler(), MultiStepScheduler(["5ba"])], ["0.3dur"]),
+]
+
+
+@pytest.mark.parametrize("schedule", TABLES, ids=repr)
+@pytest.mark.parametrize("fake_first", [True, False])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_fake_tensors_leave_nothing_behind(schedule, fake_first, dtype):
+    """A curve that is made, and first called, under FakeTensorMode has its values on real tensors, and the reverse."""
+    schedule = dataclasses.replace(schedule)
+    counts = torch.arange(30).to(dtype)
+    expected = [schedule.at(Time(batch, "ba"), Horizon("100ba")) for batch in range(30)]
+
+    def real():
+        assert schedule.curve(RUN, "ba")(counts).tolist() == pytest.approx(expected, abs=1e-15)
+
+    def fake():
+        with FakeTensorMode() as mode:
+            out = schedule.curve(RUN, "ba")(mode.from_tensor(counts))
+        assert isinstance(out, FakeTensor) and (out.shape, out.dtype) == ((30,), torch.float64)
+
+    for call in (fake, real, fake, real) if fake_first else (real, fake, real):
+        call()
+    with torch.device("meta"):
+        expected = [schedule.at(Time(batch, "ba"), Horizon("99ba")) for batch in range(30)]
+        assert schedule.curve(Horizon("99ba"), "ba")(counts).tolist() == pytest.approx(expected, abs=1e-15)
 
 
 def test_what_holds_no_counts_is_refused():

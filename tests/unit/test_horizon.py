@@ -1,12 +1,14 @@
 """Horizon: conversion, the ratio, and what it refuses."""
 
+import math
+import types
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesched import Horizon, Time, TimeUnit
+from timesched import Horizon, LinearScheduler, StepScheduler, Time, Timestamp, TimeUnit
 from timesched.testing.runs import COUNTED, RATIOS, runs
 
 
@@ -86,3 +88,54 @@ def test_bad_horizons(bad):
 
 def test_a_plain_number_counts_epochs_as_in_composers_trainer():
     assert Horizon(3).max_duration == "3ep"
+
+
+def a_state(max_duration="10ba", **more):
+    return types.SimpleNamespace(timestamp=Timestamp(), max_duration=max_duration, dataloader_len=None, **more)
+
+
+@pytest.mark.parametrize(
+    ("state", "ssr"),
+    [
+        (a_state(ssr=0.5, horizon=Horizon("10ba")), None),
+        (a_state(ssr=1.0, horizon=Horizon("10ba", ssr=0.5)), None),
+        (a_state(horizon=Horizon("10ba")), 0.5),
+        (a_state(ssr=0.5), 1.0),
+        (Horizon("10ba"), 0.5),
+    ],
+    ids=str,
+)
+def test_ratios_that_contradict_each_other_are_refused(state, ssr):
+    with pytest.raises(ValueError, match="contradicts"):
+        Horizon.of(state, ssr)
+    if not isinstance(state, Horizon):
+        with pytest.raises(ValueError, match="contradicts"):
+            LinearScheduler()(state, ssr)
+
+
+def test_ratios_that_agree():
+    run = Horizon("10ba", ssr=0.5)
+    for state, ssr in ((a_state(ssr=0.5, horizon=run), None), (a_state(horizon=run), 0.5), (run, 0.5)):
+        assert Horizon.of(state, ssr) is run
+    assert Horizon.of(a_state(ssr=0.5), 0.5) == Horizon("20ba", ssr=0.5) == Horizon.of(a_state(), 0.5)
+
+
+@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, 10**400, True, "1", [1]])
+def test_a_ratio_of_a_state_that_is_none(bad):
+    for state, ssr in ((a_state(ssr=bad), 1.0), (a_state(ssr=1.0), bad), (a_state(horizon=Horizon("1ba")), bad)):
+        with pytest.raises(ValueError, match="ratio"):
+            Horizon.of(state, ssr)
+
+
+@pytest.mark.parametrize("length", ["0ba", "0ep", Time(0, "tok"), 0])
+def test_a_state_stopped_at_once_has_length_0(length):
+    """Composer's stop_training() sets max_duration to where the run is: before the first batch, that is 0."""
+    state = a_state(length)
+    assert Horizon.of(state).max_duration == 0 and Horizon.of(state).progress(state.timestamp) == 1
+    assert LinearScheduler()(state) == 0.0 and StepScheduler("1ba")(state) == 1.0
+
+
+@pytest.mark.parametrize("length", ["-1ba", Time(10**400, "ba"), "1e-301ep"])
+def test_a_state_of_no_length(length):
+    with pytest.raises(ValueError, match="max_duration"):
+        Horizon.of(a_state(length))

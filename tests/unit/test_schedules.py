@@ -1,12 +1,15 @@
 """Schedules as records: what they accept, how they compare, and what they do at the edges."""
 
+import decimal
 import math
 import pickle
 import threading
 import types
+from decimal import Decimal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,15 +150,48 @@ def test_shrinking_cycles_end_at_their_limit():
     assert [schedule.at(Time(batch, "ba"), RUN) for batch in (100, 101, 10**12)] == [0.25, 0.25, 0.25]
 
 
-def test_cycles_past_the_table():
-    """With a t_mult within 2 % of 1, cycles past the 4096th come from the closed form: near the exact starts."""
-    schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0001)
-    run, start = Horizon("10000000ba"), 10 * (1.0001**20_000 - 1) / 0.0001
-    before, after = Time(math.floor(start), "ba"), Time(math.ceil(start), "ba")
-    assert schedule.at(before, run) < 0.01 < 0.99 < schedule.at(after, run)
-    almost = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0000000000000002)
-    # by batch 1,000,005 the cycles, each 2e-16 longer than the last, have fallen behind by 1e-5 batches
-    assert almost.at("1000005ba", run) == pytest.approx(0.5 + math.pi / 2 * 1e-6, abs=1e-9)
+def exact_cycle(t_0, t_mult, count):
+    """The cycle that a count is in, and the fraction of it that is done, by walking through the cycles."""
+    with decimal.localcontext() as context:
+        context.prec = 60
+        start, step, cycle = Decimal(0), Decimal(t_0), 1
+        while start + step <= count:
+            start, step, cycle = start + step, step * Decimal(str(t_mult)), cycle + 1
+        return cycle, float((count - start) / step)
+
+
+@pytest.mark.parametrize("t_mult", [1.0001, 1.001, 0.9999])
+def test_every_cycle_of_a_run_is_exact(t_mult):
+    """To the last batch of the longest run that is taken; after it, the value stays at alpha_f."""
+    schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult, alpha_f=0.25)
+    reach = 10 * (t_mult**4096 - 1) / (t_mult - 1)
+    run = Horizon(Time(math.floor(reach), "ba"))
+    curve = schedule.curve(run, "ba")
+    for batch in (*range(5), math.floor(reach) // 2, math.floor(reach) - 1, math.floor(reach)):
+        cycle, done = exact_cycle(10, t_mult, batch)
+        value = 0.25 + 0.75 * (0.5 + 0.5 * math.cos(math.pi * done))
+        assert curve(batch) == pytest.approx(value, abs=1e-14)
+        assert curve(torch.tensor(batch)).item() == pytest.approx(value, abs=1e-14)
+    assert cycle == 4096
+    later = [math.ceil(reach), 2 * math.ceil(reach), 10**18]
+    assert [curve(batch) for batch in later] == curve(torch.tensor(later)).tolist() == [0.25] * 3
+    assert [curve(float(batch)) for batch in later] == [0.25] * 3
+    with pytest.raises(ValueError, match=rf"t_mult={t_mult} is too near to 1 for this run: at most 4096 cycles"):
+        schedule.curve(Horizon(Time(math.ceil(reach), "ba")), "ba")
+
+
+@pytest.mark.parametrize("t_mult", [1.0000000000000002, 1.001, 1.009, 0.97, 0.9999999])
+def test_a_growth_too_near_to_1_needs_a_run_of_known_length(t_mult):
+    schedule = CosineAnnealingWarmRestartsScheduler("1ba", t_mult)
+    assert schedule.at("1ba", Horizon("10ba")) == 1.0 == schedule.at("1ba", Horizon("100sp", samples_per_batch=10))
+    for run in (Horizon(None), Horizon("100sp"), Clock("100sec")):
+        with pytest.raises(ValueError, match=r"the run has no length known in that unit. Use 1"):
+            schedule.at("1ba", run)
+
+
+@pytest.mark.parametrize("t_mult", [1.0, 1.011, 2.0, 0.9, 0.5])
+def test_other_growths_do_not(t_mult):
+    assert CosineAnnealingWarmRestartsScheduler("1ba", t_mult).at("1ba", Horizon(None)) == 1.0
 
 
 def test_a_warmup_needs_a_common_unit():
@@ -220,6 +256,78 @@ def test_a_state_that_changes_under_its_timestamp():
         state.dataloader_len = length
         assert absolute(state, 1.0) == value
     assert absolute(state, 0.5) == 0.5
+
+
+def run_of(batch, max_duration, **more):
+    """A state without a horizon."""
+    stamp = types.SimpleNamespace(batch=batch)
+    return types.SimpleNamespace(timestamp=stamp, max_duration=max_duration, dataloader_len=None, **more)
+
+
+def test_a_ratio_of_one_state_is_not_that_of_another():
+    """The ratio of a state is a part of what its values depend on."""
+    short = 1 - 40 / 50
+    schedule, length = LinearScheduler(t_max="100ba"), Time(100, "ba")
+    stretched, plain = run_of(40, length, ssr=0.5), run_of(40, length)
+    assert [schedule(state) for state in (stretched, plain, stretched, plain)] == [short, 0.6, short, 0.6]
+    for ratio, value in ((None, 0.6), (0.5, short), (2.0, 0.8), (None, 0.6), (1.0, 0.6)):
+        plain.ssr = ratio
+        assert schedule(plain) == value
+    rated = run_of(40, length, horizon=Horizon("100ba", ssr=0.5))
+    assert [schedule(rated), schedule(plain), schedule(rated)] == [short, 0.6, short]
+    rated.horizon = Horizon("100ba", ssr=2.0)
+    assert schedule(rated) == 0.8
+
+
+@pytest.mark.parametrize("own", [Time(40, "ba"), 40, types.SimpleNamespace(value=40, unit="ba")], ids=repr)
+def test_counts_and_lengths_that_change_in_place(own):
+    """Only what cannot change is known by its identity."""
+    count, length = types.SimpleNamespace(value=10, unit="ba"), types.SimpleNamespace(value=100, unit="ba")
+    epoch = types.SimpleNamespace(value=10)
+    state = run_of(count, length)
+    state.dataloader_len = epoch
+    schedule, by_epoch = LinearScheduler(), LinearScheduler(t_max="10ep")
+    for batch, batches, of_epoch in ((10, 100, 10), (20, 100, 10), (20, 200, 10), (20, 200, 20), (10, 100, 10)):
+        count.value, length.value, epoch.value = batch, batches, of_epoch
+        for _ in range(4):
+            assert schedule(state, 1.0) == 1 - batch / batches
+            assert by_epoch(state, 1.0) == 1 - batch / (10 * of_epoch)
+    state.timestamp.batch = own
+    assert [schedule(state, 1.0) for _ in range(4)] == [0.6] * 4
+    length.value, length.unit = 10, "ep"
+    assert [schedule(state, 1.0) for _ in range(4)] == [0.6] * 4
+    length.unit, epoch.value = "ba", 1
+    assert schedule(state, 1.0) == 0.0
+
+
+def test_a_tensor_of_a_count_that_changes_in_place():
+    state, schedule = run_of(torch.tensor(10), "100ba"), LinearScheduler()
+    assert [float(schedule(state)) for _ in range(4)] == [0.9] * 4
+    state.timestamp.batch.add_(40)
+    assert [float(schedule(state)) for _ in range(4)] == [0.5] * 4
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.5, -1, True, "3", None, [3], Time(-1, "ba")], ids=repr)
+def test_what_is_no_count_is_refused(wrong):
+    """Of batches, alone and beside another unit, in a call and at a timestamp of a run; a whole float is a count."""
+    stamp = types.SimpleNamespace(batch=wrong, sample=0, batch_in_epoch=0, get=None)
+    state = types.SimpleNamespace(timestamp=stamp, max_duration="100ba", dataloader_len=None)
+    for schedule in (LinearScheduler(), MultiStepScheduler(["10ba", "10sp"])):
+        for call in (schedule, lambda state, schedule=schedule: schedule.at(state.timestamp, state)):
+            with pytest.raises(ValueError, match="counter|number"):
+                call(state)
+    stamp.batch = 25.0
+    assert LinearScheduler()(state) == 0.75
+
+
+def test_epochs_and_seconds_may_be_fractional():
+    stamp = types.SimpleNamespace(epoch=0.5, get=lambda unit: Time(0.25, unit))
+    state = types.SimpleNamespace(timestamp=stamp, max_duration="2ep", dataloader_len=None)
+    assert LinearScheduler()(state) == 0.75
+    assert LinearScheduler(t_max="0.5sec")(state) == 0.5
+    stamp.epoch = -0.5
+    with pytest.raises(ValueError, match="-0.5 epochs: a counter is a number, 0 or more"):
+        LinearScheduler()(state)
 
 
 def test_a_state_does_not_inherit_the_rates_of_a_clock():

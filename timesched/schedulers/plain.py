@@ -134,7 +134,10 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
     """Falling halves of a cosine, from 1 to `alpha_f`: the first lasts `t_0`, each next one `t_mult` times as long.
 
     `t_0`: a time above 0. `t_mult`: above 0. With `t_mult < 1` the cycles shrink towards the time
-    `t_0 / (1 - t_mult)`, after which the value stays at `alpha_f`. Source: arXiv:1608.03983.
+    `t_0 / (1 - t_mult)`, after which the value stays at `alpha_f`. Called with a run, raises `ValueError` where it
+    has more than 4096 cycles, which only a `t_mult` within 5 % of 1, but not 1, can have; 4096 have to reach 2**63
+    where the length of the run is not known. Past its end and the 4096th cycle, the value is `alpha_f`. Source:
+    arXiv:1608.03983.
 
     >>> from timesched import Horizon
     >>> schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=2.0)

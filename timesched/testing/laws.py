@@ -38,9 +38,14 @@ def value(schedule: Any, state: Moment) -> float:
             return float(schedule(state))
         return float(schedule(state, state.ssr))
     except ValueError as error:
-        if "must be greater than or equal to max_duration" in str(error):
+        if _does_not_suit(error):
             reject()
         raise
+
+
+def _does_not_suit(error: ValueError) -> bool:
+    """Whether a schedule refuses a run for what the schedule is, and not for what the horizon lacks."""
+    return any(words in str(error) for words in ("must be greater than or equal to max_duration", "is too near to 1"))
 
 
 def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
@@ -234,6 +239,8 @@ def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     try:
         curve = schedule.curve(bare, reading)
     except ValueError as error:
+        if _does_not_suit(error):
+            reject()
         if used <= {reading}:
             raise LawBroken(f"law 9 (rates): {schedule!r} asks for a rate it has no use for: {error}") from error
         if not any(rate in str(error) for rate in ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")):

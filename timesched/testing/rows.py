@@ -144,10 +144,6 @@ def _restarts(schedule: Any, run: Horizon) -> Promise:
     until = (Fraction(first) / (1 - growth), unit) if growth < 1 else None
     end = schedule.alpha_f if until else None
     condition = 4.0 * (1 + abs(schedule.alpha_f))  # how far a float is into its cycle is known to a rounding of it
-    if growth != 1 and Fraction(98, 100) < growth < Fraction(102, 100) and run.max_duration is not None:
-        table = float(first) * ((float(growth) ** 4096 - 1) / float(growth - 1))  # the cycles whose starts are exact
-        if float(run.change(*run.locate(Time(2, "dur")), unit)) > table:
-            condition *= 1e10  # past them a tensor's come from the closed form in float64: see restarts.py
     return Promise(start=1.0, low=low, high=high, end=end, until=until, condition=condition)
 
 

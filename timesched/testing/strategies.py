@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from timesched.horizon import SMALLEST, Horizon
 from timesched.timestamp import Timestamp
 from timesched.timevalue import Time
-from timesched.units import TimeUnit
+from timesched.units import FRACTIONAL, TimeUnit
 
 _COUNTS = st.one_of(st.integers(-(10**6), 10**6), st.integers(-(10**30), 10**30))
 
@@ -22,7 +22,7 @@ def units() -> st.SearchStrategy[TimeUnit]:
 
 
 def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.SearchStrategy[Time[Any]]:
-    """Any time, of one unit or of all: whole counts beyond 2**53, and decimals and ratios for `ep` and `dur`.
+    """Any time, of one unit or of all: whole counts beyond 2**53, and decimals and ratios for `ep`, `dur` and `sec`.
 
     >>> from hypothesis import find
     >>> find(times("ba", negative=False), lambda time: time > 2)
@@ -31,7 +31,7 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
 
     def of(unit: TimeUnit) -> st.SearchStrategy[Time[Any]]:
         numbers: st.SearchStrategy[Any] = _COUNTS
-        if unit in (TimeUnit.EPOCH, TimeUnit.DURATION):
+        if unit in FRACTIONAL:
             decimals = st.builds(Fraction, st.integers(-(10**9), 10**9), st.sampled_from([10, 100, 10**6, 10**9]))
             floats = st.floats(-1e12, 1e12)
             numbers = st.one_of(_COUNTS, decimals, st.fractions(-1000, 1000), floats)

@@ -91,6 +91,7 @@ def test_numbers_and_counts(stem):
         ("InverseExponentialTimeDecay", {"step_exponent": -1}),
         ("CosineAnnealingWarmRestarts", {"T_mult": 0}),
         ("CosineAnnealingWarmRestarts", {"T_mult": -2}),
+        ("CosineAnnealingWarmRestarts", {"T_mult": 1.001}),
         ("OneCycle", {"pct_start": 1.5}),
         ("OneCycle", {"pct_start": -0.1}),
         ("OneCycle", {"final_div_factor": 0}),
