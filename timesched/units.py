@@ -28,8 +28,13 @@ class TimeError(TypeError, ValueError, RuntimeError):
 
 # A unit is its long name as a text: Composer's TimeUnit(x) reads that of a string, and its units hash by it.
 _AS_TEXT: dict[object, str] = {
-    **{"iter": "ITERATION", "ep": "EPOCH", "ba": "BATCH", "sp": "SAMPLE"},
-    **{"tok": "TOKEN", "dur": "DURATION", "sec": "SECOND"},
+    "iter": "ITERATION",
+    "ep": "EPOCH",
+    "ba": "BATCH",
+    "sp": "SAMPLE",
+    "tok": "TOKEN",
+    "dur": "DURATION",
+    "sec": "SECOND",
 }
 
 
