@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .foreign import find
 from .optimizer import Optimizer
-from .twin import Refused, parameters, pieces, start, step, trainable, twin, without_state
+from .twin import Refused, parameters, pieces, start, step, tensors, trainable, twin, without_state
 
 # How a step runs, where the meta device lacks a way or an operation (maximize: to negate a sparse gradient). The
 # state has the same size with all of them.
@@ -55,15 +55,12 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
             f"state_bytes: target = {target!r:.80} is of type {type(target).__name__}; it must be an optimizer of "
             "torch's kind, or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
         )
-    if isinstance(optimizer, Optimizer) or not without_state(optimizer):
-        return count(optimizer, optimizer.state)
     try:
-        return with_missing(optimizer)
+        return count(optimizer, optimizer.state) if isinstance(optimizer, Optimizer) else foreseen(optimizer)
     except Refused as refused:
+        fix = refused.fix or "Pass an optimizer that has its state, after optim.preinitialize() or a step"
         raise ValueError(
-            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. "
-            + (refused.fix or "Pass an optimizer that has its state, after optim.preinitialize() or a step")
-            + "."
+            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. {fix}."
         ) from refused.__cause__
 
 
@@ -78,20 +75,16 @@ def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
     return sum(piece.numel() * piece.element_size() for tensor in found.values() for piece in pieces(tensor))
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple | set | deque):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors(one)
-
-
 def on_meta(parameter: Tensor) -> Tensor:
     clone = torch.empty_like(parameter, device="meta", requires_grad=False)
     if isinstance(parameter, torch.nn.Parameter):
         clone = torch.nn.Parameter(clone, requires_grad=False)
     vars(clone).update(vars(parameter))
     return clone
+
+
+def state_on_meta(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.dim() == 0 and tensor.device.type == "cpu" else on_meta(tensor)  # a step counter
 
 
 def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any = None) -> torch.optim.Optimizer:
@@ -146,16 +139,22 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         return func(*args, **(kwargs or {}))
 
 
-def with_missing(optimizer: torch.optim.Optimizer) -> int:
-    """What is there, and what copies on the meta device create for the parameters that have no state."""
-    sizes = {created(optimizer, answer) for answer in (True, False)}
-    if len(sizes) > 1:
-        raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
-    return count(optimizer, optimizer.state) + sizes.pop()
+def foreseen(optimizer: torch.optim.Optimizer) -> int:
+    """What copies on the meta device have after some steps, or if they fail, what `preinitialize` finds to add."""
+    try:
+        sizes = {created(optimizer, answer) for answer in (True, False)}
+        if len(sizes) > 1:
+            raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
+    except Refused:
+        # Copies with values take memory: only where every parameter has some state, so at most a part is missing.
+        if without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)):
+            raise
+        return count(optimizer, {"there": optimizer.state, "missing": find(optimizer).state})
+    return sizes.pop()
 
 
 def created(optimizer: torch.optim.Optimizer, answer: bool) -> int:
-    clone = twin(optimizer, on_meta, with_state=False)
+    clone = twin(optimizer, on_meta, state_on_meta)
     for group in clone.param_groups:
         group.update(without_switches(group))
     clone.defaults = without_switches(clone.defaults)
@@ -178,9 +177,7 @@ def created(optimizer: torch.optim.Optimizer, answer: bool) -> int:
             kinds.setdefault((parameter.shape, parameter.dtype), set()).add(has_state)
         if any(len(kind) > 1 for kind in kinds.values()):  # it tells tensors apart by their addresses
             raise Refused("on the meta device it takes several parameters for one")
-    originals = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
-    missing = {key: value for key, value in clone.state.items() if not optimizer.state.get(originals.get(id(key), key))}
-    return count(clone, missing)
+    return sizes[-1]
 
 
 def stepped(clone: torch.optim.Optimizer, sparse: bool) -> int:

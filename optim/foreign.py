@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -27,9 +28,9 @@ from .twin import (
     same_values,
     start,
     step,
+    tensors,
     trainable,
     twin,
-    without_state,
 )
 
 Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
@@ -107,11 +108,7 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     """The state that is missing, verified."""
     if any(parameter.is_meta for parameter in parameters(optimizer)):
         raise Refused("its parameters are on the meta device", "Give them memory and values first")
-    if not without_state(optimizer):
-        return Initial({}, [])
     found, sparse = captured(optimizer)
-    if not found.state and not any(found.groups):
-        return found
     reasons = []
     # Some count with "1 if there is no counter yet, else one more": what comes first there is not the initial value.
     uncounted = Initial(*before_counting(found))
@@ -127,10 +124,18 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
 
 
 def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
-    for key, value in initial.state.items():
-        optimizer.state[key] = value
+    add(optimizer.state, initial.state)
     for group, values in zip(optimizer.param_groups, initial.groups):
-        group.update(values)
+        add(group, values)
+
+
+def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
+    """Put in what is missing, in the dicts inside as well: a constructor may have made a part of a state."""
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(inside := there.get(key), dict) and inside:
+            add(inside, value)
+        elif there.get(key) is None or there[key] == {}:
+            there[key] = value
 
 
 def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, late: bool = False) -> list[Tensor | None]:
@@ -170,7 +175,10 @@ def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial
     for number in range(CAPTURED_STEPS):
         # The second run draws other random numbers as well: a random value is no initial value either.
         step(clone, gradients(clone, 100 * run + number, sparse), draw=run > 0)
-    return Initial({**state.initial()}, [group.initial() for group in groups])
+    initial = Initial({**state.initial()}, [group.initial() for group in groups])
+    for _ in chain(tensors(state), tensors(initial.groups, "group")):
+        pass  # refuses what cannot be looked into
+    return initial
 
 
 def agreed(one: Any, other: Any, name: str) -> Any:
@@ -209,7 +217,7 @@ def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, lat
     plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
     memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
     install(filled, copy.deepcopy(initial, memo))
-    outlines = {key: outline(filled.state[memo.get(id(key), key)]) for key in initial.state}
+    before = outline(filled.state)
     start(plain)
     start(filled)
     for number in range(VERIFIED_STEPS):
@@ -221,21 +229,25 @@ def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, lat
                 return  # cannot go without a gradient: nothing to compare
             raise
         step(filled, given)
-        for found in differences(plain, filled):
+        for found in differences(plain, filled, waiting=late and number < LATE):
             raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
-    for key, before in outlines.items():
-        after = outline(filled.state[memo.get(id(key), key)])
-        if before != after:
-            raise Refused(f"its state changes in kind as it steps, from {before} to {after}")
+    after = outline(filled.state)
+    for key in {**before, **after}:
+        if before.get(key, {}) != after.get(key, {}):
+            raise Refused(f"its state changes in kind as it steps, from {before.get(key)} to {after.get(key)}")
 
 
-def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> Iterator[str]:
+def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer, waiting: bool) -> Iterator[str]:
+    """Waiting: some parameters had no gradient yet, so the plain one may lack keys, also where it has others."""
     counterpart = {id(a): b for a, b in zip(parameters(plain), parameters(filled))}
     for index, (a, b) in enumerate(zip(parameters(plain), parameters(filled))):
         yield from difference(a, b, f"parameter {index}")
     for key, value in plain.state.items():
         if value != {}:
-            yield from difference(value, filled.state.get(counterpart.get(id(key), key)), "state")
+            other = filled.state.get(counterpart.get(id(key), key))
+            if waiting and isinstance(value, dict) and isinstance(other, dict):
+                other = {name: other[name] for name in value if name in other}
+            yield from difference(value, other, "state")
     for one, other in zip(plain.param_groups, filled.param_groups):
         for name in one.keys() - {"params"}:
             yield from difference(one[name], other.get(name), label("group", name))
@@ -251,6 +263,8 @@ def difference(one: Any, other: Any, name: str) -> list[str]:
         alike = all(bits_equal(a, b) for a, b in zip(pieces(one), pieces(other)))
     elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
         alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
+    elif isinstance(one, set):
+        alike = one == other
     elif isinstance(one, int | float | complex | str | None):
         alike = type(one) is type(other) and repr(one) == repr(other)  # repr: nan is like nan, and 0.0 unlike -0.0
     else:
