@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .foreign import find
 from .optimizer import Optimizer
-from .twin import Refused, parameters, pieces, start, step, tensors, trainable, twin, without_state
+from .twin import (
+    Refused,
+    parameters,
+    pieces,
+    same_values,
+    start,
+    step,
+    tensors,
+    trainable,
+    twin,
+    without_state,
+)
+from .twin import gradient as drawn_gradient
 
 # How a step runs, where the meta device lacks a way or an operation (maximize: to negate a sparse gradient). The
 # state has the same size with all of them.
@@ -58,9 +69,11 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     try:
         return count(optimizer, optimizer.state) if isinstance(optimizer, Optimizer) else foreseen(optimizer)
     except Refused as refused:
-        fix = refused.fix or "Pass an optimizer that has its state, after optim.preinitialize() or a step"
+        fix = "Pass an optimizer that has its state, after optim.preinitialize() or a step"
+        if not refused.fix and not without_state(optimizer):
+            fix = "Add up the tensors in its state yourself, after a step"
         raise ValueError(
-            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. {fix}."
+            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. {refused.fix or fix}."
         ) from refused.__cause__
 
 
@@ -140,36 +153,29 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 
 
 def foreseen(optimizer: torch.optim.Optimizer) -> int:
-    """What copies on the meta device have after some steps, or if they fail, what `preinitialize` finds to add."""
+    """The bytes that copies on the meta device have after some steps, or if these fail, that a copy with values has."""
     try:
-        sizes = {created(optimizer, answer) for answer in (True, False)}
+        sizes = {on_meta_after_steps(optimizer, answer) for answer in (True, False)}
         if len(sizes) > 1:
             raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
     except Refused:
-        # Copies with values take memory: only where every parameter has some state, so at most a part is missing.
+        # A copy with values takes memory: only where there is state already, of which a part at most is missing.
         if without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)):
             raise
-        return count(optimizer, {"there": optimizer.state, "missing": find(optimizer).state})
+        clone = twin(optimizer, same_values)
+        start(clone)
+        return after_steps(clone, lambda parameter, sparse: drawn_gradient(parameter, 0, sparse))
     return sizes.pop()
 
 
-def created(optimizer: torch.optim.Optimizer, answer: bool) -> int:
+def on_meta_after_steps(optimizer: torch.optim.Optimizer, answer: bool) -> int:
     clone = twin(optimizer, on_meta, state_on_meta)
     for group in clone.param_groups:
         group.update(without_switches(group))
     clone.defaults = without_switches(clone.defaults)
     with HostReads(answer):
         start(clone)
-        try:
-            sizes = [stepped(clone, sparse=False) for _ in range(STEPS)]
-        except Refused as dense:
-            try:
-                sizes = [stepped(clone, sparse=True) for _ in range(STEPS)]
-            except Refused:
-                raise dense from dense.__cause__
-    # The first step is left out: some assign a number before they assign a tensor.
-    if sizes[-1] != sizes[-2]:
-        raise Refused(f"it takes {sizes[-2]} bytes after step {STEPS - 1} and {sizes[-1]} after step {STEPS}")
+        size = after_steps(clone, gradient)
     for group in clone.param_groups:
         kinds: dict[Any, set[bool]] = {}
         for parameter in group["params"]:
@@ -177,12 +183,27 @@ def created(optimizer: torch.optim.Optimizer, answer: bool) -> int:
             kinds.setdefault((parameter.shape, parameter.dtype), set()).add(has_state)
         if any(len(kind) > 1 for kind in kinds.values()):  # it tells tensors apart by their addresses
             raise Refused("on the meta device it takes several parameters for one")
+    return size
+
+
+def after_steps(clone: torch.optim.Optimizer, gradient_of: Callable[[Tensor, bool], Tensor]) -> int:
+    """The bytes of its state after some steps with all gradients, dense ones or else sparse ones."""
+
+    def stepped(sparse: bool) -> int:
+        step(clone, [gradient_of(p, sparse) if trainable(p) else None for p in parameters(clone)])
+        return count(clone, clone.state)
+
+    try:
+        sizes = [stepped(sparse=False) for _ in range(STEPS)]
+    except Refused as dense:
+        try:
+            sizes = [stepped(sparse=True) for _ in range(STEPS)]
+        except Refused:
+            raise dense from dense.__cause__
+    # The first step is left out: some assign a number before they assign a tensor.
+    if sizes[-1] != sizes[-2]:
+        raise Refused(f"it takes {sizes[-2]} bytes after step {STEPS - 1} and {sizes[-1]} after step {STEPS}")
     return sizes[-1]
-
-
-def stepped(clone: torch.optim.Optimizer, sparse: bool) -> int:
-    step(clone, [gradient(p, sparse) if trainable(p) else None for p in parameters(clone)])
-    return count(clone, clone.state)
 
 
 def gradient(parameter: Tensor, sparse: bool) -> Tensor:

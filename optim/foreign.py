@@ -114,8 +114,8 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     uncounted = Initial(*before_counting(found))
     for candidate in (found, uncounted) if difference([*found], [*uncounted], "") else (found,):
         try:
-            verify(optimizer, candidate, sparse, late=False)
-            verify(optimizer, candidate, sparse, late=True)
+            for waiting in (None, 1, 0):
+                verify(optimizer, candidate, sparse, waiting)
         except Refused as refused:
             reasons.append(refused)
         else:
@@ -138,15 +138,21 @@ def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
             there[key] = value
 
 
-def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, late: bool = False) -> list[Tensor | None]:
-    """Other ones for each number. Late: every second parameter, or the only one, has none at first."""
+def gradients(
+    optimizer: torch.optim.Optimizer, number: int, sparse: bool, waiting: int | None = None
+) -> list[Tensor | None]:
+    """Other ones for each number.
+
+    Waiting: of the parameters, those of even (0) or odd (1) index have none at first. Their gradients are the same for
+    all numbers, as some optimizers (SWATS) add state when the updates settle.
+    """
     found: list[Tensor | None] = []
     given = 0
     for parameter in parameters(optimizer):
-        given += trainable(parameter)
-        waits = late and number < LATE and (given % 2 == 0 or len(parameters(optimizer)) == 1)
-        seed = 1000003 * number + len(found)
+        waits = number < LATE and given % 2 == waiting
+        seed = (1000003 * number if waiting is None else 0) + len(found)
         found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
+        given += trainable(parameter)
     return found
 
 
@@ -212,7 +218,7 @@ def before_counting(value: Any) -> Any:
     return 0 if type(value) is int and value == 1 else value
 
 
-def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, late: bool) -> None:
+def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, waiting: int | None) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
     plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
     memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
@@ -221,31 +227,32 @@ def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, lat
     start(plain)
     start(filled)
     for number in range(VERIFIED_STEPS):
-        given = gradients(plain, number, sparse, late)
+        given = gradients(plain, number, sparse, waiting)
         try:
             step(plain, given)
         except Refused:
-            if late:
+            if waiting is not None:
                 return  # cannot go without a gradient: nothing to compare
             raise
         step(filled, given)
-        for found in differences(plain, filled, waiting=late and number < LATE):
+        for found in differences(plain, filled, partly=waiting is not None and number < LATE):
             raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
     after = outline(filled.state)
     for key in {**before, **after}:
         if before.get(key, {}) != after.get(key, {}):
-            raise Refused(f"its state changes in kind as it steps, from {before.get(key)} to {after.get(key)}")
+            cause = "as it steps" if waiting is None else "with the parameters that have a gradient"
+            raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
 
 
-def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer, waiting: bool) -> Iterator[str]:
-    """Waiting: some parameters had no gradient yet, so the plain one may lack keys, also where it has others."""
+def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer, partly: bool) -> Iterator[str]:
+    """Partly: some parameters had no gradient yet, so the plain one may lack keys, also where it has others."""
     counterpart = {id(a): b for a, b in zip(parameters(plain), parameters(filled))}
     for index, (a, b) in enumerate(zip(parameters(plain), parameters(filled))):
         yield from difference(a, b, f"parameter {index}")
     for key, value in plain.state.items():
         if value != {}:
             other = filled.state.get(counterpart.get(id(key), key))
-            if waiting and isinstance(value, dict) and isinstance(other, dict):
+            if partly and isinstance(value, dict) and isinstance(other, dict):
                 other = {name: other[name] for name in value if name in other}
             yield from difference(value, other, "state")
     for one, other in zip(plain.param_groups, filled.param_groups):

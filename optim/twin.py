@@ -116,6 +116,8 @@ def tensors(value: Any, name: str = "state") -> Iterator[Tensor]:
 
 
 def parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    if not hasattr(optimizer, "param_groups"):  # wrappers may skip the constructor of torch's class
+        raise Refused("it has no param_groups", "Pass the optimizer that it wraps")
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
