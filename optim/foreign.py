@@ -37,7 +37,9 @@ Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
 
 CAPTURED_STEPS = 3  # an optimizer may create a key in its second or third step
 VERIFIED_STEPS = 5
-LATE = 2  # so many steps go by before the late parameters get their first gradient
+LATE = 2  # so many steps go by before the parameters that wait get their first gradient
+WAITING = ("even wait", "odd wait")
+PLANS = ("all", *WAITING)
 
 ADVICE = {
     torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
@@ -114,8 +116,8 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     uncounted = Initial(*before_counting(found))
     for candidate in (found, uncounted) if difference([*found], [*uncounted], "") else (found,):
         try:
-            for waiting in (None, 1, 0):
-                verify(optimizer, candidate, sparse, waiting)
+            for plan in PLANS:
+                verify(optimizer, candidate, sparse, plan)
         except Refused as refused:
             reasons.append(refused)
         else:
@@ -138,19 +140,13 @@ def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
             there[key] = value
 
 
-def gradients(
-    optimizer: torch.optim.Optimizer, number: int, sparse: bool, waiting: int | None = None
-) -> list[Tensor | None]:
-    """Other ones for each number.
-
-    Waiting: of the parameters, those of even (0) or odd (1) index have none at first. Their gradients are the same for
-    all numbers, as some optimizers (SWATS) add state when the updates settle.
-    """
+def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, plan: str = "all") -> list[Tensor | None]:
+    """One for each parameter, other ones for each number, as one of PLANS says."""
     found: list[Tensor | None] = []
     given = 0
     for parameter in parameters(optimizer):
-        waits = number < LATE and given % 2 == waiting
-        seed = (1000003 * number if waiting is None else 0) + len(found)
+        waits = number < LATE and plan in WAITING and given % 2 == WAITING.index(plan)
+        seed = 1000003 * number + len(found)
         found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
         given += trainable(parameter)
     return found
@@ -218,7 +214,7 @@ def before_counting(value: Any) -> Any:
     return 0 if type(value) is int and value == 1 else value
 
 
-def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, waiting: int | None) -> None:
+def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, plan: str) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
     plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
     memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
@@ -227,20 +223,20 @@ def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, wai
     start(plain)
     start(filled)
     for number in range(VERIFIED_STEPS):
-        given = gradients(plain, number, sparse, waiting)
+        given = gradients(plain, number, sparse, plan)
         try:
             step(plain, given)
         except Refused:
-            if waiting is not None:
+            if plan in WAITING:
                 return  # cannot go without a gradient: nothing to compare
             raise
         step(filled, given)
-        for found in differences(plain, filled, partly=waiting is not None and number < LATE):
+        for found in differences(plain, filled, partly=plan in WAITING and number < LATE):
             raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
     after = outline(filled.state)
     for key in {**before, **after}:
         if before.get(key, {}) != after.get(key, {}):
-            cause = "as it steps" if waiting is None else "with the parameters that have a gradient"
+            cause = "as it steps" if plan not in WAITING else "with the parameters that have a gradient"
             raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
 
 

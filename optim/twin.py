@@ -18,6 +18,13 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
 
+# What some steps on a copy cannot show, by package and class.
+LATER = {
+    ("pytorch_optimizer", "SWATS"): "it adds a buffer when it changes from Adam to SGD, at a step that depends on the "
+    "gradients",
+}
+
+
 class Refused(Exception):
     """What is in the way, and the fix if it is a special one."""
 
@@ -138,6 +145,9 @@ def twin(
 
     copy.deepcopy(optimizer) would drop all attributes but three: Optimizer.__getstate__ says so.
     """
+    for kind in type(optimizer).__mro__:
+        if reason := LATER.get((kind.__module__.partition(".")[0], kind.__name__)):
+            raise Refused(reason)
     members = {key: value for key, value in vars(optimizer).items() if key != "step"}  # a scheduler's wrapper
     for name, value in members.items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
