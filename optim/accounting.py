@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .optimizer import Optimizer
@@ -43,10 +44,11 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     numbers, the hyperparameters and what an optimizer keeps outside of its `state` count nothing. Parameters that
     do not require a gradient count like the others.
 
-    Raises TypeError if target is something else, and ValueError if the state does not exist yet and
-    * a step fails on the meta device, because it needs a closure (LBFGS) or values to decide on: the fix is to pass
-      an optimizer that has its state;
-    * its size is not constant.
+    Raises TypeError if target is something else, and ValueError if
+    * a step fails on the meta device, because it needs values to decide on, or the addresses of tensors: the fix is to
+      pass an optimizer that has its state;
+    * the step fails on a copy as well, because it needs a closure (LBFGS);
+    * its size is not constant, or it holds an object that is no tensor, number, text or collection of these.
 
     >>> import torch
     >>> from optim import state_bytes
@@ -152,6 +154,15 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         return func(*args, **(kwargs or {}))
 
 
+class NoAddresses(TorchFunctionMode):
+    """On the meta device all addresses are 0: an optimizer that goes by them would take one parameter for another."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is Tensor.data_ptr and args[0].is_meta:
+            raise RuntimeError("it goes by the addresses of tensors, which the meta device does not have")
+        return func(*args, **(kwargs or {}))
+
+
 def foreseen(optimizer: torch.optim.Optimizer) -> int:
     """The bytes that copies on the meta device have after some steps, or if these fail, that a copy with values has."""
     try:
@@ -173,17 +184,9 @@ def on_meta_after_steps(optimizer: torch.optim.Optimizer, answer: bool) -> int:
     for group in clone.param_groups:
         group.update(without_switches(group))
     clone.defaults = without_switches(clone.defaults)
-    with HostReads(answer):
+    with HostReads(answer), NoAddresses():
         start(clone)
-        size = after_steps(clone, gradient)
-    for group in clone.param_groups:
-        kinds: dict[Any, set[bool]] = {}
-        for parameter in group["params"]:
-            has_state = bool(clone.state.get(parameter))
-            kinds.setdefault((parameter.shape, parameter.dtype), set()).add(has_state)
-        if any(len(kind) > 1 for kind in kinds.values()):  # it tells tensors apart by their addresses
-            raise Refused("on the meta device it takes several parameters for one")
-    return size
+        return after_steps(clone, gradient)
 
 
 def after_steps(clone: torch.optim.Optimizer, gradient_of: Callable[[Tensor, bool], Tensor]) -> int:

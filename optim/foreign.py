@@ -63,8 +63,9 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     generators of random numbers stay as they are, no hook is called, and the training that follows is bit for bit
     the one without this call (but for the sign of zeros where parameters are complex). Every parameter gets its
     state, also one that does not require a gradient; a group gets the keys that the optimizer keeps there itself.
-    State that exists stays as it is, so that a run in progress can be completed after add_param_group(). The
-    optimizers of this package have their state since their construction and are returned as they are.
+    State that exists stays as it is, so that a run in progress can be completed after add_param_group(), and what a
+    constructor has made of a state is completed. The optimizers of this package have their state since their
+    construction and are returned as they are. docs/optimizers.md has a table of what it does for those of others.
 
     Call it when parameters and hyperparameters have their values, so after loading weights and making schedulers:
     some initial values are made from them (the step size of Rprop is the lr, a schedule-free average is a copy of the
@@ -74,6 +75,8 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     Raises TypeError if it is given no optimizer, and ValueError, with nothing changed, if
     * no initial value gives the same training (torch.optim.SGD with dampening, where the first gradient enters the
       buffer in a way of its own), if the state keeps growing (LBFGS), or if it depends on random numbers;
+    * the keys of the state depend on which parameters have gradients, or it holds an object that is no tensor, number,
+      text or collection of these, as nobody can tell what that has;
     * its step fails without a closure, or it cannot be copied;
     * it wraps another optimizer, which should be preinitialized first and wrapped then;
     * parameters are on the meta device.

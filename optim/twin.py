@@ -42,7 +42,10 @@ class Recorder(dict[Any, Any]):
 
     def __init__(self, content: dict[Any, Any], memo: dict[int, Any], factory: Callable[[], Any] | None = None) -> None:
         super().__init__(
-            (key, Recorder(one, memo, getattr(one, "default_factory", None)) if type(one) in (dict, defaultdict) else one)
+            (
+                key,
+                Recorder(one, memo, getattr(one, "default_factory", None)) if type(one) in (dict, defaultdict) else one,
+            )
             for key, one in content.items()
         )
         self.memo = memo
