@@ -37,7 +37,8 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     target is an optimizer, or (class, parameters) or (class, parameters, arguments): what would be given to the
     class, with the keyword arguments as a dict. The optimizer is then built on the meta device, so that nothing is
     allocated; the parameters may be there as well. State that does not exist yet, as in any torch optimizer before
-    its first step, is counted as it will be; nothing is created and nothing is changed.
+    its first step, is counted as it will be; nothing is created and nothing is changed. Only where steps on the
+    meta device fail and every parameter has state already, of which a part may be missing, a temporary copy is stepped.
 
     Each tensor of the state counts with its number of elements times the bytes of an element. One that is there under
     several keys counts once, one that is a parameter does not count, a DTensor counts with its local part. Python

@@ -84,12 +84,12 @@ class Recorder(dict[Any, Any]):
         """The first values of the keys that were new and have stayed."""
         found: dict[Any, Any] = {} if self.factory is None else defaultdict(self.factory)
         for key, now in self.items():
-            first = self.first.get(key)
             if key not in self.first:  # it was there, but a dict in it may have new keys
-                first = now.initial() if isinstance(now, Recorder) else {}
-                if not first:
-                    continue
-            elif isinstance(first, Recorder):
+                if isinstance(now, Recorder) and (inside := now.initial()):
+                    found[self.memo.get(id(key), key)] = inside
+                continue
+            first = self.first[key]
+            if isinstance(first, Recorder):
                 first = first.initial()
             elif now is None:
                 first = None  # in use during a step only
