@@ -166,13 +166,14 @@ class NoAddresses(TorchFunctionMode):
 
 def foreseen(optimizer: torch.optim.Optimizer) -> int:
     """The bytes that copies on the meta device have after some steps, or if these fail, that a copy with values has."""
+    # A copy with values takes memory: only where there is state already, of which a part at most is missing.
+    copied = not (without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)))
     try:
         sizes = {on_meta_after_steps(optimizer, answer) for answer in (True, False)}
         if len(sizes) > 1:
             raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
     except Refused:
-        # A copy with values takes memory: only where there is state already, of which a part at most is missing.
-        if without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)):
+        if not copied:
             raise
         clone = twin(optimizer, same_values)
         start(clone)

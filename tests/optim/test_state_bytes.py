@@ -183,6 +183,44 @@ def test_what_counts() -> None:
     assert optim.state_bytes((Custom, [torch.ones(5)], {"fill": fill})) == 5 * 4
 
 
+class Masked(Custom):
+    """Its constructor makes a part of the state; the size of the rest depends on values."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, selecting)
+        for parameter in of(self):
+            self.state[parameter]["mask"] = parameter > 0
+
+
+def test_a_part_of_the_state_is_there() -> None:
+    weight = torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0])
+    optimizer = Masked([weight])
+    assert allocated(optimizer) == 5
+    assert optim.state_bytes(optimizer) == 5 + 3 * 4
+    assert set(optimizer.state[weight]) == {"mask"}
+    weight.grad = torch.ones(5)
+    optimizer.step()
+    assert optim.state_bytes(optimizer) == allocated(optimizer) == 5 + 3 * 4
+    with pytest.raises(ValueError, match="its step fails .*nonzero"):
+        optim.state_bytes((Masked, [weight]))
+
+
+def test_what_had_a_step_and_is_refused() -> None:
+    """Its history is there, and grows: the bytes of now are not those that it comes to have."""
+    weight = torch.ones(5)
+    optimizer = Custom([weight], growing)
+    weight.grad = torch.ones(5)
+    optimizer.step()
+    with pytest.raises(
+        ValueError, match="60 bytes after step 2 and 80 after step 3. Add up the tensors in its state yourself, after"
+    ):
+        optim.state_bytes(optimizer)
+    lbfgs = torch.optim.LBFGS([Parameter(torch.ones(2))])
+    lbfgs.step(lambda: of(lbfgs)[0].square().sum())
+    with pytest.raises(ValueError, match="closure.*Add up the tensors in its state yourself, after a step"):
+        optim.state_bytes(lbfgs)
+
+
 def growing(state: dict[str, Any], parameter: Tensor) -> None:
     state.setdefault("history", []).append(parameter.clone())
 
@@ -195,11 +233,16 @@ def selecting(state: dict[str, Any], parameter: Tensor) -> None:
     state["large"] = parameter[parameter > 0]
 
 
+def boxing(state: dict[str, Any], parameter: Tensor) -> None:
+    state["box"] = type("Box", (), {"value": torch.zeros_like(parameter)})()
+
+
 UNFORESEEN: list[tuple[Callable[[list[Tensor]], Any], str]] = [
     (lambda ps: torch.optim.LBFGS([Parameter(p) for p in ps]), "LBFGS cannot be foreseen: its step fails .*closure"),
     (lambda ps: (Custom, ps, {"fill": growing}), "it takes 80 bytes after step 2 and 120 after step 3"),
     (lambda ps: (Custom, ps, {"fill": deciding}), "it depends on values whether it takes 0 or 8 bytes"),
     (lambda ps: (Custom, ps, {"fill": selecting}), "its step fails .*nonzero"),
+    (lambda ps: (Custom, ps, {"fill": boxing}), "state.'box'. is an object of type Box, whose content is unknown"),
     (lambda ps: (ByAddress, ps), "its step fails .RuntimeError: it goes by the addresses of tensors"),
 ]
 
