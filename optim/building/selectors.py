@@ -39,12 +39,17 @@ Owner = tuple[type[nn.Module], str]
 
 
 class Parameters(NamedTuple):
-    """Parameters in columns: garbage collections would take longer than all else if each were an object."""
+    """Parameters in columns: garbage collections would take longer than all else if each were an object.
+
+    Modules that share modules make a number of names which is exponential in how deep they do. So names are not
+    listed but the graph that spells them: a name is what stands on a way from node 0 to a parameter.
+    """
 
     tensors: list[Tensor]
-    names: list[str]  # without what wrappers put into them
-    aliases: list[tuple[str, int]]  # more names, with the index of the parameter
+    names: list[str]  # the first of each, without what wrappers put into it
     owners: list[tuple[Owner, ...]]  # types of modules, and its name in each
+    nodes: list[list[tuple[str, int]]]  # what may follow each node: text, and the number of the next node
+    ends: list[list[tuple[str, int]]]  # and what ends a name there: text, and the index of the parameter
 
 
 class Claim(NamedTuple):
@@ -63,14 +68,16 @@ class Claim(NamedTuple):
 
 def of_model(model: nn.Module) -> Parameters:
     """The parameters of a model, in the order of its `named_parameters()`."""
-    listed = Parameters([], [], [], [])
-    tensors, names, aliases, owners = listed
+    listed = Parameters([], [], [], [[]], [[]])
+    tensors, names, owners, nodes, ends = listed
     known: dict[int, int] = {}
+    visited = {id(model): 0}
     alone: dict[Owner, tuple[Owner, ...]] = {}  # one object for all that have the same owner
     path: list[nn.Module] = []
 
-    def visit(module: nn.Module, raw: str, clean: str, key: str) -> None:
+    def visit(module: nn.Module, clean: str, key: str) -> None:
         path.append(module)
+        node = visited[id(module)]
         # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
         original = isinstance(module, ParametrizationList) and len(path) > 2
         kind = type(path[-3] if original else module)
@@ -83,18 +90,21 @@ def of_model(model: nn.Module) -> Parameters:
                     names.append(clean + name)
                     owners.append(alone.setdefault(owner, (owner,)))
                 else:
-                    aliases.append((clean + name, i))
                     owners[i] += (owner,)
-                if raw != clean:
-                    aliases.append((raw + name, i))
+                ends[node].append((name, i))
         hides = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
         for name, child in module._modules.items():
-            if child is not None and all(child is not above for above in path):
-                inside = clean if name in WRAPPERS or (hides and name == "module") else f"{clean}{name}."
-                visit(child, f"{raw}{name}.", inside, name)
+            if child is not None:
+                hidden = name in WRAPPERS or (hides and name == "module")
+                following = visited.setdefault(id(child), len(nodes))
+                nodes[node] += [(f"{name}.", following), *([("", following)] if hidden else [])]
+                if following == len(nodes):
+                    nodes.append([])
+                    ends.append([])
+                    visit(child, clean if hidden else f"{clean}{name}.", name)
         path.pop()
 
-    visit(model, "", "", "")
+    visit(model, "", "")
     return listed
 
 
@@ -102,8 +112,9 @@ def of_pairs(pairs: Any) -> Parameters:
     """The parameters of `named_parameters()`, whose owners nobody knows."""
     if isinstance(pairs, (str, Tensor)) or not isinstance(pairs, Iterable):
         raise TypeError(f"model={pairs!r:.80}: pass a torch.nn.Module, or its named_parameters().")
-    listed = Parameters([], [], [], [])
+    listed = Parameters([], [], [], [[]], [[]])
     known: dict[int, int] = {}
+    places: dict[tuple[int, str], int] = {}
     for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
         if not (
             isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Tensor)
@@ -116,10 +127,17 @@ def of_pairs(pairs: Any) -> Parameters:
             listed.tensors.append(tensor)
             listed.names.append(clean)
             listed.owners.append(())
-        else:
-            listed.aliases.append((clean, i))
-        if raw != clean:
-            listed.aliases.append((raw, i))
+        for name in dict.fromkeys((raw, clean)):
+            *above, last = name.split(".")
+            node = 0
+            for part in above:
+                following = places.setdefault((node, part), len(listed.nodes))
+                if following == len(listed.nodes):
+                    listed.nodes.append([])
+                    listed.ends.append([])
+                    listed.nodes[node].append((f"{part}.", following))
+                node = following
+            listed.ends[node].append((last, i))
     return listed
 
 
@@ -223,11 +241,71 @@ def matched(parameters: Parameters, claims: Sequence[Claim]) -> list[tuple[int, 
     return hits
 
 
-def named_like(glob: str, parameters: Parameters) -> list[int]:
+class Glob(dict[int, "Reading"]):
+    """A glob of `fnmatch` that reads a text in pieces: `glob[state][text]` is the state after some more text.
+
+    A state is a set of places in the glob, as the bits of a number; 0 is where nothing can match any more.
+    """
+
+    TOKEN = re.compile(r"\[(?:!|(?!!))(?:\][^\]]*|[^\]]+)\]|.", re.DOTALL)  # [...] or one character
+
+    def __init__(self, glob: str) -> None:
+        super().__init__()
+        self.tokens = self.TOKEN.findall(glob)
+        self.start = self.past_stars(1)
+        self.end = 1 << len(self.tokens)
+
+    def __missing__(self, state: int) -> Reading:
+        return self.setdefault(state, Reading(self, state))
+
+    def past_stars(self, state: int) -> int:
+        for i, token in enumerate(self.tokens):
+            if token == "*" and state >> i & 1:
+                state |= 2 << i
+        return state
+
+
+class Reading(dict[str, int]):
+    """What follows one state of a glob after each text, computed once."""
+
+    def __init__(self, glob: Glob, state: int) -> None:
+        super().__init__()
+        self.glob, self.state = glob, state
+
+    def __missing__(self, text: str) -> int:
+        state = self.state
+        for char in text:
+            following = 0
+            for i, token in enumerate(self.glob.tokens):
+                if state >> i & 1:
+                    if token == "*":
+                        following |= 1 << i
+                    elif token in ("?", char) or (len(token) > 1 and fnmatch.fnmatchcase(char, token)):
+                        following |= 2 << i
+            state = self.glob.past_stars(following)
+        return self.setdefault(text, state)
+
+
+def named_like(pattern: str, parameters: Parameters) -> list[int]:
     """The indices of the parameters that have a name which matches a glob."""
-    match = re.compile(fnmatch.translate(glob)).match
-    found = [i for i, name in enumerate(parameters.names) if match(name)]
-    return found + [i for name, i in parameters.aliases if match(name)]
+    glob = Glob(pattern)
+    reached = [0] * len(parameters.nodes)  # the states after all the texts that lead to a node, together
+    reached[0] = glob.start
+    todo = [0]
+    while todo:
+        node = todo.pop()
+        reading = glob[reached[node]]
+        for text, following in parameters.nodes[node]:
+            state = reached[following] | reading[text]
+            if state != reached[following]:
+                reached[following] = state
+                todo.append(following)
+    end, found = glob.end, []
+    for state, ends in zip(reached, parameters.ends):
+        if state and ends:
+            reading = glob[state]
+            found += [i for text, i in ends if reading[text] & end]
+    return found
 
 
 def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
@@ -240,9 +318,11 @@ def _no_match(claim: Claim, selector: Selector, parameters: Parameters, kinds: I
     called = selector if isinstance(selector, str) else selector.__name__
     layers = dict.fromkeys(kind.__name__ for kind in kinds) if claim.layers else {}
     pieces: dict[str, None] = dict(layers)  # and, of each name, what it starts with and what it consists of
-    for name in islice(chain(parameters.names, (name for name, _ in parameters.aliases)), ENOUGH):
+    for name in islice(parameters.names, ENOUGH):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, lambda a, b: f"{a}.{b}"), *parts)))
+    texts = chain.from_iterable((*parameters.nodes, *parameters.ends))
+    pieces.update(dict.fromkeys(text.rstrip(".") for text, _ in islice(texts, ENOUGH)))  # of other names
     near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
     there = near or parameters.names[:3]
     owned = " and no layer type" if claim.layers and layers else ""
