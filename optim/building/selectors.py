@@ -36,20 +36,21 @@ ENOUGH = 20_000  # names to look through for the nearest one
 
 
 Owner = tuple[type[nn.Module], str]
+Arrows = tuple[list[int], list[str], list[int]]  # in columns: from where, with what text, and where to
 
 
 class Parameters(NamedTuple):
     """Parameters in columns: garbage collections would take longer than all else if each were an object.
 
     Modules that share modules make a number of names which is exponential in how deep they do. So names are not
-    listed but the graph that spells them: a name is what stands on a way from node 0 to a parameter.
+    listed but the graph that spells them: a name is the texts on a path from node 0, the model, to a parameter.
     """
 
     tensors: list[Tensor]
     names: list[str]  # the first of each, without what wrappers put into it
     owners: list[tuple[Owner, ...]]  # types of modules, and its name in each
-    nodes: list[list[tuple[str, int]]]  # what may follow each node: text, and the number of the next node
-    ends: list[list[tuple[str, int]]]  # and what ends a name there: text, and the index of the parameter
+    arrows: Arrows  # from a module to a module in it; those of one module stand before those of the modules in it
+    ends: Arrows  # from a module to the index of its parameter
 
 
 class Claim(NamedTuple):
@@ -68,16 +69,18 @@ class Claim(NamedTuple):
 
 def of_model(model: nn.Module) -> Parameters:
     """The parameters of a model, in the order of its `named_parameters()`."""
-    listed = Parameters([], [], [], [[]], [[]])
-    tensors, names, owners, nodes, ends = listed
+    listed = Parameters([], [], [], ([], [], []), ([], [], []))
+    tensors, names, owners, (starts, texts, followings), (holders, lasts, indices) = listed
     known: dict[int, int] = {}
-    visited = {id(model): 0}
+    nodes = {id(model): 0}
+    visited: set[int] = set()
     alone: dict[Owner, tuple[Owner, ...]] = {}  # one object for all that have the same owner
     path: list[nn.Module] = []
 
     def visit(module: nn.Module, clean: str, key: str) -> None:
         path.append(module)
-        node = visited[id(module)]
+        visited.add(id(module))
+        node = nodes[id(module)]
         # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
         original = isinstance(module, ParametrizationList) and len(path) > 2
         kind = type(path[-3] if original else module)
@@ -91,17 +94,23 @@ def of_model(model: nn.Module) -> Parameters:
                     owners.append(alone.setdefault(owner, (owner,)))
                 else:
                     owners[i] += (owner,)
-                ends[node].append((name, i))
+                holders.append(node)
+                lasts.append(name)
+                indices.append(i)
         hides = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+        inside: list[tuple[str, nn.Module, str]] = []
         for name, child in module._modules.items():
             if child is not None:
                 hidden = name in WRAPPERS or (hides and name == "module")
-                following = visited.setdefault(id(child), len(nodes))
-                nodes[node] += [(f"{name}.", following), *([("", following)] if hidden else [])]
-                if following == len(nodes):
-                    nodes.append([])
-                    ends.append([])
-                    visit(child, clean if hidden else f"{clean}{name}.", name)
+                following = nodes.setdefault(id(child), len(nodes))
+                for text in (f"{name}.", "") if hidden else (f"{name}.",):
+                    starts.append(node)
+                    texts.append(text)
+                    followings.append(following)
+                inside.append((name, child, clean if hidden else f"{clean}{name}."))
+        for name, child, prefix in inside:
+            if id(child) not in visited:
+                visit(child, prefix, name)
         path.pop()
 
     visit(model, "", "")
@@ -112,7 +121,9 @@ def of_pairs(pairs: Any) -> Parameters:
     """The parameters of `named_parameters()`, whose owners nobody knows."""
     if isinstance(pairs, (str, Tensor)) or not isinstance(pairs, Iterable):
         raise TypeError(f"model={pairs!r:.80}: pass a torch.nn.Module, or its named_parameters().")
-    listed = Parameters([], [], [], [[]], [[]])
+    listed = Parameters([], [], [], ([], [], []), ([], [], []))
+    starts, texts, followings = listed.arrows
+    holders, lasts, indices = listed.ends
     known: dict[int, int] = {}
     places: dict[tuple[int, str], int] = {}
     for pair in pairs.items() if isinstance(pairs, Mapping) else pairs:
@@ -131,13 +142,15 @@ def of_pairs(pairs: Any) -> Parameters:
             *above, last = name.split(".")
             node = 0
             for part in above:
-                following = places.setdefault((node, part), len(listed.nodes))
-                if following == len(listed.nodes):
-                    listed.nodes.append([])
-                    listed.ends.append([])
-                    listed.nodes[node].append((f"{part}.", following))
-                node = following
-            listed.ends[node].append((last, i))
+                if (node, part) not in places:
+                    places[node, part] = len(places) + 1
+                    starts.append(node)
+                    texts.append(f"{part}.")
+                    followings.append(places[node, part])
+                node = places[node, part]
+            holders.append(node)
+            lasts.append(last)
+            indices.append(i)
     return listed
 
 
@@ -289,23 +302,19 @@ class Reading(dict[str, int]):
 def named_like(pattern: str, parameters: Parameters) -> list[int]:
     """The indices of the parameters that have a name which matches a glob."""
     glob = Glob(pattern)
-    reached = [0] * len(parameters.nodes)  # the states after all the texts that lead to a node, together
+    arrows, ends = parameters.arrows, parameters.ends
+    reached = [0] * (1 + max(arrows[2], default=0))  # the states after all the texts that lead to a node, together
     reached[0] = glob.start
-    todo = [0]
-    while todo:
-        node = todo.pop()
-        reading = glob[reached[node]]
-        for text, following in parameters.nodes[node]:
-            state = reached[following] | reading[text]
+    shared = len(arrows[2]) >= len(reached)  # otherwise all that leads to a node stands before what starts there
+    changed = True
+    while changed:
+        changed = False
+        for node, text, following in zip(*arrows):
+            state = reached[following] | glob[reached[node]][text]
             if state != reached[following]:
                 reached[following] = state
-                todo.append(following)
-    end, found = glob.end, []
-    for state, ends in zip(reached, parameters.ends):
-        if state and ends:
-            reading = glob[state]
-            found += [i for text, i in ends if reading[text] & end]
-    return found
+                changed = shared
+    return [i for node, text, i in zip(*ends) if glob[reached[node]][text] & glob.end]
 
 
 def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
@@ -321,8 +330,8 @@ def _no_match(claim: Claim, selector: Selector, parameters: Parameters, kinds: I
     for name in islice(parameters.names, ENOUGH):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, lambda a, b: f"{a}.{b}"), *parts)))
-    texts = chain.from_iterable((*parameters.nodes, *parameters.ends))
-    pieces.update(dict.fromkeys(text.rstrip(".") for text, _ in islice(texts, ENOUGH)))  # of other names
+    texts = islice(chain(parameters.arrows[1], parameters.ends[1]), ENOUGH)  # those of other names, too
+    pieces.update(dict.fromkeys(text.rstrip(".") for text in texts))
     near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
     there = near or parameters.names[:3]
     owned = " and no layer type" if claim.layers and layers else ""
