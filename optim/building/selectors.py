@@ -264,18 +264,21 @@ class Glob(dict[int, "Reading"]):
 
     def __init__(self, glob: str) -> None:
         super().__init__()
-        self.tokens = self.TOKEN.findall(glob)
-        self.start = self.past_stars(1)
+        tokens = self.TOKEN.findall(glob)
+        self.tokens = [token for i, token in enumerate(tokens) if tokens[i : i + 2] != ["*", "*"]]
+        self.stars = sum(1 << i for i, token in enumerate(self.tokens) if token == "*")
+        self.masks: dict[str, int] = {}  # for each character the places of what matches it
+        self.start = 1 | (1 & self.stars) << 1
         self.end = 1 << len(self.tokens)
 
     def __missing__(self, state: int) -> Reading:
         return self.setdefault(state, Reading(self, state))
 
-    def past_stars(self, state: int) -> int:
-        for i, token in enumerate(self.tokens):
-            if token == "*" and state >> i & 1:
-                state |= 2 << i
-        return state
+    def mask(self, char: str) -> int:
+        if char not in self.masks:
+            places = (i for i, token in enumerate(self.tokens) if token != "*" and fnmatch.fnmatchcase(char, token))
+            self.masks[char] = sum(1 << i for i in places)
+        return self.masks[char]
 
 
 class Reading(dict[str, int]):
@@ -286,16 +289,10 @@ class Reading(dict[str, int]):
         self.glob, self.state = glob, state
 
     def __missing__(self, text: str) -> int:
-        state = self.state
+        state, stars = self.state, self.glob.stars
         for char in text:
-            following = 0
-            for i, token in enumerate(self.glob.tokens):
-                if state >> i & 1:
-                    if token == "*":
-                        following |= 1 << i
-                    elif token in ("?", char) or (len(token) > 1 and fnmatch.fnmatchcase(char, token)):
-                        following |= 2 << i
-            state = self.glob.past_stars(following)
+            state = state & stars | (state & self.glob.mask(char)) << 1
+            state |= (state & stars) << 1  # a star may stand for nothing
         return self.setdefault(text, state)
 
 
