@@ -41,7 +41,7 @@ LATE = 2  # so many steps go by before the parameters that wait get their first 
 WAITING = ("even wait", "odd wait")
 PLANS = ("all", *WAITING)
 
-ADVICE = {
+ADVICE: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
     torch.optim.SGD: "torch.optim.SGD starts its buffer from the first gradient, which with dampening no initial value "
     "can reproduce: use optim.SGD, which computes the same and has its state from the start, or dampening=0",
@@ -100,7 +100,7 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     try:
         initial = find(optimizer)
     except Refused as refused:
-        advice = next((text for known, text in ADVICE.items() if isinstance(optimizer, known)), DEFAULT_ADVICE)
+        advice = ADVICE.get(type(optimizer), DEFAULT_ADVICE)
         raise ValueError(
             f"preinitialize: optimizer {type(optimizer).__name__} cannot have its state before its first step: "
             f"{refused}. {refused.fix or advice}."
