@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .optimizer import Optimizer
-from .twin import Refused, parameters, pieces, start, step, trainable, twin, without_state
+from .twin import (
+    Refused,
+    parameters,
+    pieces,
+    same_values,
+    start,
+    step,
+    tensors,
+    trainable,
+    twin,
+    without_state,
+)
+from .twin import gradient as drawn_gradient
 
 # How a step runs, where the meta device lacks a way or an operation (maximize: to negate a sparse gradient). The
 # state has the same size with all of them.
@@ -25,17 +37,19 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     target is an optimizer, or (class, parameters) or (class, parameters, arguments): what would be given to the
     class, with the keyword arguments as a dict. The optimizer is then built on the meta device, so that nothing is
     allocated; the parameters may be there as well. State that does not exist yet, as in any torch optimizer before
-    its first step, is counted as it will be; nothing is created and nothing is changed.
+    its first step, is counted as it will be; nothing is created and nothing is changed. Only where steps on the
+    meta device fail and every parameter has state already, of which a part may be missing, a temporary copy is stepped.
 
     Each tensor of the state counts with its number of elements times the bytes of an element. One that is there under
     several keys counts once, one that is a parameter does not count, a DTensor counts with its local part. Python
     numbers, the hyperparameters and what an optimizer keeps outside of its `state` count nothing. Parameters that
     do not require a gradient count like the others.
 
-    Raises TypeError if target is something else, and ValueError if the state does not exist yet and
-    * a step fails on the meta device, because it needs a closure (LBFGS) or values to decide on: the fix is to pass
-      an optimizer that has its state;
-    * its size is not constant.
+    Raises TypeError if target is something else, and ValueError if
+    * a step fails on the meta device, because it needs values to decide on, or the addresses of tensors: the fix is to
+      pass an optimizer that has its state;
+    * the step fails on a copy as well, because it needs a closure (LBFGS);
+    * its size is not constant, or it holds an object that is no tensor, number, text or collection of these.
 
     >>> import torch
     >>> from optim import state_bytes
@@ -55,15 +69,14 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
             f"state_bytes: target = {target!r:.80} is of type {type(target).__name__}; it must be an optimizer of "
             "torch's kind, or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
         )
-    if isinstance(optimizer, Optimizer) or not without_state(optimizer):
-        return count(optimizer, optimizer.state)
     try:
-        return with_missing(optimizer)
+        return count(optimizer, optimizer.state) if isinstance(optimizer, Optimizer) else foreseen(optimizer)
     except Refused as refused:
+        fix = "Pass an optimizer that has its state, after optim.preinitialize() or a step"
+        if not refused.fix and not without_state(optimizer):
+            fix = "Add up the tensors in its state yourself, after a step"
         raise ValueError(
-            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. "
-            + (refused.fix or "Pass an optimizer that has its state, after optim.preinitialize() or a step")
-            + "."
+            f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. {refused.fix or fix}."
         ) from refused.__cause__
 
 
@@ -78,20 +91,16 @@ def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
     return sum(piece.numel() * piece.element_size() for tensor in found.values() for piece in pieces(tensor))
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple | set | deque):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors(one)
-
-
 def on_meta(parameter: Tensor) -> Tensor:
     clone = torch.empty_like(parameter, device="meta", requires_grad=False)
     if isinstance(parameter, torch.nn.Parameter):
         clone = torch.nn.Parameter(clone, requires_grad=False)
     vars(clone).update(vars(parameter))
     return clone
+
+
+def state_on_meta(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.dim() == 0 and tensor.device.type == "cpu" else on_meta(tensor)  # a step counter
 
 
 def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any = None) -> torch.optim.Optimizer:
@@ -146,46 +155,60 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         return func(*args, **(kwargs or {}))
 
 
-def with_missing(optimizer: torch.optim.Optimizer) -> int:
-    """What is there, and what copies on the meta device create for the parameters that have no state."""
-    sizes = {created(optimizer, answer) for answer in (True, False)}
-    if len(sizes) > 1:
-        raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
-    return count(optimizer, optimizer.state) + sizes.pop()
+class NoAddresses(TorchFunctionMode):
+    """On the meta device all addresses are 0: an optimizer that goes by them would take one parameter for another."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is Tensor.data_ptr and args[0].is_meta:
+            raise RuntimeError("it goes by the addresses of tensors, which the meta device does not have")
+        return func(*args, **(kwargs or {}))
 
 
-def created(optimizer: torch.optim.Optimizer, answer: bool) -> int:
-    clone = twin(optimizer, on_meta, with_state=False)
+def foreseen(optimizer: torch.optim.Optimizer) -> int:
+    """The bytes that copies on the meta device have after some steps, or if these fail, that a copy with values has."""
+    # A copy with values takes memory: only where there is state already, of which a part at most is missing.
+    copied = not (without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)))
+    try:
+        sizes = {on_meta_after_steps(optimizer, answer) for answer in (True, False)}
+        if len(sizes) > 1:
+            raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
+    except Refused:
+        if not copied:
+            raise
+        clone = twin(optimizer, same_values)
+        start(clone)
+        return after_steps(clone, lambda parameter, sparse: drawn_gradient(parameter, 0, sparse))
+    return sizes.pop()
+
+
+def on_meta_after_steps(optimizer: torch.optim.Optimizer, answer: bool) -> int:
+    clone = twin(optimizer, on_meta, state_on_meta)
     for group in clone.param_groups:
         group.update(without_switches(group))
     clone.defaults = without_switches(clone.defaults)
-    with HostReads(answer):
+    with HostReads(answer), NoAddresses():
         start(clone)
+        return after_steps(clone, gradient)
+
+
+def after_steps(clone: torch.optim.Optimizer, gradient_of: Callable[[Tensor, bool], Tensor]) -> int:
+    """The bytes of its state after some steps with all gradients, dense ones or else sparse ones."""
+
+    def stepped(sparse: bool) -> int:
+        step(clone, [gradient_of(p, sparse) if trainable(p) else None for p in parameters(clone)])
+        return count(clone, clone.state)
+
+    try:
+        sizes = [stepped(sparse=False) for _ in range(STEPS)]
+    except Refused as dense:
         try:
-            sizes = [stepped(clone, sparse=False) for _ in range(STEPS)]
-        except Refused as dense:
-            try:
-                sizes = [stepped(clone, sparse=True) for _ in range(STEPS)]
-            except Refused:
-                raise dense from dense.__cause__
+            sizes = [stepped(sparse=True) for _ in range(STEPS)]
+        except Refused:
+            raise dense from dense.__cause__
     # The first step is left out: some assign a number before they assign a tensor.
     if sizes[-1] != sizes[-2]:
         raise Refused(f"it takes {sizes[-2]} bytes after step {STEPS - 1} and {sizes[-1]} after step {STEPS}")
-    for group in clone.param_groups:
-        kinds: dict[Any, set[bool]] = {}
-        for parameter in group["params"]:
-            has_state = bool(clone.state.get(parameter))
-            kinds.setdefault((parameter.shape, parameter.dtype), set()).add(has_state)
-        if any(len(kind) > 1 for kind in kinds.values()):  # it tells tensors apart by their addresses
-            raise Refused("on the meta device it takes several parameters for one")
-    originals = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
-    missing = {key: value for key, value in clone.state.items() if not optimizer.state.get(originals.get(id(key), key))}
-    return count(clone, missing)
-
-
-def stepped(clone: torch.optim.Optimizer, sparse: bool) -> int:
-    step(clone, [gradient(p, sparse) if trainable(p) else None for p in parameters(clone)])
-    return count(clone, clone.state)
+    return sizes[-1]
 
 
 def gradient(parameter: Tensor, sparse: bool) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -27,18 +28,20 @@ from .twin import (
     same_values,
     start,
     step,
+    tensors,
     trainable,
     twin,
-    without_state,
 )
 
 Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
 
 CAPTURED_STEPS = 3  # an optimizer may create a key in its second or third step
 VERIFIED_STEPS = 5
-LATE = 2  # so many steps go by before the late parameters get their first gradient
+LATE = 2  # so many steps go by before the parameters that wait get their first gradient
+WAITING = ("even wait", "odd wait")
+PLANS = ("all", *WAITING)
 
-ADVICE = {
+ADVICE: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
     torch.optim.SGD: "torch.optim.SGD starts its buffer from the first gradient, which with dampening no initial value "
     "can reproduce: use optim.SGD, which computes the same and has its state from the start, or dampening=0",
@@ -60,8 +63,9 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     generators of random numbers stay as they are, no hook is called, and the training that follows is bit for bit
     the one without this call (but for the sign of zeros where parameters are complex). Every parameter gets its
     state, also one that does not require a gradient; a group gets the keys that the optimizer keeps there itself.
-    State that exists stays as it is, so that a run in progress can be completed after add_param_group(). The
-    optimizers of this package have their state since their construction and are returned as they are.
+    State that exists stays as it is, so that a run in progress can be completed after add_param_group(), and what a
+    constructor has made of a state is completed. The optimizers of this package have their state since their
+    construction and are returned as they are. docs/optimizers.md has a table of what it does for those of others.
 
     Call it when parameters and hyperparameters have their values, so after loading weights and making schedulers:
     some initial values are made from them (the step size of Rprop is the lr, a schedule-free average is a copy of the
@@ -71,6 +75,8 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     Raises TypeError if it is given no optimizer, and ValueError, with nothing changed, if
     * no initial value gives the same training (torch.optim.SGD with dampening, where the first gradient enters the
       buffer in a way of its own), if the state keeps growing (LBFGS), or if it depends on random numbers;
+    * the keys of the state depend on which parameters have gradients, or it holds an object that is no tensor, number,
+      text or collection of these, as nobody can tell what that has;
     * its step fails without a closure, or it cannot be copied;
     * it wraps another optimizer, which should be preinitialized first and wrapped then;
     * parameters are on the meta device.
@@ -94,7 +100,7 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     try:
         initial = find(optimizer)
     except Refused as refused:
-        advice = next((text for known, text in ADVICE.items() if isinstance(optimizer, known)), DEFAULT_ADVICE)
+        advice = ADVICE.get(type(optimizer), DEFAULT_ADVICE)
         raise ValueError(
             f"preinitialize: optimizer {type(optimizer).__name__} cannot have its state before its first step: "
             f"{refused}. {refused.fix or advice}."
@@ -107,18 +113,14 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     """The state that is missing, verified."""
     if any(parameter.is_meta for parameter in parameters(optimizer)):
         raise Refused("its parameters are on the meta device", "Give them memory and values first")
-    if not without_state(optimizer):
-        return Initial({}, [])
     found, sparse = captured(optimizer)
-    if not found.state and not any(found.groups):
-        return found
     reasons = []
     # Some count with "1 if there is no counter yet, else one more": what comes first there is not the initial value.
     uncounted = Initial(*before_counting(found))
     for candidate in (found, uncounted) if difference([*found], [*uncounted], "") else (found,):
         try:
-            verify(optimizer, candidate, sparse, late=False)
-            verify(optimizer, candidate, sparse, late=True)
+            for plan in PLANS:
+                verify(optimizer, candidate, sparse, plan)
         except Refused as refused:
             reasons.append(refused)
         else:
@@ -127,21 +129,29 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
 
 
 def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
-    for key, value in initial.state.items():
-        optimizer.state[key] = value
+    add(optimizer.state, initial.state)
     for group, values in zip(optimizer.param_groups, initial.groups):
-        group.update(values)
+        add(group, values)
 
 
-def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, late: bool = False) -> list[Tensor | None]:
-    """Other ones for each number. Late: every second parameter, or the only one, has none at first."""
+def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
+    """Put in what is missing, in the dicts inside as well: a constructor may have made a part of a state."""
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(inside := there.get(key), dict) and inside:
+            add(inside, value)
+        elif there.get(key) is None or there[key] == {}:
+            there[key] = value
+
+
+def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, plan: str = "all") -> list[Tensor | None]:
+    """One for each parameter, other ones for each number, as one of PLANS says."""
     found: list[Tensor | None] = []
     given = 0
     for parameter in parameters(optimizer):
-        given += trainable(parameter)
-        waits = late and number < LATE and (given % 2 == 0 or len(parameters(optimizer)) == 1)
+        waits = number < LATE and plan in WAITING and given % 2 == WAITING.index(plan)
         seed = 1000003 * number + len(found)
         found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
+        given += trainable(parameter)
     return found
 
 
@@ -170,7 +180,10 @@ def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial
     for number in range(CAPTURED_STEPS):
         # The second run draws other random numbers as well: a random value is no initial value either.
         step(clone, gradients(clone, 100 * run + number, sparse), draw=run > 0)
-    return Initial({**state.initial()}, [group.initial() for group in groups])
+    initial = Initial({**state.initial()}, [group.initial() for group in groups])
+    for _ in chain(tensors(state), tensors(initial.groups, "group")):
+        pass  # refuses what cannot be looked into
+    return initial
 
 
 def agreed(one: Any, other: Any, name: str) -> Any:
@@ -204,29 +217,30 @@ def before_counting(value: Any) -> Any:
     return 0 if type(value) is int and value == 1 else value
 
 
-def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, late: bool) -> None:
+def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, plan: str) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
     plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
     memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
     install(filled, copy.deepcopy(initial, memo))
-    outlines = {key: outline(filled.state[memo.get(id(key), key)]) for key in initial.state}
+    before = outline(filled.state)
     start(plain)
     start(filled)
     for number in range(VERIFIED_STEPS):
-        given = gradients(plain, number, sparse, late)
+        given = gradients(plain, number, sparse, plan)
         try:
             step(plain, given)
         except Refused:
-            if late:
+            if plan in WAITING:
                 return  # cannot go without a gradient: nothing to compare
             raise
         step(filled, given)
         for found in differences(plain, filled):
             raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
-    for key, before in outlines.items():
-        after = outline(filled.state[memo.get(id(key), key)])
-        if before != after:
-            raise Refused(f"its state changes in kind as it steps, from {before} to {after}")
+    after = outline(filled.state)
+    for key in {**before, **after}:
+        if before.get(key, {}) != after.get(key, {}):
+            cause = "as it steps" if plan not in WAITING else "with the parameters that have a gradient"
+            raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
 
 
 def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> Iterator[str]:
@@ -234,7 +248,8 @@ def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> 
     for index, (a, b) in enumerate(zip(parameters(plain), parameters(filled))):
         yield from difference(a, b, f"parameter {index}")
     for key, value in plain.state.items():
-        if value != {}:
+        waits = isinstance(key, Tensor) and key.grad is None  # so the plain one may lack keys
+        if value != {} and not waits:
             yield from difference(value, filled.state.get(counterpart.get(id(key), key)), "state")
     for one, other in zip(plain.param_groups, filled.param_groups):
         for name in one.keys() - {"params"}:
@@ -251,6 +266,8 @@ def difference(one: Any, other: Any, name: str) -> list[str]:
         alike = all(bits_equal(a, b) for a, b in zip(pieces(one), pieces(other)))
     elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
         alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
+    elif isinstance(one, set):
+        alike = one == other
     elif isinstance(one, int | float | complex | str | None):
         alike = type(one) is type(other) and repr(one) == repr(other)  # repr: nan is like nan, and 0.0 unlike -0.0
     else:

@@ -48,9 +48,10 @@ def configure_param_groups(
     the parameters in them: all ranks and all runs have the same. A group without tags has no key `tags`.
 
     Globs are those of `fnmatch`, over the whole name, case-sensitive; `*` also matches dots. They look at every name
-    under which the model reaches a parameter (tied weights), with and without what DistributedDataParallel, FSDP and
-    torch.compile put into it; one has to match. A layer type is a module class or its name, and selects what modules of
-    that type, or of a subclass, own themselves.
+    under which the model reaches a parameter (tied weights, shared modules), with and without what
+    DistributedDataParallel, FSDP and torch.compile put into it; one has to match. However many names shared modules
+    make, the work grows with the modules and the lengths of the globs only. A layer type is a module class or its name,
+    and selects what modules of that type, or of a subclass, own themselves.
 
     Args:
         model: the model, or its `named_parameters()`; these know nothing of layers, so they need `no_decay=False`.

@@ -6,8 +6,8 @@ import copy
 import random
 import sys
 import warnings
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
@@ -16,6 +16,13 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
+
+
+# What some steps on a copy cannot show, by package and class.
+LATER = {
+    ("pytorch_optimizer", "SWATS"): "it adds a buffer when it changes from Adam to SGD, at a step that depends on the "
+    "gradients",
+}
 
 
 class Refused(Exception):
@@ -34,7 +41,13 @@ class Recorder(dict[Any, Any]):
     """
 
     def __init__(self, content: dict[Any, Any], memo: dict[int, Any], factory: Callable[[], Any] | None = None) -> None:
-        super().__init__(content)
+        super().__init__(
+            (
+                key,
+                Recorder(one, memo, getattr(one, "default_factory", None)) if type(one) in (dict, defaultdict) else one,
+            )
+            for key, one in content.items()
+        )
         self.memo = memo
         self.factory = factory
         self.first: dict[Any, Any] = {}
@@ -70,8 +83,12 @@ class Recorder(dict[Any, Any]):
     def initial(self) -> dict[Any, Any]:
         """The first values of the keys that were new and have stayed."""
         found: dict[Any, Any] = {} if self.factory is None else defaultdict(self.factory)
-        for key in [key for key in self.first if key in self]:
-            first, now = self.first[key], self[key]
+        for key, now in self.items():
+            if key not in self.first:  # it was there, but a dict in it may have new keys
+                if isinstance(now, Recorder) and (inside := now.initial()):
+                    found[self.memo.get(id(key), key)] = inside
+                continue
+            first = self.first[key]
             if isinstance(first, Recorder):
                 first = first.initial()
             elif now is None:
@@ -94,7 +111,23 @@ def pieces(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
 
 
+def tensors(value: Any, name: str = "state") -> Iterator[Tensor]:
+    """All tensors in a tree. Refused if there is an object in it that may hold more, where nobody sees them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from tensors(one, f"{name}[{key!r}]" if isinstance(key, str | int) else name)
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        for one in value:
+            yield from tensors(one, name)
+    elif not isinstance(value, int | float | complex | str | bytes | None):
+        raise Refused(f"{name} is an object of type {type(value).__name__}, whose content is unknown")
+
+
 def parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    if not hasattr(optimizer, "param_groups"):  # wrappers may skip the constructor of torch's class
+        raise Refused("it has no param_groups", "Pass the optimizer that it wraps")
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -106,11 +139,18 @@ def without_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for p in parameters(optimizer) if trainable(p) and not optimizer.state.get(p)]
 
 
-def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_state: bool = True) -> AnyOptimizer:
+def twin(
+    optimizer: AnyOptimizer,
+    convert: Callable[[Tensor], Tensor],
+    convert_state: Callable[[Tensor], Tensor] | None = None,
+) -> AnyOptimizer:
     """A copy of an optimizer whose parameters are `convert` of the original's, without hooks and step wrappers.
 
     copy.deepcopy(optimizer) would drop all attributes but three: Optimizer.__getstate__ says so.
     """
+    for kind in type(optimizer).__mro__:
+        if reason := LATER.get((kind.__module__.partition(".")[0], kind.__name__)):
+            raise Refused(reason)
     members = {key: value for key, value in vars(optimizer).items() if key != "step"}  # a scheduler's wrapper
     for name, value in members.items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
@@ -118,8 +158,6 @@ def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_stat
             raise Refused(f"it wraps another optimizer, in {name}", "Pass that one, before it is wrapped")
         if name.startswith("_optimizer_") and name.endswith("_hooks"):
             members[name] = OrderedDict()
-    if not with_state:
-        members["state"] = defaultdict(dict)
     clone = object.__new__(type(optimizer))
     memo: dict[int, Any] = {id(optimizer): clone}
     for group in optimizer.param_groups:
@@ -130,6 +168,9 @@ def twin(optimizer: AnyOptimizer, convert: Callable[[Tensor], Tensor], with_stat
         differentiable = group.get("differentiable", False)  # its steps write to parameters in grad mode
         for parameter in group["params"]:
             memo[id(parameter)] = convert(parameter).requires_grad_(trainable(parameter) and not differentiable)
+    for tensor in tensors(optimizer.state):
+        if convert_state is not None and id(tensor) not in memo:
+            memo[id(tensor)] = convert_state(tensor)
     try:
         vars(clone).update(copy.deepcopy(members, memo))
     except Exception as error:  # a stranger's code may raise anything

@@ -51,7 +51,6 @@ OTHERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("Ranger", {}), ("ScheduleFreeAdamW", {}), ("SM3", {}), ("StableAdamW", {}), ("Tiger", {}), ("Yogi", {})),
     ],
     "optimi": [("AdamW", {}), ("Lion", {}), ("RAdam", {}), ("SGD", BUFFER), ("StableAdamW", {})],
-    "heavyball": [("AdamW", {}), ("Muon", {}), ("NAdam", {}), ("RMSprop", {})],
     "schedulefree": [("AdamWScheduleFree", {}), ("RAdamScheduleFree", {}), ("SGDScheduleFree", {})],
     "torch_optimizer": [
         *(("AdaBelief", {}), ("AdaBound", {}), ("AdamP", {}), ("AggMo", {}), ("DiffGrad", {}), ("Lamb", {})),
@@ -81,8 +80,6 @@ def parameters(name: str, dtype: torch.dtype = torch.float32) -> list[Parameter]
 
 def made(package: str, name: str, kwargs: dict[str, Any], dtype: torch.dtype = torch.float32) -> torch.optim.Optimizer:
     module = importlib.import_module(package)
-    if package == "heavyball":
-        importlib.import_module("heavyball.utils").compile_mode = None  # its kernels as they are, not compiled
     kind = getattr(module, name)
     needs_lr = inspect.signature(kind).parameters["lr"].default is inspect.Parameter.empty
     return kind(parameters(name, dtype), **(LR if needs_lr else {}) | kwargs)

@@ -64,6 +64,37 @@ def late_key(state: dict[str, Any], parameter: Tensor) -> None:
     parameter.sub_(parameter.grad)
 
 
+class Box:
+    """Holds a tensor where nobody looks for it."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def boxes(state: dict[str, Any], parameter: Tensor) -> None:
+    state.setdefault("box", Box(torch.zeros_like(parameter))).value.add_(parameter.grad)
+    parameter.sub_(state["box"].value)
+
+
+class FirstCounts(Custom):
+    """Counts steps in the state of the first parameter that has a gradient."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, counts_from_one)
+
+    def step(self, closure: Any = None) -> None:
+        first = next(parameter for parameter in of(self) if parameter.grad is not None)
+        self.state[first]["steps"] = self.state[first].get("steps", 0) + 1
+        super().step(closure)
+
+
+class Unfinished(torch.optim.Optimizer):
+    """Does not call the constructor of its base."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.state = {}
+
+
 def test_counters_that_start_at_one() -> None:
     optimizer = optim.preinitialize(Custom(parameters(""), counts_from_one))
     assert [state["step"] for state in optimizer.state.values()] == [0, 0, 0, 0]
@@ -77,6 +108,45 @@ def test_shared_and_nested_state() -> None:
         assert state["same"] is state["nested"]["mean"]
         assert torch.equal(state["anchor"], parameter)
     assert_same(train(Custom(parameters(""), shares)), train(optimizer))
+
+
+class Masked(Custom):
+    """Its constructor makes a part of the state, and the first step the rest."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, averages_selected)
+        self.state["total"] = {"count": 0}
+        for parameter in of(self):
+            if parameter.dim() == 2:  # others have nothing yet
+                self.state[parameter]["mask"] = parameter.detach() > 0
+                self.state[parameter]["nested"] = {"anchor": parameter.detach().clone()}
+
+
+def averages_selected(state: dict[str, Any], parameter: Tensor) -> None:
+    selected = parameter.grad[state["mask"]] if "mask" in state else parameter.grad
+    if "exp_avg" not in state:
+        state["exp_avg"] = torch.zeros_like(selected)
+        state.setdefault("nested", {})["peak"] = torch.zeros_like(parameter)
+    state["exp_avg"].lerp_(selected, 0.1)
+    state["nested"]["peak"].copy_(torch.maximum(state["nested"]["peak"], parameter.grad.abs()))
+    parameter.sub_(state["nested"]["peak"], alpha=0.1)
+    parameter.view(-1)[: state["exp_avg"].numel()].sub_(state["exp_avg"].view(-1))
+
+
+def test_what_a_constructor_made_is_completed() -> None:
+    optimizer = Masked(parameters(""))
+    made = {key: dict(value) for key, value in optimizer.state.items()}
+    optim.preinitialize(optimizer)
+    for parameter in of(optimizer):
+        state = optimizer.state[parameter]
+        assert set(state) == {"exp_avg", "nested"} | ({"mask"} if parameter.dim() == 2 else set())
+        assert set(state["nested"]) == {"peak"} | ({"anchor"} if parameter.dim() == 2 else set())
+        elements = int((parameter > 0).sum()) if parameter.dim() == 2 else parameter.numel()
+        assert state["exp_avg"].numel() == state["exp_avg"].eq(0).sum() == (elements if elements else 0)
+    assert all(optimizer.state[key][name] is value for key, values in made.items() for name, value in values.items())
+    assert optimizer.state["total"] == {"count": 0}
+    untouched = Masked(parameters(""))
+    assert_same(train(untouched), train(optimizer))
 
 
 class Sam(torch.optim.Optimizer):
@@ -115,6 +185,8 @@ REFUSED: list[tuple[str, Callable[[list[Parameter]], torch.optim.Optimizer], str
     ("Custom", lambda ps: Custom(ps, remembers), "state.'history'. depends on the gradients or on random numbers"),
     ("Custom", lambda ps: Custom(ps, collects), "changes in kind as it steps, from {'history': ..} to"),
     ("Custom", lambda ps: Custom(ps, late_key), "changes in kind as it steps, from .* to .*average"),
+    ("Custom", lambda ps: Custom(ps, boxes), "state.'box'. is an object of type Box, whose content is unknown"),
+    ("FirstCounts", FirstCounts, "changes in kind with the parameters that have a gradient, from .* to .*'steps'"),
     ("Sam", Sam, "a closure is needed"),
     ("Wrapper", Wrapper, "wraps another optimizer, in inner. Pass that one"),
     ("Uncopyable", Uncopyable, "cannot be copied .TypeError"),
@@ -132,6 +204,14 @@ def test_refused_and_left_alone(name: str, make: Callable[..., Any], message: st
     assert [dict(group) for group in optimizer.param_groups] == hyperparameters
     assert_same(given, before)
     assert all(parameter.grad is None for parameter in given)
+
+
+def test_without_param_groups() -> None:
+    for function in (optim.preinitialize, optim.state_bytes):
+        with pytest.raises(
+            ValueError, match="Unfinished .*: it has no param_groups. Pass the optimizer that it wraps."
+        ):
+            function(Unfinished(parameters("")))
 
 
 @pytest.mark.parametrize("target", [torch.nn.Linear(2, 2), torch.optim.Adam, None, [], "Adam"])

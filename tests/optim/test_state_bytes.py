@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import optim
-from tests.optim.foreign_rows import BUFFER, CASES, LR, every_case, made, of, train
+from tests.optim.foreign_rows import BUFFER, LR, every_case, made, of, train
 
 OURS = sorted({name for name in optim.__all__ if inspect.isclass(getattr(optim, name))} - {"AdamBase", "Optimizer"})
 OPTIONS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in OURS] + [
@@ -63,9 +63,7 @@ def test_ours(name: str, kwargs: dict[str, Any], dtype: torch.dtype) -> None:
     assert optim.state_bytes(kind(on_meta, **arguments)) == expected
 
 
-# heavyball finds state by address and shape of a parameter, and these two of torch_optimizer read values.
-NOT_ON_META = {(package, name) for package, name, _ in CASES if package == "heavyball" and name != "Muon"}
-NOT_ON_META |= {("torch_optimizer", "Lamb"), ("torch_optimizer", "Shampoo")}
+NOT_ON_META = {("torch_optimizer", "Lamb"), ("torch_optimizer", "Shampoo")}  # they read values
 
 
 @every_case
@@ -166,7 +164,7 @@ class Custom(torch.optim.Optimizer):
 
 
 class ByAddress(torch.optim.Optimizer):
-    """Finds a parameter by its address, as heavyball does."""
+    """Finds a parameter by its address, as those of heavyball do."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
@@ -185,6 +183,44 @@ def test_what_counts() -> None:
     assert optim.state_bytes((Custom, [torch.ones(5)], {"fill": fill})) == 5 * 4
 
 
+class Masked(Custom):
+    """Its constructor makes a part of the state; the size of the rest depends on values."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, selecting)
+        for parameter in of(self):
+            self.state[parameter]["mask"] = parameter > 0
+
+
+def test_a_part_of_the_state_is_there() -> None:
+    weight = torch.tensor([1.0, -1.0, 2.0, -2.0, 3.0])
+    optimizer = Masked([weight])
+    assert allocated(optimizer) == 5
+    assert optim.state_bytes(optimizer) == 5 + 3 * 4
+    assert set(optimizer.state[weight]) == {"mask"}
+    weight.grad = torch.ones(5)
+    optimizer.step()
+    assert optim.state_bytes(optimizer) == allocated(optimizer) == 5 + 3 * 4
+    with pytest.raises(ValueError, match="its step fails .*nonzero"):
+        optim.state_bytes((Masked, [weight]))
+
+
+def test_what_had_a_step_and_is_refused() -> None:
+    """Its history is there, and grows: the bytes of now are not those that it comes to have."""
+    weight = torch.ones(5)
+    optimizer = Custom([weight], growing)
+    weight.grad = torch.ones(5)
+    optimizer.step()
+    with pytest.raises(
+        ValueError, match="60 bytes after step 2 and 80 after step 3. Add up the tensors in its state yourself, after"
+    ):
+        optim.state_bytes(optimizer)
+    lbfgs = torch.optim.LBFGS([Parameter(torch.ones(2))])
+    lbfgs.step(lambda: of(lbfgs)[0].square().sum())
+    with pytest.raises(ValueError, match="closure.*Add up the tensors in its state yourself, after a step"):
+        optim.state_bytes(lbfgs)
+
+
 def growing(state: dict[str, Any], parameter: Tensor) -> None:
     state.setdefault("history", []).append(parameter.clone())
 
@@ -197,12 +233,17 @@ def selecting(state: dict[str, Any], parameter: Tensor) -> None:
     state["large"] = parameter[parameter > 0]
 
 
+def boxing(state: dict[str, Any], parameter: Tensor) -> None:
+    state["box"] = type("Box", (), {"value": torch.zeros_like(parameter)})()
+
+
 UNFORESEEN: list[tuple[Callable[[list[Tensor]], Any], str]] = [
     (lambda ps: torch.optim.LBFGS([Parameter(p) for p in ps]), "LBFGS cannot be foreseen: its step fails .*closure"),
     (lambda ps: (Custom, ps, {"fill": growing}), "it takes 80 bytes after step 2 and 120 after step 3"),
     (lambda ps: (Custom, ps, {"fill": deciding}), "it depends on values whether it takes 0 or 8 bytes"),
     (lambda ps: (Custom, ps, {"fill": selecting}), "its step fails .*nonzero"),
-    (lambda ps: (ByAddress, ps), "it takes several parameters for one"),
+    (lambda ps: (Custom, ps, {"fill": boxing}), "state.'box'. is an object of type Box, whose content is unknown"),
+    (lambda ps: (ByAddress, ps), "its step fails .RuntimeError: it goes by the addresses of tensors"),
 ]
 
 
