@@ -24,7 +24,6 @@ from .building.registry import Known, checked, find, located, nearest
 from .building.undoing import undone
 from .lr_scheduler import ScalePerParamLR
 from .optimizer import Optimizer
-from .schedules.driving import settle
 
 RUN = tuple(inspect.signature(Clock).parameters)  # keys of a config that make the clock
 
@@ -180,7 +179,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         for i, plan in enumerate(plans):
             schedulers.append(_scheduler(plan, optimizer, clock, f"schedulers[{i}]"))
             with located(f"schedulers[{i}]"):
-                settle(schedulers[-1:])
+                for each in schedulers:
+                    if isinstance(each, Bound):
+                        each.check()
                 check_decay(optimizer, schedulers, spared)
         check_rates(optimizer, schedulers, groups)
     run = {name: given[name] for name in RUN if name in given}

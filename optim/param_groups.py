@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from timesched.binding import bound_to
+
 from .building.selectors import (
     FACTOR,
     Claim,
@@ -25,7 +27,6 @@ from .building.selectors import (
     of_pairs,
     plain,
 )
-from .building.undoing import living_targets
 from .hyper import RATE, as_tags
 
 _SWITCHES = ("yes", "no", "on", "off", "true", "false")  # texts in YAML 1.2, the last two if in quotes
@@ -183,7 +184,7 @@ def split_groups(
                 f"before its schedulers are made."
             )
         split.append(parts)
-    if any(len(parts) > 1 for parts in split) and living_targets(optimizer):
+    if any(len(parts) > 1 for parts in split) and bound_to(optimizer):
         raise ValueError(
             "Schedulers drive this optimizer, and go by the numbers of its groups: split the groups before they are "
             "made, or call unbind() on them and make them again."

@@ -1,7 +1,7 @@
-"""Binding: writing a schedule's multiplier into the parameter groups of an optimizer.
+"""Binding: a schedule sets one key of an optimizer's parameter groups, and owns it until another one is made for it.
 
-One implementation for every key of a group; with targets.py and slots.py the only place that selects groups by tag or
-writes to them.
+One class for all keys and all schedules, those of `bind()` here and the closed forms of `optim`. With keys.py it is the
+only place that selects groups by tag or writes to them.
 """
 
 from __future__ import annotations
@@ -9,187 +9,545 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
+from timesched.description import difference, plain
+from timesched.horizon import Horizon
+from timesched.keys import Key, is_number, known_tags, listed, select
+from timesched.phases import Frame, Resolved
 from timesched.schedule import Schedule
-from timesched.slots import Slot
-from timesched.targets import Target, targets_of
-from timesched.units import TimeError, exact
+from timesched.units import TimeError, TimeUnit, exact
+
+# Graphs of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
+_BLIND = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+_bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
+
+
+def bound_to(optimizer: Optimizer) -> list[Bound]:
+    """The schedulers that own a key of an optimizer's groups, in the order in which they were made."""
+    found = (ref() for ref in _bound.get(optimizer, []))
+    return [each for each in found if each is not None and each.owner is None]
 
 
 class Bound:
-    """A schedule bound to one number of an optimizer's parameter groups.
+    """A schedule that sets one key of an optimizer's parameter groups: what `bind()` returns.
 
-    `step()` writes `initial value * multiplier` into every selected group, evaluating the schedule once. Nothing is
-    patched onto the optimizer, so its `step` may be compiled, before or after. `state_dict()` is small and plain.
+    `step()` evaluates the schedule once and writes its value into all selected groups: `initial value * multiplier`, or
+    the value itself where a class sets `relative` to False. A tensor in a group is updated in place. Nothing is patched
+    onto the optimizer, so its `step` may be compiled, before or after.
+
+    Of several schedulers on one key of a group, the one that was made last owns it: the earlier ones raise `ValueError`
+    from then on, and write nothing.
     """
 
-    def __init__(self, multiplier: Callable[[], float], target: Target, schedule: Any = None) -> None:
-        self.schedule = schedule  # what was bound
-        self.optimizer = target.optimizer
-        self.tags = target.tags
-        self.last_epoch = 0
-        self._target = target
-        self._multiplier = multiplier
-        self._clock: Clock | None = None  # a clock that reports its own loads
-        self._bases: list[float] = []
+    relative: ClassVar[bool] = True  # to the initial value of each group
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedule: Any,
+        key: str | tuple[str, int],
+        tags: Any = None,
+        clock: Any = None,
+        ssr: float | None = None,
+        steps: int = 0,
+    ) -> None:
+        name = type(self).__name__
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{name}: {optimizer!r} is not a torch.optim.Optimizer: pass the optimizer to schedule.")
+        if clock is not None and not hasattr(clock, "timestamp"):
+            raise TypeError(f"{name}: {clock!r} is not a clock: pass a timesched.Clock, or a state with timestamp.")
+        self._key = Key(key)
+        self.optimizer = optimizer
+        self.key = self._key.name
+        self.tags = listed(tags)
+        self.clock = clock
+        self.ssr = ssr  # for a clock without a ratio of its own
+        self.owner: str | None = None  # what sets this key now, if it is not this one
+        self._schedule = schedule
+        self._count: int | Tensor = steps  # a tensor beside values that are tensors
+        self._selected: list[tuple[int, dict[str, Any]]] = []  # the groups, with their indices
+        self._seen = 0  # how many groups the optimizer had
+        self._bases: list[float] = []  # the initial value of each selected group, where values are relative to it
         self._largest = 0.0  # of their sizes
-        factor = multiplier()  # before anything is changed: it may raise
-        target.take(partial(self._accept, factor))
-        target.register(self)
-        self._put(factor)
+        self._waits: tuple[int, Any] | None = None  # steps since the clock was seen to stand at a timestamp
+        self._prepare()
+        first = self._value()  # before anything is changed: it may raise
+        self._take_groups(first)
+        self.refresh()
+        self._own()
+        self._watch_clock()
 
     @property
-    def key(self) -> str:
-        """What is written: `'lr'`, `'betas[0]'`."""
-        return self._target.name
+    def schedule(self) -> Any:
+        """What was bound."""
+        return self._schedule
 
-    def _accept(self, factor: float, indices: list[int], values: list[Any]) -> None:
-        """Note the initial value of each group, which is to be multiplied by a factor at once."""
-        groups = self.optimizer.param_groups
-        first = "initial_" + self.key
-        values = [value.detach() if isinstance(value, Tensor) else value for value in values]
-        bases = [_base(groups[i].get(first, value), first) for i, value in zip(indices, values)]
-        self._refuse_infinite(bases, factor)
-        for i, value in zip(indices, values):
-            groups[i].setdefault(first, value.clone() if isinstance(value, Tensor) else value)
-        self._hold([*self._bases, *bases])
+    def _prepare(self) -> None:
+        """What follows from schedule and clock, and is not copied with them."""
+        self._function: Resolved | None = None  # of a tuple with one count
+        self._read: Callable[[], Any] | None = None  # of the clock
+        if self.clock is None:
+            self._function = self.schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
+        else:
+            self._read = _reader(self.schedule, self.clock, self.ssr)
 
-    def _hold(self, bases: list[float]) -> None:
-        """Take these as the initial values."""
-        self._bases = bases
-        self._largest = max(map(abs, bases), default=0.0)
+    # The value
 
-    def refresh(self) -> None:
-        """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
-        self._put(self._multiplier())
+    def _value(self) -> Any:
+        """The schedule's value of this moment."""
+        if self._read is not None:
+            refuse_graph("A scheduler that follows a clock reads it on the host")
+            return self._read()
+        count: Any = self._count
+        if torch.compiler.is_compiling():
+            self._refuse_constants()
+        elif isinstance(count, Tensor) and count.is_cpu:
+            count = count.item()
+        return self._function((count,))  # type: ignore[misc]  # without a clock there is one
 
-    def _put(self, factor: float) -> None:
-        target, largest = self._target, self._largest * factor
-        if largest - largest != 0.0:  # infinite or NaN; where the largest of the values is finite, all are
-            self._refuse_infinite(self._bases, factor)
-        if not target.is_current():
-            self._refuse_unbound()
-            target.refuse_changed()
-            if len(target.optimizer.param_groups) != target.seen:
-                target.take(partial(self._accept, factor))
-        target.scale(self._bases, factor)
+    def get(self) -> list[Any]:
+        """The value of this moment for each parameter group; the present one where a group is not selected."""
+        if len(self.optimizer.param_groups) != self._seen:
+            self._take_later_groups()
+        value = self._value()
+        values = self._present()
+        for at, (i, _) in enumerate(self._selected):
+            values[i] = self._bases[at] * value if self.relative else value
+        return values
 
-    def _refuse_unbound(self) -> None:
-        if not self._target.active:
-            raise ValueError(f"This {type(self).__name__} of {self.key!r} was unbound: bind() the schedule again.")
-
-    def _refuse_infinite(self, bases: Sequence[float], factor: float) -> None:
-        for base in bases:
-            value = base * factor
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"{self.schedule!r} would set {self.key!r} to {value!r}, {factor!r} times the initial {base!r}: it "
-                    f"is to be a finite number; end the schedule before, or change its arguments."
-                )
+    # The step
 
     def step(self, epoch: int | None = None) -> None:
         """Write the value of this moment. Call it after the optimizer's step and the clock's tick.
 
-        Raises `ValueError` when the value is infinite or NaN, when this one was unbound, and when the optimizer's
-        groups were removed, replaced or put in another order; nothing is written then.
+        Raises `ValueError` when another scheduler owns the key, when this one was unbound, when the value is not
+        finite, and when the optimizer's groups were removed, replaced or put in another order; nothing is written then.
         """
         if epoch is not None:
-            raise ValueError(f"step({epoch}): a schedule follows its clock; set the clock's timestamp instead.")
-        self._put(self._multiplier())
-        self.last_epoch += 1
+            self._refuse_epoch(epoch)
+        self._check()
+        if self._waits is not None:
+            self._watch_clock()
+        before = None if torch.compiler.is_compiling() else int(self._count)
+        self._advance()
+        try:
+            self._put(self._value())
+        except BaseException:
+            if before is not None:
+                self._count_to(before)
+            raise
 
-    def get_last_value(self) -> list[float | Tensor]:
-        """The value in each selected group; a tensor is a copy."""
-        return self._target.read()
+    def _refuse_epoch(self, epoch: Any) -> None:
+        raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed.")
+
+    def refresh(self) -> None:
+        """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
+        self._check()
+        self._hold_tensors()
+        self._put(self._value())
+
+    def _check(self) -> None:
+        """Refuse what `step` may not write, and take the groups that were added."""
+        if self.owner is not None or not self._is_current():
+            self.check()
+            if len(self.optimizer.param_groups) != self._seen:
+                self._take_later_groups()
+
+    def check(self) -> None:
+        """Raise `ValueError` where `step` would: another scheduler owns the key, or the groups were changed."""
+        if self.owner is not None:
+            refuse_graph(f"{self.owner} owns {self.key!r}")
+            raise ValueError(f"This {self._name()} of {self.key!r} {self.owner}.")
+        self._refuse_changed_groups()
+
+    def _put(self, value: Any) -> None:
+        """Write a value of the schedule into the selected groups."""
+        groups, key = self.optimizer.param_groups, self._key.plain
+        number = value.__class__ is float
+        if number:
+            largest = value * self._largest if self.relative else value
+            if largest - largest != 0.0:  # infinite or NaN; where the largest of the values is finite, all are
+                self._refuse_value(value)
+        elif not (torch.compiler.is_compiling() or is_number(value)):
+            self._refuse_value(value)
+        if not self.relative:
+            for i, _ in self._selected:
+                group = groups[i]
+                if number and key is not None and group[key].__class__ is float:
+                    group[key] = value
+                else:
+                    self._key.write(group, value)
+            return
+        for (i, _), base in zip(self._selected, self._bases):
+            group = groups[i]
+            if key is not None and group[key].__class__ is float:
+                group[key] = base * value
+            else:
+                self._key.write(group, base * value)
+
+    def _refuse_value(self, value: Any) -> None:
+        what = repr(value)
+        for base in self._bases:
+            if not math.isfinite(base * value):
+                what = f"{base * value!r}, {value!r} times the initial {base!r}"
+        raise ValueError(
+            f"{self._name()} would set {self.key!r} to {what} at step {int(self._count)}: it is to be a finite number; "
+            f"end the schedule before, or change its arguments."
+        )
+
+    def _name(self) -> str:
+        """What it is called in messages."""
+        return repr(self.schedule) if self.relative else type(self).__name__
+
+    # What was written, for those who look
+
+    def _present(self) -> list[Any]:
+        """The number in each parameter group, NaN where there is none; a tensor is a copy."""
+        found = []
+        for group in self.optimizer.param_groups:
+            value = self._key.peek(group)
+            known = value.detach().clone() if isinstance(value, Tensor) else value
+            found.append(math.nan if known is None else known)
+        return found
+
+    def get_last_value(self) -> list[Any]:
+        """The value in each parameter group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
+        self._refuse_changed_groups()
+        return self._present()
+
+    def get_last_lr(self) -> list[Any]:
+        """The same as `get_last_value()`, under the name that loggers look for."""
+        return self.get_last_value()
+
+    def get_lr(self) -> list[Any]:
+        """The same as `get()`: the value of this moment for each parameter group."""
+        return self.get()
+
+    def _first_values(self) -> list[Any]:
+        values = self._present()
+        for at, (i, _) in enumerate(self._selected):
+            values[i] = self._bases[at]
+        return values
+
+    # As `Any`: torch has them as plain attributes.
+    _last_lr: Any = property(get_last_lr)
+    base_lrs: Any = property(
+        lambda self: self._first_values(),
+        doc="The initial value of each parameter group; of a group that is not selected, its present value.",
+    )
+
+    # The count
+
+    def _go_to(self, count: Any) -> None:
+        if type(count) is int and count == -1:
+            self._refuse_composite()
+        self._count_to(checked_count(count, type(self).__name__))
+
+    def _refuse_composite(self) -> None:
+        """torch's SequentialLR sets its schedulers back to -1, to have them begin again."""
+        raise ValueError(
+            f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: make one schedule of "
+            f"all, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
+        )
+
+    last_epoch: Any = property(lambda self: int(self._count), _go_to, doc="The number of steps taken.")
+    # As torch counts; some loops add to it, which says nothing here.
+    _step_count: Any = property(lambda self: int(self._count) + 1, lambda self, count: None)
+
+    def _advance(self) -> None:
+        if isinstance(self._count, int):
+            self._count += 1
+        else:
+            self._count.view(1).add_(1)
+
+    def _count_to(self, count: int) -> None:
+        if isinstance(self._count, Tensor):
+            self._count.copy_(torch.tensor(count, device="cpu"))
+        else:
+            self._count = count
+
+    def _hold_tensors(self) -> None:
+        """Turn numbers into tensors where the optimizer wants them so, and count in a tensor beside those."""
+        groups = self.optimizer.param_groups
+        hold = None if self.relative else getattr(self.optimizer, "hold_tensor", None)
+        for i, _ in self._selected:
+            if hold is not None:
+                hold(groups[i], self._key.key)
+        held = (self._key.peek(groups[i]) for i, _ in self._selected)
+        beside = next((value for value in held if isinstance(value, Tensor)), None)
+        if beside is not None and self.clock is None:
+            # made on the host: see Key.write
+            count = self._count if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
+            self._count = count.to(beside.device)
+
+    def _refuse_constants(self) -> None:
+        if type(self._count) is int:
+            raise RuntimeError(
+                f"In a graph {self.key!r} has to be a tensor: give the optimizer one, as in lr=torch.tensor(0.1), "
+                f"before the scheduler is made."
+            )
+
+    # The groups, and who owns their key
+
+    def _is_current(self) -> bool:
+        """Whether the groups are those that were seen last."""
+        groups = self.optimizer.param_groups
+        if len(groups) != self._seen:
+            return False
+        if _BLIND and torch.compiler.is_compiling():
+            return True
+        for i, known in self._selected:  # noqa: SIM110  # a generator would take twice as long
+            if groups[i] is not known:
+                return False
+        return True
+
+    def _refuse_changed_groups(self) -> None:
+        """Raise `ValueError` when groups were removed, or a selected one was replaced or moved to another index.
+
+        A group is the same while its dict or its list of parameters is the same object: an optimizer that loads a
+        state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
+        """
+        groups = self.optimizer.param_groups
+        if len(groups) < self._seen:
+            raise ValueError(
+                f"The optimizer has {len(groups)} parameter groups, and had {self._seen} when its {self.key!r} was "
+                f"scheduled: which are gone is not known here; unbind() the scheduler and make another one."
+            )
+        if _BLIND and torch.compiler.is_compiling():
+            return
+        for at, (i, known) in enumerate(self._selected):
+            group = groups[i]
+            if group is not known:
+                if group["params"] is not known["params"]:
+                    raise ValueError(
+                        f"Parameter group {i} is not the one whose {self.key!r} was scheduled: the optimizer's groups "
+                        f"were replaced or put in another order; unbind() the scheduler and make another one."
+                    )
+                self._selected[at] = (i, group)
+
+    def _take_groups(self, value: Any) -> list[int]:
+        """Select the groups not seen so far, which are to get a value at once. Returns their indices.
+
+        Raises `ValueError` when no group matches, a group has no such number, or shares its tensor with one that is not
+        selected; nothing is changed then.
+        """
+        groups = self.optimizer.param_groups
+        chosen = select(groups, self.tags)
+        if not chosen:
+            raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
+        new = [i for i in chosen if i >= self._seen]
+        values = [self._key.read(groups[i], f"Parameter group {i}") for i in new]
+        others = {id(self._key.peek(groups[j])): j for j in set(range(len(groups))).difference(chosen)}
+        for i in chosen:
+            held = self._key.peek(groups[i])
+            if isinstance(held, Tensor) and id(held) in others:
+                raise ValueError(
+                    f"Parameter groups {i} and {others[id(held)]} share one tensor as {self.key!r}, and only the first "
+                    f"is to be scheduled: give each group a tensor of its own."
+                )
+        self._accept(new, [x.detach() if isinstance(x, Tensor) else x for x in values], value)
+        self._selected += [(i, groups[i]) for i in new]
+        self._seen = len(groups)
+        return new
+
+    def _accept(self, indices: list[int], values: list[Any], value: Any) -> None:
+        """Note the initial values of groups that are to be selected; nothing is changed where this raises."""
+        if not self.relative:
+            if not (is_number(value) or torch.compiler.is_compiling()):
+                self._refuse_value(value)
+            return
+        groups, first = self.optimizer.param_groups, "initial_" + self.key
+        bases = [_base(groups[i].get(first, each), first) for i, each in zip(indices, values)]
+        self._hold_bases([*self._bases, *bases], value)
+        for i, each in zip(indices, values):
+            groups[i].setdefault(first, each.clone() if isinstance(each, Tensor) else each)
+
+    def _hold_bases(self, bases: list[float], value: Any) -> None:
+        """Take these as the initial values, if they are finite times a value."""
+        before = self._bases
+        self._bases = bases
+        if not all(math.isfinite(base * value) for base in bases):
+            try:
+                self._refuse_value(value)
+            finally:
+                self._bases = before
+        self._largest = max(map(abs, bases), default=0.0)
+
+    def _take_later_groups(self) -> None:
+        refuse_graph("Parameter groups were added")
+        self._refuse_changed_groups()
+        groups = self.optimizer.param_groups
+        added = set(range(self._seen, len(groups)))
+        for other in bound_to(self.optimizer):
+            both = added.intersection(select(groups, self.tags), select(groups, other.tags))
+            if other is not self and other.key == self.key and both:
+                raise ValueError(
+                    f"{self.key!r} of parameter group {min(both)}, which was added, is for two schedulers, "
+                    f"{self._name()} and {other._name()}: give it tags of one of them, or unbind() one."
+                )
+        self._take_groups(self._value())
+        self._hold_tensors()
+
+    def _own(self) -> None:
+        """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
+        if self.owner is None:
+            mine = {i for i, _ in self._selected}
+            for other in bound_to(self.optimizer):
+                if other is not self and other.key == self.key and mine.intersection(i for i, _ in other._selected):
+                    other.owner = (
+                        f"was superseded by {self._name()}, which was made later: step that one. To drive one number "
+                        f"by two schedules, bind the list of both, which multiplies them, or make them one sequence; "
+                        f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
+                    )
+                    other._leave_clock()
+            others = [ref for ref in _bound.get(self.optimizer, []) if ref() is not None and ref() is not self]
+            _bound[self.optimizer] = [*others, weakref.ref(self)]
+            if isinstance(self.clock, Clock):
+                self.clock.notify(self)
 
     def unbind(self) -> None:
-        """Let another schedule be bound to the same number; this one writes no more. The groups keep their values."""
-        self._target.release()
-        if self._clock is not None:
-            self._clock.forget(self)
-            self._clock = None
+        """Leave the key without an owner; this one writes no more. The groups keep their present values."""
+        if self.owner is None:
+            self.owner = "was unbound: make another one"
+        self._leave_clock()
+
+    def _leave_clock(self) -> None:
+        if isinstance(self.clock, Clock):
+            self.clock.forget(self)
+
+    # Snapshots
+
+    def description(self) -> Any:
+        """What schedule it is, in plain values."""
+        return plain(self.schedule)
 
     def state_dict(self) -> dict[str, Any]:
-        """The key, the initial values, and the number of steps."""
-        return {"key": self.key, "base": list(self._bases), "last_epoch": self.last_epoch}
+        """What is scheduled how, the steps taken, and the clock: plain values that no step changes afterwards.
+
+        The value follows from schedule, horizon, counters and initial values; nothing else is needed to go on. What a
+        later version adds has to be optional on load.
+        """
+        state = {"key": self.key, "schedule": self.description(), "last_epoch": int(self._count)}
+        if self.relative:
+            tags = [self.tags] if isinstance(self.tags, str) else self.tags
+            state |= {"tags": None if tags is None else sorted(tags, key=str), "base": list(self._bases)}
+        if isinstance(self.clock, Clock):
+            state |= {"clock": self.clock.state_dict(), "horizon": repr(self.clock.horizon)}
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over the initial values and the number of steps.
+        """Go on from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
-        With a `Clock`, the value of its moment is written at once, so that clock, optimizer and scheduler can be
-        loaded in any order. Raises `ValueError` when the state is of another key or number of groups, or holds no
-        finite numbers, and when this one was unbound; nothing is changed then.
+        Where several schedulers follow one clock, the last load sets it. A state of another horizon loads with a
+        warning that shows both. Raises `ValueError` when the state is of another schedule, key, tags or number of
+        groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
         """
-        self._refuse_unbound()
+        self.check()
+        name = type(self).__name__
         if not isinstance(state_dict, Mapping):
-            raise ValueError(f"{state_dict!r} is no state: pass what state_dict() returned.")
-        missing = {"key", "base", "last_epoch"} - set(state_dict)
+            raise ValueError(f"{name}: {state_dict!r} is not a state: pass what state_dict() returned.")
+        own = self.state_dict()
+        needed = ("key", "last_epoch", *(("base",) if self.relative else ("schedule",)))
+        missing = [key for key in needed if key not in state_dict]
         if missing:
-            raise ValueError(f"The state lacks {', '.join(sorted(missing))}: it is not of a bound schedule.")
-        key, base, count = state_dict["key"], state_dict["base"], state_dict["last_epoch"]
-        if not isinstance(key, str) or key != self.key:
-            raise ValueError(f"The state is of {key!r}, and this schedule is bound to {self.key!r}.")
-        if not isinstance(base, (list, tuple)):
-            raise ValueError(f"base={base!r}: it is a list of the initial values, as state_dict() returns it.")
-        if len(base) != len(self._bases):
-            raise ValueError(f"The state has {len(base)} parameter groups, and {len(self._bases)} are bound here.")
-        bases = [_base(value, f"the initial {key}") for value in base]
-        if type(count) is not int or not 0 <= count < 2**63 - 1:
-            raise ValueError(f"last_epoch={count!r} counts steps: it is a whole number, from 0 to 2**63 - 2.")
-        before = self._bases
-        self._hold(bases)
-        if self._clock is not None:
-            try:
+            raise ValueError(f"{name}: the state lacks {', '.join(missing)}: it is not of such a scheduler.")
+        for key in ("key", "tags", "schedule"):
+            what = difference(state_dict[key], own[key], key) if key in own and key in state_dict else ""
+            if what:
+                raise ValueError(f"{name}: the state is of another schedule: {what}.")
+        count = checked_count(state_dict["last_epoch"], name)
+        bases = self._bases
+        if self.relative:
+            bases = state_dict["base"]
+            if not isinstance(bases, (list, tuple)) or len(bases) != len(self._bases):
+                raise ValueError(
+                    f"{name}: base={bases!r} in the state, and {len(self._bases)} parameter groups are selected here: "
+                    f"load it into the groups that were saved."
+                )
+            bases = [_base(value, f"the initial {self.key}") for value in bases]
+        before = int(self._count), self._bases, self._largest
+        clock = self.clock if isinstance(self.clock, Clock) else None
+        moment = None if clock is None else clock.timestamp
+        self._bases, self._largest = bases, max(map(abs, bases), default=0.0)
+        self._count_to(count)
+        try:
+            if clock is not None and "clock" in state_dict:
+                clock.load_state_dict(state_dict["clock"])  # which refreshes all that follow it
+            else:
                 self.refresh()
-            except BaseException:
-                self._hold(before)
-                raise
-        self.last_epoch = count
+        except BaseException:
+            self._count_to(before[0])
+            self._bases, self._largest = before[1:]
+            if clock is not None and moment is not None:
+                clock.timestamp = moment
+            raise
+        if clock is not None:
+            self._warn_of(state_dict, own, clock)
+        self._waits = None
+        self._watch_clock()
+
+    def _warn_of(self, state: Mapping[str, Any], own: Mapping[str, Any], clock: Clock) -> None:
+        """Say once what a state leaves open."""
+        if "clock" not in state and not any(clock.timestamp.state_dict().values()) and state["last_epoch"]:
+            warnings.warn(
+                f"The state of this {self._name()} is of a version that did not save the clock, which stands at 0: "
+                f"load the clock's own state too, or the schedule begins anew.",
+                stacklevel=3,
+            )
+        if "horizon" in state and state["horizon"] != own["horizon"]:
+            warnings.warn(
+                f"The state of this {self._name()} was saved on another horizon, {state['horizon']}, and goes on with "
+                f"{own['horizon']}.",
+                stacklevel=3,
+            )
+
+    def _watch_clock(self) -> None:
+        """Say so once when the clock stands still for the first two steps."""
+        clock = self.clock
+        if not isinstance(clock, Clock):
+            return
+        steps = int(self._count)
+        if self._waits is None:
+            self._waits = steps, clock.timestamp
+        elif steps > self._waits[0]:
+            still, self._waits = clock.timestamp == self._waits[1], None
+            if still:
+                warnings.warn(
+                    f"The clock of this {self._name()} has not moved in two steps: call clock.tick() after each "
+                    f"step of the optimizer, before scheduler.step().",
+                    stacklevel=4,
+                )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_function", "_read")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._target.active:
-            self._target.register(self)
-            if self._clock is not None:
-                self._clock.notify(self)
+        self._prepare()
+        self._own()
 
 
 class BoundLR(Bound, LambdaLR):
-    """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step.
-
-    What torch keeps as attributes is derived here, and read-only: hence the overrides that a type checker dislikes.
-    """
+    """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step."""
 
     @property
-    def _last_lr(self) -> list[float | Tensor]:  # type: ignore[override]  # as torch's, for those who look
-        return self.get_last_value()
-
-    @property
-    def base_lrs(self) -> list[float]:  # type: ignore[override]
-        """The initial learning rate of each selected group."""
-        return list(self._bases)
-
-    @property
-    def lr_lambdas(self) -> list[Callable[[int], float]]:  # type: ignore[override]
-        """The multiplier of this moment as functions of an epoch, which they ignore."""
-        return [lambda epoch: self._multiplier()] * len(self._bases)
-
-    def get_last_lr(self) -> list[float | Tensor]:
-        """The learning rate in each selected group; a tensor is a copy."""
-        return self.get_last_value()
-
-    def get_lr(self) -> list[float]:  # type: ignore[override]
-        """The learning rate of this moment for each selected group."""
-        factor = self._multiplier()
-        return [base * factor for base in self._bases]
+    def lr_lambdas(self) -> list[Callable[[int], float]]:  # type: ignore[override]  # derived here, and read-only
+        """The multiplier of this moment as functions of an epoch, which they ignore; 1 for groups not selected."""
+        selected = {i for i, _ in self._selected}
+        groups = range(len(self.optimizer.param_groups))
+        return [(lambda epoch: self._value()) if i in selected else (lambda epoch: 1.0) for i in groups]
 
 
 def bind(
@@ -208,8 +566,8 @@ def bind(
     `[None]` for groups without tags. A tensor is updated in place. The first value is written at once.
 
     Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
-    `load_state_dict` for any other key. Raises `ValueError` when no group matches, a group has no such number, or a
-    schedule is bound to it already; nothing is changed then.
+    `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from
+    then on. Raises `ValueError` when no group matches or a group has no such number; nothing is changed then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -219,18 +577,10 @@ def bind(
     >>> clock.tick(); scheduler.step(); scheduler.get_last_lr()
     [0.30000000000000004]
     """
-    slot = Slot(key)
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer: pass the optimizer to schedule.")
     if not hasattr(clock, "timestamp"):
-        raise TypeError(f"{clock!r} is no clock: pass a Clock, or a state with timestamp and max_duration.")
-    several = isinstance(scheduler, Sequence) and not isinstance(scheduler, str)
-    multiplier = _product([_adapted(s, clock, ssr) for s in (scheduler if several else [scheduler])])
-    bound = (BoundLR if slot.name == "lr" else Bound)(multiplier, Target(optimizer, key, tags), scheduler)
-    if isinstance(clock, Clock):
-        bound._clock = clock
-        clock.notify(bound)
-    return bound
+        raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
+    kind = BoundLR if Key(key).name == "lr" else Bound
+    return kind(optimizer, scheduler, key, tags, clock, ssr)
 
 
 def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
@@ -242,17 +592,39 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
     if len(optimizers) != 1:
         raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule drives one: use bind().")
-    multiplier = _adapted(scheduler, state, ssr)
-    for earlier in targets_of(optimizers[0]):
-        if earlier.replaceable:  # a Trainer compiles again for a second fit, and drops the first
-            earlier.release()
-    return BoundLR(multiplier, Target(optimizers[0], "lr", replaceable=True), scheduler)
+    return BoundLR(optimizers[0], scheduler, "lr", None, state, ssr)
 
 
-def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[], float]:
+def refuse_graph(why: str) -> None:
+    """Raise `RuntimeError` in a graph."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
+            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
+        )
+
+
+def checked_count(count: Any, name: str, least: int = 0) -> int:
+    """A number of steps; raises `ValueError` for what is none."""
+    if isinstance(count, numbers.Integral) and not isinstance(count, bool) and least <= int(count) < 2**63 - 1:
+        return int(count)
+    start = " (or -1, to start at 0)" if least < 0 else ""
+    raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
+
+
+def _reader(schedule: Any, clock: Any, ssr: float | None) -> Callable[[], Any]:
+    """A schedule, a function or a list of them, which multiply, as a function of nothing that reads the clock."""
+    several = isinstance(schedule, Sequence) and not isinstance(schedule, str)
+    factors = [_adapted(each, clock, ssr) for each in (schedule if several else [schedule])]
+    if not factors:
+        raise ValueError("The list of schedules is empty: pass at least one.")
+    return factors[0] if len(factors) == 1 else lambda: math.prod(factor() for factor in factors)
+
+
+def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]:
     """A schedule as a function of nothing, for functions of `(state)` and of `(state, ssr)`."""
     if not callable(scheduler):
-        raise TypeError(f"{scheduler!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
+        raise TypeError(f"{scheduler!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
     ratio = getattr(state, "ssr", None) if ssr is None else ssr
     if isinstance(scheduler, Schedule):
         return partial(scheduler.__call__, state, 1.0 if ratio is None else ratio)  # a method is quicker to call
@@ -268,6 +640,12 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None = None) -> Callable[[
     return lambda: _multiplier(scheduler(state, 1.0 if ratio is None else ratio), scheduler)
 
 
+def _multiplier(value: Any, scheduler: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{scheduler!r} returned {value!r}: a schedule returns a finite number.")
+    return float(value)
+
+
 def _base(value: Any, what: str) -> float:
     """An initial value as a float; raises `TimeError` for what is no finite number."""
     number = exact(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what)
@@ -275,15 +653,3 @@ def _base(value: Any, what: str) -> float:
         return float(number)
     except OverflowError:
         raise TimeError(f"{str(value)[:40]} is too large, as {what}: a float holds at most about 1.8e308.") from None
-
-
-def _multiplier(value: Any, scheduler: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{scheduler!r} returned {value!r}: a schedule returns a finite number.")
-    return float(value)
-
-
-def _product(factors: list[Callable[[], float]]) -> Callable[[], float]:
-    if not factors:
-        raise ValueError("The list of schedules is empty: pass at least one.")
-    return factors[0] if len(factors) == 1 else lambda: math.prod(factor() for factor in factors)

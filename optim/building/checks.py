@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound
+from timesched.binding import Bound, bound_to
 from timesched.schedule import Schedule
 
 from ..schedules.closed_form import Scheduler
 from .plans import Plan
 from .selectors import FACTOR
-from .undoing import living_targets
 
 
 def check_clock(plan: Any, path: str, clock: Any) -> None:
@@ -29,10 +28,11 @@ def check_clock(plan: Any, path: str, clock: Any) -> None:
 
 def check_decay(optimizer: torch.optim.Optimizer, schedulers: list[Any], spared: frozenset[int]) -> None:
     """Raise `ValueError` where a scheduler writes weight decay into the groups that are to have none."""
-    factors = tuple(each._target for each in schedulers if isinstance(each, Bound))  # which multiply the 0 there
-    for target in living_targets(optimizer, factors) if spared else ():
-        hit = sorted(spared.intersection(target.indices))
-        if target.name == "weight_decay" and hit:
+    for each in bound_to(optimizer) if spared else ():
+        if each.relative and each in schedulers:  # it multiplies the 0 there
+            continue
+        hit = sorted(spared.intersection(i for i, _ in each._selected))
+        if each.key == "weight_decay" and hit:
             group = optimizer.param_groups[hit[0]]
             raise ValueError(
                 f"it would give weight decay to parameter group {hit[0]} ({', '.join(group['param_names'][:2])}, ...), "
@@ -43,14 +43,14 @@ def check_decay(optimizer: torch.optim.Optimizer, schedulers: list[Any], spared:
 
 def check_rates(optimizer: torch.optim.Optimizer, schedulers: list[Any], groups: Mapping[str, Any]) -> None:
     """Raise `ValueError` for factors that do nothing, and for two kinds of schedulers on the learning rate."""
-    if groups.get(FACTOR) and not any(isinstance(each, Scheduler) and each._scales for each in schedulers):
+    if groups.get(FACTOR) and not any(isinstance(each, Scheduler) and each.scales for each in schedulers):
         raise ValueError(
             "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a ScalePerParamLR, or "
             "give the parameters an 'lr' in 'params'."
         )
     for i, each in enumerate(schedulers):
-        other = isinstance(each, LRScheduler) and not isinstance(each, (Scheduler, Bound))
-        if other and any(target.name == "lr" for target in living_targets(optimizer)):
+        other = isinstance(each, LRScheduler) and not isinstance(each, Bound)
+        if other and any(bound.key == "lr" for bound in bound_to(optimizer)):
             raise ValueError(
                 f"schedulers[{i}]: {type(each).__name__} of torch sets the lr of all parameter groups, and so does "
                 f"another scheduler for some: leave out one, or make the first one by its name here."

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound
+from timesched.binding import Bound, bound_to
+from timesched.keys import Key
 from timesched.schedule import Schedule
-from timesched.slots import Slot
-from timesched.targets import targets_of
 from timesched.timevalue import Time
 
 from ..configure import Built
@@ -23,7 +22,6 @@ from .plans import TAGS, closed_forms, not_given, planned, schedules
 from .recipes import optimizers, own_arguments
 from .registry import Known, full_name, is_ours, name_of
 from .selectors import FACTORS, as_factor
-from .undoing import living_targets
 
 
 def to_config(optimizer: Any, schedulers: Iterable[Any] = ()) -> dict[str, Any]:
@@ -144,12 +142,12 @@ def _refuse_groups(optimizer: torch.optim.Optimizer) -> None:
     """Raise `ValueError` unless all parameters are in one group that has nothing but the arguments of the optimizer."""
     several = len(optimizer.param_groups) > 1
     group, defaults = optimizer.param_groups[0], optimizer.defaults
-    driven = {target.slot.key for target in targets_of(optimizer)}
+    driven = {Key(each.key).key for each in bound_to(optimizer)}
     own = {"tags"} if group.get("tags") else set()
     for key, value in group.items():
         first = key.removeprefix("initial_")  # what a bound schedule multiplies
         if key.startswith("initial_") and first.partition("[")[0] in defaults:
-            if data(value, key) != data(Slot(first).read(defaults, "defaults"), key):
+            if data(value, key) != data(Key(first).read(defaults, "defaults"), key):
                 own.add(first)
         elif key not in ("params", "param_names", "tags", *driven) and (
             key not in defaults or data(value, key) != data(defaults[key], key)
@@ -165,9 +163,9 @@ def _refuse_groups(optimizer: torch.optim.Optimizer) -> None:
 
 def _refuse_others(optimizer: torch.optim.Optimizer, schedulers: list[Any]) -> None:
     """Raise `ValueError` where a scheduler drives the optimizer that is not among those given."""
-    for other in living_targets(optimizer, tuple(each._target for each in schedulers)):
+    for other in (each for each in bound_to(optimizer) if each not in schedulers):
         raise ValueError(
-            f"A scheduler of {other.name!r} (tags: {other.tags!r}) drives the optimizer, and was not passed: pass all "
+            f"A scheduler of {other.key!r} (tags: {other.tags!r}) drives the optimizer, and was not passed: pass all "
             f"schedulers, or call unbind() on it."
         )
 

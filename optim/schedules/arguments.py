@@ -7,14 +7,13 @@ import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from functools import wraps
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.description import plain
 from timesched.schedule import Schedule
 from timesched.timevalue import Time
 from timesched.units import TimeUnit
@@ -81,54 +80,9 @@ def describe(scheduler: Any) -> dict[str, Any]:
     if made is not None:  # these are among them, under their names
         arguments = {key: value for key, value in arguments.items() if key not in ("args", "kwargs")}
     described = {key: plain(value) for key, value in arguments.items() if key not in (*APART, *_ELSEWHERE)}
-    if scheduler.is_part:
-        return {"class": type(scheduler).__name__, "arguments": described}  # a part has the tags of the whole
-    tags = scheduler.param_group_tags
+    tags = scheduler.tags
     known = sorted([tags] if isinstance(tags, str) else tags or (), key=str)
     return {"class": type(scheduler).__name__, "arguments": described, "param_group_tags": known}
-
-
-def plain(value: Any) -> Any:
-    """A value in types that any checkpoint may hold; of what has no such form, the name of its type."""
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Enum):
-        return plain(value.value)
-    if isinstance(value, Time) or hasattr(value, "to_timestring"):
-        return str(Time.from_input(value))
-    if hasattr(value, "param_group_key") and hasattr(value, "arguments"):
-        return describe(value)
-    if callable(getattr(value, "tolist", None)):  # tensors, and what numpy has
-        return plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(map(plain, value), key=repr)
-    if isinstance(value, (list, tuple, range)):
-        return [plain(each) for each in value]
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def difference(theirs: Any, ours: Any, path: str) -> str:
-    """The first difference between two plain values, in words; empty where there is none."""
-    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for key in (*ours, *(key for key in theirs if key not in ours)):
-            if key not in theirs or key not in ours:
-                return f"{path}.{key} is only {'here' if key in ours else 'in the state'}"
-            found = difference(theirs[key], ours[key], f"{path}.{key}")
-            if found:
-                return found
-        return ""
-    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        return next(filter(None, (difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(theirs, ours)))), "")
-    # arrays and tensors, which a state may hold in error, have no such comparison
-    scalars = all(value is None or isinstance(value, (bool, int, float, str)) for value in (theirs, ours))
-    same = scalars and (theirs == ours or repr(theirs) == repr(ours) == "nan")
-    return "" if same else f"{path} is {theirs!r} in the state, and {ours!r} here"
 
 
 def timed(schedule: Schedule) -> Iterator[str]:
@@ -169,12 +123,3 @@ def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> fl
                 )
             return float(factor)
     return 1.0
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, or a 0-dim tensor of one; a tensor elsewhere is not read."""
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
-            return False
-        return value.device.type != "cpu" or math.isfinite(value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

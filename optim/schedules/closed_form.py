@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import math
-from itertools import count
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from timesched.binding import Bound, checked_count, refuse_graph
 from timesched.horizon import Horizon
+from timesched.keys import is_number, listed
 from timesched.phases import Frame, Resolved
 from timesched.schedule import Schedule
-from timesched.targets import Target
 from timesched.units import TimeUnit
 
-from .arguments import adjustment, is_number, noting, timed
+from .arguments import adjustment, describe, noting, timed
 from .composites import Closed
-from .counted import checked_count
-from .driving import refuse_graph
-from .likeness import Likeness
 from .overriding import CLOSED_FORMS, STEPPING, overridden, standard
-from .resumable import Resumable
 
-_serials = count()
+# A graph of these versions runs the setter of a property after what comes later in the code (seen in 2.7 and 2.9).
+_LATE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
 
-class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
+class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     """Sets one key of an optimizer's parameter groups to a value that depends on the number of steps alone.
 
     A subclass names the key and says in `_get_closed_form()` what the value is: a 0-dim tensor, from `last_epoch`, by
@@ -55,9 +53,13 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     0.9132
     """
 
-    param_group_key: ClassVar[str] = ""
+    relative = False
+    param_group_key: ClassVar[str] = ""  # the key, in the words of the API
+    scales: int = 0  # how often a group's adjustment is a factor
     arguments: dict[str, Any]  # those that the constructor was given, without the optimizer and the clock
     completed: dict[str, Any]  # the same with the defaults of the others
+    _at: Tensor | None = None  # the step that a closed form is asked for
+    _asked: Callable[[], Any] | None = None  # and what the formula has there
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,67 +77,45 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         schedule: Schedule | None = None,
     ) -> None:
         name = type(self).__name__
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"{name}: optimizer={optimizer!r} is no torch.optim.Optimizer: pass the one to schedule.")
         if not self.param_group_key:
             raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
         self.__dict__.setdefault("arguments", {})
         self.__dict__.setdefault("completed", {})
-        self.optimizer = optimizer
         self.total_iters = total_iters
-        self.clock = clock
-        self._formula = schedule
-        self._custom = self._is_custom()
+        self._custom = overridden(type(self), CLOSED_FORMS)
+        if not self._custom and schedule is None:
+            form = [each for each in CLOSED_FORMS if hasattr(self, each)][-1]
+            raise TypeError(f"{name} has no closed form: define {form}().")
         if clock is None and schedule is not None:
             for argument in timed(schedule):
                 raise ValueError(
                     f"{name}: {argument} is a time, which needs a clock: pass clock=timesched.Clock(...), or a number "
                     f"of steps."
                 )
-        elif clock is not None and not hasattr(clock, "timestamp"):
-            raise TypeError(f"{name}: clock={clock!r} is no clock: pass a timesched.Clock, or Composer's State.")
-        self._count: int | Tensor = checked_count(last_epoch, name, least=-1) + 1
-        self._owner: str | None = None  # the class of what it is a part of
-        self._waiting = False  # set aside, when what it was to be a part of could not be made
-        self._scales = getattr(self, "_scales", 0)  # how often a group's adjustment is a factor
-        self._direct = not (self._scales or self._custom or clock) and not overridden(type(self), STEPPING)
-        self._replaced: dict[int, float] = {}  # the numbers of the groups before this scheduler set them
-        self._serial = next(_serials)
-        self._resolve()
-        self._target = Target(optimizer, self.param_group_key, param_group_tags, exclusive=False)
-        self.param_group_tags = self._target.tags
-        first = self._value()
-        if not is_number(first):
-            raise ValueError(f"{name} starts at {first!r}: a value is a finite number, or a 0-dim tensor of one.")
-        self._target.take(self._accept)
-        self._bind()
-        try:
-            self.refresh()
-        except BaseException:
-            self.unbind()
-            raise
+        self._direct = not (self.scales or self._custom or overridden(type(self), STEPPING))
+        steps = checked_count(last_epoch, name, least=-1) + 1
+        self.optimizer, self._count = optimizer, steps  # what a closed form may ask for
+        Bound.__init__(self, optimizer, schedule, self.param_group_key, listed(param_group_tags), clock, None, steps)
 
-    def _is_custom(self) -> bool:
-        custom = overridden(type(self), CLOSED_FORMS)
-        if not custom and self._formula is None:
-            form = [name for name in CLOSED_FORMS if hasattr(self, name)][-1]
-            raise TypeError(f"{type(self).__name__} has no closed form: define {form}().")
-        return custom
+    @property
+    def param_group_tags(self) -> Any:
+        """The same as `tags`."""
+        return self.tags
 
-    def _resolve(self) -> None:
-        """What depends on the formula alone, and is not copied."""
-        formula = self._formula if self.clock is None else None
-        self._function: Resolved | None = None if formula is None else self._resolved(formula)
+    @property
+    def schedule(self) -> Any:
+        """The schedule of values: the formula, or what `_get_closed_form()` makes of it."""
+        return Closed(self.at_step, self._schedule) if self._custom else self._schedule
 
-    def _resolved(self, schedule: Schedule) -> Resolved:
-        """A schedule as a function of a tuple with one count, of steps; with a clock, of its batches."""
-        return schedule.resolve(Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), TimeUnit.BATCH))
+    def _prepare(self) -> None:
+        self._function = self._read = None
+        if not self._custom:
+            Bound._prepare(self)
 
-    def schedule(self) -> Schedule:
-        """The schedule of values, as a part of others."""
-        if self._custom or self._formula is None:  # a scheduler without a formula is custom
-            return Closed(self.at_step, self._formula)
-        return self._formula
+    def _resolved(self) -> tuple[Resolved, Frame]:
+        """The schedule as a function of a tuple with one count, of steps; with a clock, of its batches."""
+        frame = Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), TimeUnit.BATCH)
+        return self.schedule.resolve(frame), frame
 
     # The value
 
@@ -147,38 +127,41 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
         elif self._function is not None:
             value = self._function((self.last_epoch,))
         else:
-            value = self._formula(self.clock) if self._formula else math.nan
+            value = math.nan if self._read is None else self._read()
         return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
     def _value(self) -> Any:
-        """The value of this moment: a number, or a tensor where the count is on an accelerator or in a graph."""
-        count: Any = self._count
+        if not self._custom:
+            return Bound._value(self)
         if self.clock is not None:
             refuse_graph("A scheduler that follows a clock reads it on the host")
-            return self.schedule()(self.clock)
+            return self.schedule(self.clock)
+        count: Any = self._count
         if torch.compiler.is_compiling():
-            if type(count) is int:
-                raise RuntimeError(
-                    f"In a graph {self.param_group_key!r} has to be a tensor: give the optimizer one, as in "
-                    f"lr=torch.tensor(0.1), before the scheduler is made."
-                )
+            self._refuse_constants()
         elif isinstance(count, Tensor) and count.is_cpu:
             count = count.item()
-        return self.at_step(count) if self._custom else self._function((count,))  # type: ignore[misc]  # there is one
+        return self.at_step(count)
+
+    def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
+        """The closed form at a step; `formula` has the value there that the scheduler's own formula gives."""
+        if not isinstance(count, Tensor):
+            count = torch.tensor(math.floor(count), device="cpu")
+        elif count.is_floating_point():
+            count = count.floor().to(torch.int64)
+        before, self._at, self._asked = (self._at, self._asked), count, formula
+        try:
+            return self._get_closed_form()
+        finally:
+            self._at, self._asked = before
 
     @standard
     def get(self) -> list[Any]:
-        """The value of this moment for each parameter group: None for those that are not scheduled."""
-        groups = self.optimizer.param_groups
-        if len(groups) != self._target.seen:
-            self._take_later_groups()
-        value = self._value()
-        values = [value] * len(groups)
-        if self._scales:
-            values = [value * adjustment(group) ** self._scales for group in groups]
-        if self.param_group_tags is not None:
-            chosen = set(self._target.indices)
-            values = [each if i in chosen else None for i, each in enumerate(values)]
+        """The value of this moment for each parameter group; the present one where a group is not selected."""
+        values = Bound.get(self)
+        if self.scales:
+            for i, group in self._selected:
+                values[i] = values[i] * adjustment(group) ** self.scales
         return values
 
     def values(self, n: int) -> list[float]:
@@ -186,60 +169,132 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
 
         With a clock, at its batches.
         """
-        function = self._resolved(self.schedule())
+        function, _ = self._resolved()
         return [float(function((step,))) for step in range(n)]
 
     def first_value(self) -> float:
         """The value at the start of the run."""
         frame = Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock))
-        function = self.schedule().resolve(frame)
+        function = self.schedule.resolve(frame)
         return float(function((0,) * len(frame.units)))
 
+    def _first_values(self) -> list[Any]:
+        first, values = self.first_value(), self._present()
+        for i, _ in self._selected:
+            values[i] = first
+        return values
+
     # The step
+
+    def _steps(self) -> Tensor:
+        if self._at is not None:
+            return self._at.clone()
+        return self._count.clone() if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
+
+    def _go_to(self, count: Any) -> None:
+        if _LATE and torch.compiler.is_compiling():
+            raise RuntimeError("Before torch 2.13 a graph cannot set last_epoch: call increment_last_epoch() instead.")
+        if isinstance(count, Tensor):
+            other = count.is_floating_point() or count.is_complex() or count.dtype is torch.bool
+            whole = count.numel() == 1 and not other
+            read = whole and count.is_cpu and not torch.compiler.is_compiling()
+            if read or not whole:
+                checked_count(int(count) if read else count, type(self).__name__)
+        if type(count) is int and count == -1:
+            self._refuse_composite()
+        if isinstance(count, Tensor) and isinstance(self._count, Tensor):
+            self._count.view(1).copy_(count.view(1))
+        else:
+            self._count_to(checked_count(int(count) if isinstance(count, Tensor) else count, type(self).__name__))
+
+    last_epoch: Any = property(
+        _steps,
+        _go_to,
+        doc="The steps taken, as a 0-dim int64 tensor of its own; in a closed form, the step that it is asked for.",
+    )
+
+    def _refuse_composite(self) -> None:
+        raise ValueError(
+            f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: write "
+            f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
+        )
 
     def step(self, epoch: int | None = None) -> None:
         """Count a step and write its value into the groups. Call it after the optimizer's step.
 
-        Raises `ValueError` when another scheduler writes to the same key of a group, when it is a part of another or
-        was unbound, and when the optimizer's groups were removed, replaced or put in another order.
+        Raises `ValueError` as `Bound.step` does.
         """
-        target = self._target
-        if epoch is not None:
-            raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch to go to another one.")
-        if target.rivals or not target.is_current():
-            self._catch_up()
-        if self._direct and not torch.compiler.is_compiling():  # the same as below, without the detour
-            count = self._count
-            if type(count) is int:
-                self._count = count = count + 1
-            else:
-                count = self.advance()
-            value = self._function((count,))  # type: ignore[misc]  # there is one
-            if type(value) is float and value - value != 0.0:
-                self._refuse_value(value)
-            target.fill(value)
+        if self._direct:
+            Bound.step(self, epoch)
             return
+        if epoch is not None:
+            self._refuse_epoch(epoch)
+        self._check()
+        if self._waits is not None:
+            self._watch_clock()
         before = None if torch.compiler.is_compiling() else int(self._count)
         self.increment_last_epoch()
         try:
-            values = self.get()
-            if before is not None and not all(value is None or is_number(value) for value in values):
-                self._refuse_value(values)
-            self.update_groups(values)
+            self.update_groups(self.get())
         except BaseException:
             if before is not None:
                 self._count_to(before)
             raise
         self.update_last_value()
 
-    def _refuse_value(self, value: Any) -> None:
-        step = int(self._count)
-        self._count_to(step - 1)
-        raise ValueError(
-            f"{type(self).__name__} has the value {value!r} at step {step}: it is to be a finite number; end the "
-            f"schedule before, or change its arguments."
-        )
+    def refresh(self) -> None:
+        """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
+        if self._direct:
+            Bound.refresh(self)
+            return
+        self._check()
+        self._hold_tensors()
+        self.update_groups(self.get())
+
+    @standard
+    def increment_last_epoch(self) -> None:
+        """Count a step."""
+        self._advance()
+
+    @standard
+    def update_groups(self, values: Iterable[Any]) -> None:
+        """Write a list with one value for each parameter group; those that are not selected are passed over."""
+        self.check()
+        values = list(values)
+        if len(values) != len(self.optimizer.param_groups):
+            raise ValueError(
+                f"{len(values)} values for {len(self.optimizer.param_groups)} parameter groups: give one for each."
+            )
+        if not torch.compiler.is_compiling():
+            for i, _ in self._selected:
+                if not is_number(values[i]):
+                    raise ValueError(
+                        f"{type(self).__name__}: the value for parameter group {i} is {values[i]!r} at step "
+                        f"{int(self._count)}: give a finite int or float, or a 0-dim tensor of one."
+                    )
+        for i, _ in self._selected:
+            self._key.write(self.optimizer.param_groups[i], values[i])
 
     @standard
     def update_last_value(self) -> None:
         """Called at the end of a step, for subclasses: `get_last_value()` itself reads the groups."""
+
+    @standard
+    def get_lr(self) -> list[Any]:
+        """The same as `get()`."""
+        return self.get()
+
+    def _accept(self, indices: list[int], values: list[Any], value: Any) -> None:
+        Bound._accept(self, indices, values, value)
+        held: dict[int, float] = {}
+        for i, each in zip(indices, values) if self.scales else ():
+            factor = adjustment(self.optimizer.param_groups[i], f"{type(self).__name__}, group {i}")
+            tensor = self._key.peek(self.optimizer.param_groups[i])
+            if isinstance(each, Tensor) and held.setdefault(id(tensor), factor) != factor:
+                raise ValueError(
+                    f"{type(self).__name__}: groups with different factors share one tensor as {self.key!r}: give each "
+                    f"group a tensor of its own."
+                )
+
+    def description(self) -> Any:
+        return describe(self)

@@ -2,9 +2,12 @@
 
 import copy
 import gc
+import json
+import math
 import pickle
 import re
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -62,7 +65,13 @@ def test_groups_tags_and_tensors(tensor):
     assert [float(lr) for lr in now] == [0.75, 0.375, 0.125]
     assert not tensor or all(lr is old for lr, old in zip(now, lrs))
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0075, 0.01]
-    assert [float(lr) for lr in bind_a.get_last_lr()] == [0.75, 0.375] and decay.get_last_value() == [0.0075]
+    assert [float(lr) for lr in bind_a.get_last_lr()] == [0.75, 0.375, 0.125]  # of all groups, as loggers want them
+    assert decay.get_last_value() == [0.01, 0.0075, 0.01] and [float(lr) for lr in rest.base_lrs] == [0.75, 0.375, 0.25]
+    assert [float(lr) for lr in rest.get_lr()] == [0.75, 0.375, 0.125] and [f(0) for f in rest.lr_lambdas] == [
+        1,
+        1,
+        0.5,
+    ]
     assert not isinstance(decay, LambdaLR) and not any(
         lr is old for lr, old in zip(bind_a.get_last_lr(), lrs) if tensor
     )
@@ -82,21 +91,71 @@ def test_elements_of_betas_and_momentum():
     assert sgd.param_groups[0]["lr"] == 0.5
 
 
-def test_a_list_multiplies_and_a_second_binding_is_refused():
+def test_a_list_multiplies():
     optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {}), lr=1.0), Clock("4ba")
     scheduler = bind([LinearScheduler(), ConstantScheduler(0.5)], optimizer, clock)
     clock.tick()
     scheduler.step()
     assert scheduler.get_last_lr() == [0.375, 0.375]
-    with pytest.raises(ValueError, match=r"'lr' of parameter group 0 is bound already: bind the list"):
-        bind(LinearScheduler(), optimizer, clock, tags="x")
-    assert scheduler.get_last_lr() == [0.375, 0.375]
-    scheduler.unbind()
-    again = bind(LinearScheduler(), optimizer, clock, tags="x")
-    assert again.get_last_lr() == [0.75]
-    del again
+
+
+def test_the_scheduler_made_last_owns_the_key():
+    """Also where they share a single group; the earlier one writes nothing more, and names the owner."""
+    optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {}), lr=1.0, momentum=0.5), Clock("4ba")
+    first = bind(ConstantScheduler(0.5), optimizer, clock)
+    other = bind(ConstantScheduler(0.5), optimizer, clock, key="momentum")
+    state = first.state_dict()
+    second = bind(LinearScheduler(), optimizer, clock, tags="x")
+    clock.tick()
+    for call in (first.step, first.refresh, lambda: first.load_state_dict(state)):
+        with pytest.raises(ValueError, match=r"ConstantScheduler.* of 'lr' was superseded by LinearScheduler"):
+            call()
+    clock.load_state_dict(clock.state_dict())  # which the first does not follow any more
+    assert [group["lr"] for group in optimizer.param_groups] == [0.75, 0.5] and first.last_epoch == 0
+    second.step(), other.step()
+    second.unbind()
+    with pytest.raises(ValueError, match="superseded by LinearScheduler"):  # it does not get the key back
+        first.step()
+    assert bind(ConstantScheduler(0.25), optimizer, clock).get_last_lr() == [0.25, 0.25]
+
+
+def test_a_scheduler_that_cannot_be_made_owns_nothing():
+    optimizer, clock = torch.optim.SGD(groups({}), lr=1.0), Clock("4ba")
+    first = bind(LinearScheduler(), optimizer, clock)
+    for wrong in ({"tags": "y"}, {"scheduler": lambda state: math.nan}, {"scheduler": lambda state: 1e400}):
+        with pytest.raises(ValueError):
+            bind(**{"scheduler": ConstantScheduler(0.5), "optimizer": optimizer, "clock": clock, **wrong})
+    clock.tick()
+    first.step()
+    assert first.get_last_lr() == [0.75]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda all_: pickle.loads(pickle.dumps(all_))])
+def test_copies_keep_who_was_superseded(copied):
+    optimizer, clock = torch.optim.SGD(parameters(), lr=1.0), Clock("4ba")
+    both = [bind(schedule, optimizer, clock) for schedule in (LinearScheduler(), ConstantScheduler(0.5))]
+    for order in ((0, 1), (1, 0)):
+        _, timer, *schedulers = copied([optimizer, clock, *(both[i] for i in order)])
+        timer.tick()
+        first, second = (schedulers[order.index(i)] for i in (0, 1))
+        second.step()
+        with pytest.raises(ValueError, match="superseded by ConstantScheduler"):
+            first.step()
+        assert second.get_last_lr() == [0.5]
+
+
+def test_schedulers_and_optimizers_die_without_the_garbage_collector():
     gc.collect()
-    assert bind(LinearScheduler(), optimizer, clock).get_last_lr() == [0.75, 0.75]
+    gc.disable()
+    try:
+        optimizer, clock = torch.optim.SGD(parameters(), lr=1.0), Clock("4ba")
+        first, second = (bind(LinearScheduler(), optimizer, clock) for _ in range(2))
+        refs = [weakref.ref(x) for x in (first, second, optimizer)]
+        second.step()
+        del first, second, optimizer
+        assert [ref() for ref in refs] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_group_added_later_is_scheduled_too():
@@ -193,19 +252,30 @@ def test_the_ratio_of_a_state_that_has_none():
         bind(LinearScheduler(), optimizer, Clock("8ba"), key="momentum", ssr=0.5)
 
 
-def test_a_group_that_two_bindings_would_take_is_refused():
+def test_a_group_added_later_that_two_select_is_an_error_for_both():
     optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {"tags": "y"}), lr=1.0), Clock("4ba")
     one, two = (bind(LinearScheduler(), optimizer, clock, tags=tag) for tag in "xy")
     optimizer.add_param_group({"params": parameters(), "tags": ["x", "y"]})
+    for each in (one, two):
+        with pytest.raises(ValueError, match="parameter group 2, which was added, is for two schedulers"):
+            each.step()
+    two.unbind()
+    clock.tick()
     one.step()
-    with pytest.raises(ValueError, match="parameter group 2 is bound already"):
-        two.step()
+    assert [group["lr"] for group in optimizer.param_groups] == [0.75, 1.0, 0.75]
+
+
+def test_a_trainer_compiles_again_for_a_second_fit():
+    clock = Clock("4ba")
     clock.optimizers = [torch.optim.SGD(parameters(), lr=1.0)]
     first = compile_composer_scheduler(LinearScheduler(), clock)
-    second = compile_composer_scheduler(ConstantScheduler(0.5), clock)  # as a Trainer does at a second fit
-    with pytest.raises(ValueError, match="bound already"):
-        bind(LinearScheduler(), clock.optimizers[0], clock)
-    assert first is not second and second.get_last_lr() == [0.5]
+    second = compile_composer_scheduler(ConstantScheduler(0.5), clock)
+    with pytest.raises(ValueError, match="superseded"):
+        first.step()
+    assert second.get_last_lr() == [0.5]
+    with pytest.raises(ValueError, match="takes the state alone"):  # and a third that cannot be made changes nothing
+        compile_composer_scheduler(lambda state: 0.5, clock, ssr=0.5)
+    second.step()
 
 
 def test_an_unbound_schedule_writes_no_more():
@@ -322,7 +392,7 @@ def test_an_infinite_first_value_changes_nothing():
     for _ in range(2):
         with pytest.raises(ValueError, match=r"1e\+300"):
             scheduler.step()
-    assert "initial_lr" not in optimizer.param_groups[1] and scheduler.base_lrs == [0.5]
+    assert "initial_lr" not in optimizer.param_groups[1] and scheduler.base_lrs == [0.5, 1e300]
     assert [group["lr"] for group in optimizer.param_groups] == [5e9, 1e300]
 
 
@@ -365,12 +435,12 @@ def test_states_that_are_refused_change_nothing(name, wrong):
     scheduler = bind(LinearScheduler(), optimizer, clock)
     clock.tick()
     before = scheduler.state_dict()
-    words = {"last_epoch": "counts steps", "base": "list of the initial|parameter groups", "key": "state is of"}[name]
-    with pytest.raises(ValueError, match=words):
+    words = {"last_epoch": "counts steps", "base": "parameter groups are selected|the initial", "key": "schedule: key"}
+    with pytest.raises(ValueError, match=words[name]):
         scheduler.load_state_dict({**before, "base": [0.25, 2.0], "last_epoch": 3, name: wrong})
     assert scheduler.state_dict() == before and [group["lr"] for group in optimizer.param_groups] == [0.5, 1.0]
     for state in (None, 5, [], "state"):
-        with pytest.raises(ValueError, match=r"no state|lacks"):
+        with pytest.raises(ValueError, match=r"not a state|lacks"):
             scheduler.load_state_dict(state)
 
 
@@ -397,10 +467,12 @@ def test_an_unbound_schedule_is_out_of_use(key):
     clock.tick()
     before = copy.deepcopy(held(optimizer, key))
     for call in (scheduler.step, scheduler.refresh, lambda: scheduler.load_state_dict({**state, "last_epoch": 3})):
-        with pytest.raises(ValueError, match=rf"of '{key}' was unbound: bind\(\) the schedule again"):
+        with pytest.raises(ValueError, match=rf"of '{key}' was unbound: make another one"):
             call()
     clock.load_state_dict(clock.state_dict())
-    assert held(optimizer, key) == before and scheduler.last_epoch == 0 and scheduler.state_dict() == state
+    now = scheduler.state_dict()
+    assert held(optimizer, key) == before and scheduler.last_epoch == 0
+    assert {**now, "clock": None} == {**state, "clock": None}
     scheduler.unbind()  # a second time is nothing
     assert bind(LinearScheduler(), optimizer, clock, key=key).get_last_value() == [0.75 * before[0][key]]
 
@@ -440,3 +512,134 @@ def test_a_rate_that_requires_a_gradient():
     assert last.item() == 0.375 and not last.requires_grad and not group["initial_lr"].requires_grad
     on, copied = copy.deepcopy((optimizer, scheduler))  # of a tensor with a history there is no copy
     assert on.param_groups[0]["lr"].item() == 0.375 and copied.base_lrs == [0.5]
+
+
+# The clock in the state
+
+
+def run(steps, clock, optimizer, scheduler):
+    values = []
+    for _ in range(steps):
+        optimizer.step()
+        clock.tick()
+        scheduler.step()
+        values.append(optimizer.param_groups[0]["lr"])
+    return values
+
+
+def bound(schedule=None, **rates):
+    optimizer, clock = torch.optim.SGD(parameters(), lr=0.8), Clock("10ba", **rates)
+    return clock, optimizer, bind(schedule or LinearScheduler(), optimizer, clock)
+
+
+def test_the_state_of_a_scheduler_alone_goes_on_where_it_was():
+    """As trainers save it: without the clock."""
+    whole, part, after = bound(), bound(), bound()
+    expected = run(7, *whole)
+    first = run(4, *part)
+    state = json.loads(json.dumps(part[2].state_dict()))
+    after[2].load_state_dict(state)
+    assert after[0].timestamp.batch == 4 and after[2].get_last_lr() == [first[-1]]
+    assert first + run(3, *after) == expected and after[2].last_epoch == 7
+
+
+def test_of_several_schedulers_on_one_clock_the_last_load_wins():
+    clock, optimizer, rates = bound()
+    decays = bind(LinearScheduler(0.5), optimizer, clock, key="weight_decay")
+    earlier, later = rates.state_dict(), None
+    clock.tick()
+    later = decays.state_dict()
+    rates.load_state_dict(earlier)
+    assert clock.timestamp.batch == 0 and rates.get_last_lr() == [0.8]
+    decays.load_state_dict(later)
+    assert clock.timestamp.batch == 1 and rates.get_last_lr() == [pytest.approx(0.72, abs=1e-15)]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (LinearScheduler(alpha_f=0.5), r"schedule\.arguments\.alpha_f is 0\.0 in the state, and 0\.5 here"),
+        (ConstantScheduler(), r"schedule\.class is 'LinearScheduler' in the state, and 'ConstantScheduler' here"),
+        ([LinearScheduler()], "schedule is"),
+        (lambda state: 1.0, "schedule is .*lambda"),
+    ],
+)
+def test_the_state_of_another_schedule_is_refused(other, words):
+    saved, (clock, _, scheduler) = bound(), bound(other)
+    run(2, *saved)
+    with pytest.raises(ValueError, match=words):
+        scheduler.load_state_dict(saved[2].state_dict())
+    assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0
+
+
+def test_tags_are_compared():
+    optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {"tags": "x"}), lr=1.0), Clock("4ba")
+    state = bind(LinearScheduler(), optimizer, clock, tags="x").state_dict()
+    scheduler = bind(LinearScheduler(), optimizer, clock, tags=["x", None])
+    with pytest.raises(ValueError, match="another schedule: tags"):
+        scheduler.load_state_dict(state)
+
+
+def test_functions_are_compared_by_name():
+    saved, (clock, _, scheduler) = bound(halved), bound(halved)
+    run(2, *saved)
+    scheduler.load_state_dict(saved[2].state_dict())
+    assert clock.timestamp.batch == 2
+    assert saved[2].state_dict()["schedule"].endswith("test_binding.halved")
+
+
+def halved(state):
+    return 0.5
+
+
+def test_another_horizon_is_loaded_with_a_warning_that_shows_both():
+    saved, (clock, _, scheduler) = bound(samples_per_batch=8), bound(samples_per_batch=16)
+    run(2, *saved)
+    with pytest.warns(UserWarning, match=r"samples_per_batch=8\), and goes on with .*samples_per_batch=16\)"):
+        scheduler.load_state_dict(saved[2].state_dict())
+    assert clock.timestamp.batch == 2
+
+
+def test_a_state_without_a_clock_loads():
+    """As the version before saved it; the clock has then been loaded by itself, or the warning says so."""
+    old = {"key": "lr", "base": [0.8], "last_epoch": 3}
+    clock, _, scheduler = bound()
+    with pytest.warns(UserWarning, match="did not save the clock, which stands at 0"):
+        scheduler.load_state_dict(old)
+    assert scheduler.last_epoch == 3
+    clock.timestamp = Timestamp(batch=3)
+    scheduler.load_state_dict(old)
+    assert scheduler.get_last_lr() == [pytest.approx(0.56, abs=1e-15)]
+
+
+def test_a_foreign_state_is_not_saved():
+    state = SimpleNamespace(timestamp=Timestamp(batch=2), max_duration="10ba", dataloader_len=None)
+    optimizer = torch.optim.SGD(parameters(), lr=1.0)
+    saved = bind(LinearScheduler(), optimizer, state).state_dict()
+    assert saved.keys() == {"key", "schedule", "last_epoch", "tags", "base"}
+    scheduler = bind(LinearScheduler(), optimizer, state)
+    scheduler.load_state_dict(saved)
+    assert scheduler.get_last_lr() == [0.8] and state.timestamp.batch == 2
+
+
+def test_a_clock_that_is_never_ticked_is_said_once():
+    _, _, scheduler = bound()
+    scheduler.step()
+    with pytest.warns(UserWarning, match=r"has not moved in two steps: call clock\.tick\(\)"):
+        scheduler.step()
+    scheduler.step()
+    for late in (False, True):  # no warning, which would be an error here
+        clock, _, scheduler = bound()
+        for _ in range(3):
+            for call in (scheduler.step, clock.tick) if late else (clock.tick, scheduler.step):
+                call()
+
+
+def test_torchs_own_composites_are_refused_or_work():
+    optimizer, clock = torch.optim.SGD(parameters(), lr=1.0), Clock("10ba")
+    first = bind(LinearScheduler(), optimizer, clock)
+    constant = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    for several in ([first, constant], [constant, first]):
+        with pytest.raises(ValueError, match=r"SequenceScheduler\(\["):
+            torch.optim.lr_scheduler.SequentialLR(optimizer, several, milestones=[2])
+    assert first.last_epoch == 0 and first._step_count == 1

@@ -9,8 +9,8 @@ from typing import Any
 
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
+from timesched.keys import Key, known_tags, select
 from timesched.schedule import Schedule
-from timesched.slots import Slot, known_tags, select
 from timesched.timevalue import Time
 from timesched.units import number_text
 
@@ -35,7 +35,7 @@ class Binding:
     tags: Any = None
 
     def __post_init__(self) -> None:
-        Slot(self.key)
+        Key(self.key)
         for one in each_of(self.schedule):
             if not callable(one):
                 raise TypeError(f"{one!r} is no schedule: pass one of timesched's, or a function of (state, ssr).")
@@ -133,11 +133,11 @@ def refuse_shared(schedulers: Sequence[Any], trainers: Sequence[Any], groups: An
                 )
 
 
-def driven(scheduler: Any, groups: Any) -> tuple[Slot, set[int]]:
+def driven(scheduler: Any, groups: Any) -> tuple[Key, set[int]]:
     """What a scheduler writes to; torch's own drive the learning rate of all groups."""
     key = getattr(scheduler, "key", None) or getattr(scheduler, "param_group_key", None) or "lr"
     tags = getattr(scheduler, "tags", None)
-    return Slot(key), set(select(groups, getattr(scheduler, "param_group_tags", tags)))
+    return Key(key), set(select(groups, getattr(scheduler, "param_group_tags", tags)))
 
 
 def about(scheduler: Any, ssr: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from timesched.slots import Slot
+from timesched.keys import Key
 from timesched.targets import Target
 
 from ._entries import RunClock, about, is_scheduler, name_of, refuse_misfit, refuse_other, refuse_shared, resolved
@@ -104,7 +104,7 @@ class Run:
             if not hasattr(scheduler, "refresh") and hasattr(scheduler, "get_last_lr"):
                 for group, rate, change in zip(self._groups, scheduler.get_last_lr(), self._change):
                     if "lr" in change:
-                        Slot("lr").write(group, rate)
+                        Key("lr").write(group, rate)
 
     # Batches
 

@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from timesched.targets import targets_of
 
 import optim
 from optim import lr_scheduler
 from optim.configure import build, configure_lr_scheduler
 from tests.optim.configure.objects import network, train, values
 from timesched import Clock, LinearScheduler, bind
-from timesched.targets import targets_of
 
 
 def test_the_order_of_calls():

@@ -92,13 +92,13 @@ def test_the_methods_of_the_reference(kind):
     on = optimizer(kind, {"tags": "a"}, {"tags": "b"})
     one = make(*COSINE, on, param_group_tags="a")
     values = one.values(5)
-    assert [x if x is None else float(x) for x in one.get_lr()] == [values[0], None] == floats(one.get_last_lr())
+    assert floats(one.get_lr()) == [values[0], 0.5] == floats(one.get_last_lr())
     one.increment_last_epoch()
-    assert count(one) == 1 and floats(one.get_lr()) == [values[1], None]
-    assert value(one) == values[0] and floats(one.get_last_lr()) == [values[0], None]  # nothing written yet
+    assert count(one) == 1 and floats(one.get_lr()) == [values[1], 0.5]
+    assert value(one) == values[0] and floats(one.get_last_lr()) == [values[0], 0.5]  # nothing written yet
     one.update_groups(one.get_lr())
     one.update_last_lr()
-    assert value(one) == values[1] and floats(one.get_last_lr()) == [values[1], None] == floats(one.get_last_value())
+    assert value(one) == values[1] and floats(one.get_last_lr()) == [values[1], 0.5] == floats(one.get_last_value())
     assert value(one, 1) == 0.5
     assert floats(one.get()) == floats(one.get_lr())
     one.step()
@@ -108,7 +108,7 @@ def test_the_methods_of_the_reference(kind):
 
 
 def floats(several):
-    return [each if each is None else float(each) for each in several]
+    return [float(each) for each in several]
 
 
 def test_the_methods_of_weight_decay():

@@ -1,4 +1,4 @@
-"""Schedulers of schedulers: the groups of the parts and of the whole, and the factor of a group."""
+"""Schedulers of schedulers: the groups of parent and children, who owns the key, and the factor of a group."""
 
 import pytest
 import torch
@@ -14,53 +14,70 @@ KIND = pytest.mark.parametrize("kind", KINDS)
 
 
 @KIND
-def test_parts_take_the_tags_of_the_whole(kind):
+def test_children_with_the_tags_of_the_parent(kind):
     on = optimizer(kind, *GROUPS)
-    parts = [make(*WARMUP, on), make(*COSINE, on)]
-    whole = lr_scheduler.SequentialLR(on, parts, [5], param_group_tags="a")
-    assert rates(on)[1:3] == whole.values(1) * 2
-    assert whole.get_last_lr()[0] is None and whole.get_last_lr()[3] is None
-    constant(on, 0.3, ["c", None]).step()  # the parts are in nobody's way
-    whole.step()
-    assert rates(on) == [0.3, whole.values(2)[1], whole.values(2)[1], 0.3]
+    children = [make(*WARMUP, on, param_group_tags=tags) for tags in ("a", ["a"])]
+    parent = lr_scheduler.SequentialLR(on, children, [5], param_group_tags="a")
+    assert rates(on) == [0.5, *(parent.values(1) * 2), 0.5]
+    constant(on, 0.3, ["c", None]).step()
+    parent.step()
+    assert rates(on) == [0.3, parent.values(2)[1], parent.values(2)[1], 0.3]
 
 
 @KIND
-def test_the_whole_takes_the_tags_of_its_parts(kind):
+def test_a_parent_without_tags_takes_those_of_its_children(kind):
     on = optimizer(kind, *GROUPS)
     whole = lr_scheduler.ChainedLR([make(*WARMUP, on, param_group_tags="c"), make(*STEPS, on, param_group_tags=["c"])])
     whole.step()
     assert rates(on)[:3] == [0.5] * 3 and rates(on)[3] == whole.values(2)[1]
-    assert whole.get_last_lr()[:3] == [None] * 3
+    assert whole.get_last_lr()[:3] == [0.5] * 3 and whole.tags == "c" == whole.param_group_tags
 
 
 @pytest.mark.parametrize(
     ("own", "first", "second"),
-    [("a", "c", "c"), ("a", None, "c"), (None, "a", "c"), (None, "a", None), ("a", "b", "b")],
+    [("a", "c", "c"), ("a", None, "c"), ("a", None, None), (None, "a", "c"), (None, "a", None), ("a", "b", "b")],
 )
-def test_parts_with_other_tags(own, first, second):
-    """Refused, naming the tags; no part is taken."""
+def test_children_with_other_tags(own, first, second):
+    """Refused, naming the tags; who owns what stays as it was."""
     on = optimizer("numbers", *GROUPS)
-    parts = [make(*WARMUP, on, param_group_tags=first), make(*COSINE, on, param_group_tags=second)]
+    children = [make(*WARMUP, on, param_group_tags=first), make(*COSINE, on, param_group_tags=second)]
+    owners = [child.owner for child in children]
     with pytest.raises(ValueError, match="tags"):
-        lr_scheduler.SequentialLR(on, parts, [5], param_group_tags=own)
-    parts[1].unbind()
-    parts[0].step()
-    assert int(parts[0].last_epoch) == 1
+        lr_scheduler.SequentialLR(on, children, [5], param_group_tags=own)
+    assert [child.owner for child in children] == owners and children[1].owner is None
+    children[1].step()
 
 
-def test_a_part_is_not_stepped_or_taken_twice():
+def test_children_own_nothing():
+    """They raise when they are stepped, and their schedules may be used again."""
     on = optimizer("numbers", *GROUPS)
     first, second = make(*WARMUP, on), make(*COSINE, on)
-    whole = lr_scheduler.SequentialLR(on, [first, second], [5])
-    for part in (first, second):
-        with pytest.raises(ValueError, match="part of a SequentialLR"):
-            part.step()
-        with pytest.raises(ValueError, match="SequentialLR"):
-            lr_scheduler.ChainedLR([part])
-    assert rates(on) == whole.values(1) * 4 and int(whole.last_epoch) == 0
-    whole.step()
-    assert int(whole.last_epoch) == 1 and int(first.last_epoch) in (0, 1)
+    parent = lr_scheduler.SequentialLR(on, [first, second], [5])
+    for child in (first, second):
+        state = child.state_dict()
+        for call in (child.step, child.refresh, lambda s=state, c=child: c.load_state_dict({**s, "last_epoch": 7})):
+            with pytest.raises(ValueError, match="was superseded by"):
+                call()
+    assert rates(on) == parent.values(1) * 4 and int(parent.last_epoch) == 0
+    parent.step()
+    assert int(parent.last_epoch) == 1 and int(first.last_epoch) == int(second.last_epoch) == 0
+    again = lr_scheduler.ChainedLR([second])
+    with pytest.raises(ValueError, match="SequentialLR of 'lr' was superseded by ChainedLR"):
+        parent.step()
+    again.step()
+    assert rates(on) == second.values(2)[1:] * 4
+
+
+def test_a_parent_that_cannot_be_made_changes_no_owner():
+    on = optimizer("numbers", *GROUPS)
+    decay = constant(on, 0.3, "c")
+    children = [make(*WARMUP, on, param_group_tags="a"), make(*COSINE, on, param_group_tags="a")]
+    with pytest.raises(ValueError, match="milestones"):
+        lr_scheduler.SequentialLR(on, children, [4, 8])
+    children[1].step()
+    decay.step()
+    lr_scheduler.SequentialLR(on, children[:1] * 2, [3]).step()  # the same schedule twice is two schedules
+    assert rates(on)[3] == 0.3
 
 
 @KIND

@@ -1,4 +1,4 @@
-"""Slots: which parameter groups of an optimizer are meant, and the number in them that is read and written."""
+"""Keys: the number in a parameter group that is scheduled, and the groups that are selected by tag."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Slot:
+class Key:
     """A number in a parameter group: the value of a key, or one element of it, as in `betas[0]`."""
 
     def __init__(self, key: str | tuple[str, int]) -> None:
@@ -25,6 +25,7 @@ class Slot:
         self.key = key
         self.index = None if index is None else int(index)
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
+        self.plain = self.key if self.index is None else None  # for a quick way to write numbers
 
     def read(self, group: Mapping[str, Any], where: str) -> Any:
         """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
@@ -105,3 +106,17 @@ def _tags(tags: Any) -> set[Any]:
 def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
     return ", ".join(sorted({repr(tag) for group in groups for tag in _tags(group.get("tags"))})) or "none"
+
+
+def listed(tags: Any) -> Any:
+    """Tags as they are kept: a list where there may be several, a copy of which nobody else has."""
+    return tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number, or a 0-dim tensor of one; a tensor elsewhere is not read."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
+            return False
+        return value.device.type != "cpu" or math.isfinite(value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,59 @@
+"""What a schedule is, in plain values that any checkpoint may hold, and how two of them differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from timesched.schedule import Schedule
+from timesched.timevalue import Time
+from timesched.units import number_text
+
+
+def plain(value: Any) -> Any:
+    """A value in types that any checkpoint may hold; functions and other objects by their qualified name."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, Time):
+        return f"{number_text(value.exact)}{value.unit.value}"
+    if hasattr(value, "to_timestring"):
+        return plain(Time.from_input(value))
+    if isinstance(value, Schedule):
+        arguments = {name: plain(each) for name, each in value.__getstate__().items()}
+        return {"class": type(value).__name__, "arguments": arguments}
+    if callable(getattr(value, "description", None)) and not isinstance(value, type):  # a scheduler in closed form
+        return value.description()
+    if callable(getattr(value, "tolist", None)):  # tensors, and what numpy has
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(plain, value), key=repr)
+    if isinstance(value, (list, tuple, range)):
+        return [plain(each) for each in value]
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def difference(theirs: Any, ours: Any, path: str) -> str:
+    """The first difference between two plain values, in words; empty where there is none."""
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in (*ours, *(key for key in theirs if key not in ours)):
+            if key not in theirs or key not in ours:
+                return f"{path}.{key} is only {'here' if key in ours else 'in the state'}"
+            found = difference(theirs[key], ours[key], f"{path}.{key}")
+            if found:
+                return found
+        return ""
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        return next(filter(None, (difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(theirs, ours)))), "")
+    # arrays and tensors, which a state may hold in error, have no such comparison
+    scalars = all(value is None or isinstance(value, (bool, int, float, str)) for value in (theirs, ours))
+    same = scalars and (theirs == ours or repr(theirs) == repr(ours) == "nan")
+    return "" if same else f"{path} is {theirs!r} in the state, and {ours!r} here"
