@@ -209,7 +209,10 @@ class Bound:
 
     def _name(self) -> str:
         """What it is called in messages."""
-        return repr(self.schedule) if self.relative else type(self).__name__
+        if not self.relative:
+            return type(self).__name__
+        one = self.schedule
+        return repr(one) if isinstance(one, (Schedule, list, tuple)) else str(getattr(one, "__qualname__", one))
 
     # What was written, for those who look
 
@@ -416,6 +419,16 @@ class Bound:
             _bound[self.optimizer] = [*others, weakref.ref(self)]
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of the selected groups."""
+        return [i for i, _ in self._selected]
+
+    def take_back(self) -> None:
+        """Own the key again, where the scheduler made later is given up."""
+        self.owner = None
+        self._own()
 
     def unbind(self) -> None:
         """Leave the key without an owner; this one writes no more. The groups keep their present values."""

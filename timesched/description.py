@@ -37,8 +37,8 @@ def plain(value: Any) -> Any:
     for kind in (int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    # without the module: that of a script that is run is not that of the same script when it is imported
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def difference(theirs: Any, ours: Any, path: str) -> str:

@@ -26,7 +26,7 @@ def undone(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             if each not in earlier:
                 each.unbind()
         for each in earlier:
-            each.owner = None
+            each.take_back()
         with torch.no_grad():
             for tensor, value in held:
                 tensor.copy_(value)

@@ -49,9 +49,9 @@ def test_entries_that_are_none(entry: Any, error: type[Exception], said: str) ->
 
 
 def test_bindings_that_are_none() -> None:
-    with pytest.raises(TypeError, match="3 is no schedule"):
+    with pytest.raises(TypeError, match="3 is not a schedule"):
         Binding(3, "lr")
-    with pytest.raises(TypeError, match=r"'cosine' is no schedule"):
+    with pytest.raises(TypeError, match=r"'cosine' is not a schedule"):
         Binding("cosine", "lr")
     with pytest.raises(ValueError, match="is empty"):
         make_trainer([Schedules(Binding([], "lr"))])
@@ -90,7 +90,7 @@ def test_two_callbacks() -> None:
 def test_two_schedules_on_one_number(entries: list[Any]) -> None:
     model, optimizer = make_optimizer()
     with pytest.raises(
-        ValueError, match=r"'weight_decay' of parameter group 1 .*'embedding', 'head', 'matrix'"
+        ValueError, match=r"of 'weight_decay' was superseded by .*'embedding', 'head', 'matrix'"
     ) as caught:
         make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
     # Nothing of them is left, though the error's traceback holds on to them: each alone may have the groups.
@@ -136,7 +136,7 @@ def test_a_part_of_another_scheduler() -> None:
     whole = sequence(optimizer, Clock("20ba"))
     part = whole.arguments["schedulers"][0]
     for entries in ([part], [lambda optimizer: [part]], [sequence, part]):
-        with pytest.raises(ValueError, match="LinearLR is a part of a SequentialLR: step that one"):
+        with pytest.raises(ValueError, match="LinearLR of 'lr' was superseded by"):
             make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
 
 
@@ -186,13 +186,13 @@ def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None
     finish(*make_trainer([schedules()], **saving(tmp_path)))
     path = str(tmp_path / "8.pt")
     for other, said in (
-        (schedules(alpha=0.25), r"Schedule 0 .*alpha_i=0\.5.* there.*alpha_i=0\.25.* here.*load_ignore_keys"),
-        (schedules(key="betas[1]"), r"key 'betas\[0\]' there, 'betas\[1\]' here"),
+        (schedules(alpha=0.25), r"Schedule 0 .*alpha_i is 0\.5 in the state, and 0\.25 here.*load_ignore_keys"),
+        (schedules(key="betas[1]"), r"key is 'betas\[0\]' in the state, and 'betas\[1\]' here"),
         (schedules(ssr=2.0), r"ssr 1\.0 there, 2\.0 here"),
         (schedules(Binding(linear, "lr")), "has 2 schedules, and here are 3"),
         (
             Schedules(*schedules().entries[::-1]),
-            r"Schedule 0 .*schedule 'LinearScheduler\(.*\)' there, 'CosineDecayWD' here\. Give",
+            r"Schedule 0 .*name 'Bound' there, 'CosineDecayWD' here\. Give",
         ),
         (
             Schedules(schedules().entries[0], partial(CosineDecayWD, initial_val=0.2, end_val=0.2, total_iters=20)),
@@ -218,9 +218,8 @@ def test_no_schedules_where_the_checkpoint_has_some_and_the_reverse(tmp_path: Pa
         trainer, record = make_trainer([Schedules(*entries)], max_duration="2ba", save_folder=str(tmp_path / name))
         finish(trainer, record)
     some, none = (str(tmp_path / name / "latest-rank0.pt") for name in ("some", "none"))
-    for length in ("4ba", None):  # it is compared when the length of the run is known
-        with pytest.raises(ValueError, match="has 1 schedules, and here are 0.*load_ignore_keys"):
-            make_trainer([Schedules()], load_path=some, max_duration=length)[0].fit(duration="2ba")
+    with pytest.raises(ValueError, match="has 1 schedules, and here are 0.*load_ignore_keys"):
+        make_trainer([Schedules()], load_path=some, max_duration="4ba")
     with pytest.raises(ValueError, match="has 0 schedules, and here are 1"):
         make_trainer([Schedules(Binding(linear, "lr"))], load_path=none, max_duration="4ba")
     trainer, record = make_trainer([Schedules()], load_path=none, max_duration="4ba")
@@ -235,9 +234,9 @@ def test_what_a_function_binds_is_compared(tmp_path: Path) -> None:
     finish(*make_trainer([bound(0.5)], **saving(tmp_path)))
     path = str(tmp_path / "8.pt")
     model, optimizer = make_optimizer()
-    with pytest.raises(ValueError, match=r"Schedule 0 .*alpha_i=0\.5.* there, .*alpha_i=0\.25.* here") as caught:
+    with pytest.raises(ValueError, match=r"Schedule 0 .*alpha_i is 0\.5 in the state, and 0\.25 here") as caught:
         make_trainer([bound(0.25)], load_path=path, model=model, optimizers=optimizer)
-    with pytest.raises(ValueError, match=r"key 'betas\[0\]' there, 'betas\[1\]' here"):
+    with pytest.raises(ValueError, match=r"key is 'betas\[0\]' in the state, and 'betas\[1\]' here"):
         make_trainer([bound(0.5, "betas[1]")], load_path=path)
     # What was refused has let go of the groups. A Binding of the same is the same.
     assert caught.tb is not None

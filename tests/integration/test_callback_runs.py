@@ -107,8 +107,8 @@ def test_several_fits(tmp_path: Path) -> None:
     first, second = [1 - k / 10 for k in range(10)], [1 - k / 20 for k in range(10, 20)]
     assert record.of(DECAY, MATRIX) == [WEIGHT_DECAY * x for x in first + second + first]
     assert record.of(DECAY, EMBEDDING) == pytest.approx([1 - k / 40 for k in range(30)], rel=1e-15)
-    # The same from a checkpoint, by a Trainer that does not know its length when it loads.
-    again, more = make_trainer([Schedules(*entries)], max_duration=None, load_path=str(tmp_path / "20.pt"))
+    # The same from a checkpoint, by a Trainer that knows another length when it loads.
+    again, more = make_trainer([Schedules(*entries)], max_duration="40ba", load_path=str(tmp_path / "20.pt"))
     again.save_checkpoint(str(tmp_path / "same.pt"))  # before it fits: what was loaded
     states = [torch.load(tmp_path / name, weights_only=False)["state"]["callbacks"] for name in ("20.pt", "same.pt")]
     assert states[0]["Schedules"] == states[1]["Schedules"]

@@ -1,130 +1,150 @@
-"""Schedules in one Trainer: made on the groups of its optimizer, saved and loaded, stepped, and handed on."""
+"""What becomes of the entries of `Schedules` in one Trainer: schedulers on its optimizer, stepped, saved and loaded."""
 
 from __future__ import annotations
 
-import weakref
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch.optim import Optimizer
-
+from timesched.binding import Bound, bind, bound_to
+from timesched.clock import Clock
 from timesched.keys import Key
-from timesched.targets import Target
 
-from ._entries import RunClock, about, is_scheduler, name_of, refuse_misfit, refuse_other, refuse_shared, resolved
-from ._groups import as_before, changed, noted
+_SCHEDULER = ("step", "state_dict", "load_state_dict")  # what makes an object one
 
-_runs: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Run]]] = weakref.WeakKeyDictionary()
-_KEPT = " The Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
+
+class RunClock:
+    """The Trainer's State with a ratio, and without the end that `stop_training()` makes of the present moment.
+
+    A run that is stopped has the values of the whole run, also in its last checkpoint.
+    """
+
+    def __init__(self, state: Any, ssr: float) -> None:
+        self._state = state
+        self._length = state.max_duration
+        self.ssr = None if ssr == 1 else ssr  # as the State itself, which schedules read more quickly
+
+    @property
+    def max_duration(self) -> Any:
+        now = self._state.max_duration
+        if now is not self._length and now is not None and self._state.timestamp < now:
+            self._length = now
+        return self._length
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_state" or name.startswith("__"):  # a copy is asked for some before it has a state
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._state, name)
 
 
 class Run:
-    """What the entries of a callback, called `name`, become in the Trainer of a `state`."""
+    """The schedulers of a callback, called `name`, in the Trainer of a `state`."""
 
     def __init__(self, entries: Sequence[Any], ssr: float, name: str, state: Any) -> None:
-        self.entries = entries
-        self.ssr = ssr
-        self.name = name
-        self.state = state
-        self.made: list[tuple[Any, Any]] = []  # an entry and a scheduler of it
-        self.ready = False  # they are made; there may be none
-        self.replaced = False  # by the schedules of another Trainer
-        self._loading = False
-        self._loaded: Sequence[Mapping[str, Any]] | None = None
-        self._loaded_at: int | None = None  # the batches that were loaded with it
+        self.entries, self.ssr, self.name, self.state = entries, ssr, name, state
+        self.made: list[tuple[Any, Any]] | None = None  # an entry and a scheduler of it; None: not made yet
+        self.loaded: Sequence[Mapping[str, Any]] | None = None
+        self._loaded_at = 0  # the batches that were loaded with it
         self._stepped: list[int] = []  # the batches done when each was stepped last
-        self._before: list[dict[str, Any]] = []  # the numbers of the groups before a load
-        self._change: list[dict[str, Any]] = []  # those of them that the load changed
 
     @property
     def schedulers(self) -> list[Any]:
-        return [scheduler for _, scheduler in self.made]
-
-    @property
-    def _groups(self) -> list[dict[str, Any]]:
-        return [group for optimizer in self.state.optimizers for group in optimizer.param_groups]
+        return [scheduler for _, scheduler in self.made or ()]
 
     @property
     def _batches(self) -> int:
         return int(self.state.timestamp.batch)
 
-    # Around a load
-
-    def before_load(self) -> None:
-        """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
-        if self.state.max_duration is not None:
-            self._make()
-        self._before, self._loading = noted(self._groups), True
+    def make(self) -> None:
+        """Make the schedulers; where one is refused, the keys go back to those that owned them."""
+        (optimizer,), clock = self.state.optimizers, RunClock(self.state, self.ssr)  # a Trainer takes no second one
+        made: list[tuple[Any, Any]] = []
+        owners = bound_to(optimizer)
+        try:
+            for entry in self.entries:
+                made += [(entry, each) for each in _resolved(entry, optimizer, clock)]
+            for entry, scheduler in made:
+                _refuse_misfit(scheduler, entry, optimizer)
+            self._refuse_shared([scheduler for _, scheduler in made])
+        except BaseException:
+            release(made)
+            for owner in owners:
+                owner.take_back()
+            raise
+        self.made, self._stepped = made, [self._batches] * len(made)
 
     def after_load(self) -> None:
-        """Take up what was loaded, now that optimizer and time are loaded too."""
-        self._loading = False
-        self._change = changed(self._groups, self._before)
-        self._loaded_at = None if self._loaded is None else self._batches
-        if self.ready:
+        """Go on from what was loaded, now that optimizer and time are loaded too."""
+        self._loaded_at = self._batches
+        if self.made is not None:
             self._begin()
 
     def fit_start(self) -> None:
         """Be ready for a run, which may have another length than the one before."""
-        late = not self.ready
-        if late:
-            self._make(_KEPT)
-        refuse_shared(self.schedulers, self.state.schedulers, self._groups, _KEPT)  # fit() takes some too
-        if late or self._loaded is not None:
-            self._begin()
+        if self.made is None:
+            if self.loaded is not None or self._batches:
+                raise ValueError(
+                    f"{self.name} cannot go on from a checkpoint that was loaded before the length of the run was "
+                    f"known: give it to the Trainer, Trainer(max_duration=...); fit(duration=...) may be another."
+                )
+            self.make()
+        self._refuse_shared(self.schedulers)  # fit() takes some, too
         self._catch_up(self._batches)
         self.refresh()
 
     def _begin(self) -> None:
-        """Go on from what was loaded, if anything was."""
-        if self._loaded is not None:
-            try:
-                self._take_up(self._loaded)
-            except BaseException:  # there will be no Trainer to close
-                release(self.made)
-                self.made, self.ready = [], False
-                raise
-            self._loaded = self._loaded_at = None
+        if self.loaded is None:
+            self._stepped = [self._batches] * len(self.schedulers)
+            for scheduler in self.schedulers:
+                if not hasattr(scheduler, "refresh") and hasattr(scheduler, "get_last_lr"):
+                    # torch's own multiply what is there, which is not to be what was loaded
+                    for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
+                        Key("lr").write(group, rate)
         else:
-            self._stepped = [self._batches] * len(self.made)
-            self._write_first_rates()
+            try:
+                self._take_up(self.loaded)
+            except BaseException:  # there will be no Trainer to close
+                release(self.made or ())
+                raise
+            self.loaded = None
         self.refresh()
 
     def _take_up(self, loaded: Sequence[Mapping[str, Any]]) -> None:
         fix = f"or start anew with load_ignore_keys=['state/callbacks/{self.name}']"
-        refuse_other([each["about"] for each in loaded], self._about(), f"Give the schedules that were saved, {fix}.")
-        for scheduler, each in zip(self.schedulers, loaded):
-            scheduler.load_state_dict(each["state"])
+        if len(loaded) != len(self.schedulers):
+            raise ValueError(f"The checkpoint has {len(loaded)} schedules, and here are {len(self.schedulers)}; {fix}.")
+        for i, (scheduler, each) in enumerate(zip(self.schedulers, loaded)):
+            old = each.get("about", each)  # where the version before kept them
+            for key, here in self._about(scheduler).items():
+                if old.get(key, here) != here:
+                    raise ValueError(
+                        f"Schedule {i} of the checkpoint is another one: {key} {old[key]!r} there, {here!r} here. Give "
+                        f"the schedules that were saved, {fix}."
+                    )
+            try:
+                scheduler.load_state_dict(each["state"])
+            except ValueError as error:
+                raise ValueError(
+                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, {fix}."
+                ) from None
         self._stepped = [each["batch"] for each in loaded]
-        self._catch_up(self._batches if self._loaded_at is None else self._loaded_at)
-
-    def _write_first_rates(self) -> None:
-        """Undo what a load did to the learning rates of schedulers that cannot write theirs: torch's multiply on."""
-        for scheduler in self.schedulers:
-            if not hasattr(scheduler, "refresh") and hasattr(scheduler, "get_last_lr"):
-                for group, rate, change in zip(self._groups, scheduler.get_last_lr(), self._change):
-                    if "lr" in change:
-                        Key("lr").write(group, rate)
-
-    # Batches
+        self._catch_up(self._loaded_at)
 
     def step(self) -> None:
         """Write the values of the next batch."""
-        now = self._batches
-        for i, (_, scheduler) in enumerate(self.made):
+        for i, scheduler in enumerate(self.schedulers):
             scheduler.step()
-            self._stepped[i] = now
+            self._stepped[i] = self._batches
 
     def _catch_up(self, batches: int) -> None:
         """Take the one step that each missed where its turn did not come: an error was raised, or a checkpoint saved.
 
         A greater difference is none that a run makes: somebody set the time, and the steps stay as they are.
         """
-        now = self._batches
-        for i, (_, scheduler) in enumerate(self.made):
+        for i, scheduler in enumerate(self.schedulers):
             if batches - self._stepped[i] == 1:
                 scheduler.step()
-            self._stepped[i] = now
+            self._stepped[i] = self._batches
 
     def refresh(self) -> None:
         """Write the values of this moment."""
@@ -132,93 +152,96 @@ class Run:
             if hasattr(scheduler, "refresh"):
                 scheduler.refresh()
 
-    # Checkpoints
-
     def state_dict(self) -> dict[str, Any]:
         """One value under one key, whatever there is: sharded checkpoints are read into what is there before.
 
         It is a tuple, into which torch.distributed.checkpoint does not look.
         """
-        if self.ready:
-            parts = zip(self._about(), self.schedulers, self._stepped)
-            return saved(tuple({"about": a, "state": s.state_dict(), "batch": n} for a, s, n in parts))
-        if self._loading:
-            self._refuse_sharded()
-        return saved(self._loaded)  # saved before it fits
+        if self.made is None:
+            return {"schedules": self.loaded}
+        states = [
+            {**self._about(each), "state": each.state_dict(), "batch": n}
+            for each, n in zip(self.schedulers, self._stepped)
+        ]
+        return {"schedules": tuple(states)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
-        self._loaded, self._loaded_at = state["schedules"], None
+    def _about(self, scheduler: Any) -> dict[str, Any]:
+        """What its own state may not say: of a scheduler of torch the class, and the ratio of the run's clock."""
+        timed = getattr(scheduler, "clock", None) is not None
+        return {"name": name_of(scheduler), "ssr": self.ssr if timed else 1.0}
 
-    def _refuse_sharded(self) -> None:
-        """Raise `ValueError` where the load, which is of a sharded checkpoint, needs tensors that are not there yet."""
-        later = [name_of(entry) for entry in self.entries if callable(entry) and not is_scheduler(entry)]
-        if later and any(hasattr(optimizer, "hold_tensor") for optimizer in self.state.optimizers):
-            raise ValueError(
-                f"The checkpoint is sharded, and so is read into the tensors that the groups hold already. Those of "
-                f"{', '.join(later)} are made when the length of the run is known: give it to the Trainer, as in "
-                f"Trainer(max_duration=...); fit(duration=...) may still be another."
-            )
-
-    def _about(self) -> list[dict[str, Any]]:
-        return [about(scheduler, self.ssr) for scheduler in self.schedulers]
-
-    # The groups
-
-    def _make(self, fix: str = "") -> None:
-        (optimizer,), clock = self.state.optimizers, RunClock(self.state, self.ssr)  # a Trainer takes no second one
-        made: list[tuple[Any, Any]] = []
-        earlier = self._take_over(optimizer)
-        try:
-            with as_before(self._groups, self._change):
-                for entry in self.entries:
-                    made += [(entry, scheduler) for scheduler in resolved(entry, optimizer, clock)]
-                for entry, scheduler in made:
-                    refuse_misfit(scheduler, entry, optimizer)
-                refuse_shared([scheduler for _, scheduler in made], self.state.schedulers, self._groups, fix)
-                for _, scheduler in made:
-                    if hasattr(scheduler, "settle"):  # refuses what else its first step would
-                        scheduler.settle()
-        except BaseException:
-            release(made)
-            for run, targets in earlier:
-                run.replaced = False
-                for target in targets:
-                    target.register()
-            raise
-        self.made, self.ready, self._stepped = made, True, [self._batches] * len(made)
-        _runs[optimizer] = [*map(weakref.ref, _runs_of(optimizer)), weakref.ref(self)]
-
-    def _take_over(self, optimizer: Optimizer) -> list[tuple[Run, list[Target]]]:
-        """Take the groups from the callbacks of other Trainers, one of which may have failed when it was built."""
-        earlier = []
-        for run in _runs_of(optimizer):
-            if run.state is not self.state and not run.replaced:
-                targets = [getattr(scheduler, "_target", None) for scheduler in _own(run.made)]
-                earlier.append((run, [target for target in targets if target and target.active]))
-                run.give_up()
-        return earlier
-
-    def give_up(self) -> None:
-        """Leave the optimizer to others."""
-        self.replaced = True
-        release(self.made)
+    def _refuse_shared(self, schedulers: Sequence[Any]) -> None:
+        """Raise `ValueError` when two schedulers drive one key, also one of the Trainer's own."""
+        for scheduler in schedulers:
+            if isinstance(scheduler, Bound):
+                scheduler.check()
+            key, mine = driven(scheduler)
+            for other in self.state.schedulers:
+                both = mine & driven(other)[1]
+                if driven(other)[0] == key and both:
+                    raise ValueError(
+                        f"{key!r} of parameter group {min(both)} is driven by two schedulers, {name_of(scheduler)} and "
+                        f"{name_of(other)} of schedulers=: give each a tag of its own, and no schedulers= where "
+                        f"{self.name} drives 'lr'. The Trainer keeps those that fit() was given: "
+                        f"trainer.state.schedulers = [] drops them."
+                    )
 
 
-def saved(schedules: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    return {"schedules": schedules}
+def is_scheduler(thing: Any) -> bool:
+    return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER)
+
+
+def driven(scheduler: Any) -> tuple[str, set[int]]:
+    """What a scheduler writes to; torch's own drive the learning rate of all groups."""
+    if isinstance(scheduler, Bound):
+        return scheduler.key, set(scheduler.indices)
+    return "lr", set(range(len(scheduler.optimizer.param_groups))) if hasattr(scheduler, "optimizer") else set()
 
 
 def release(made: Sequence[tuple[Any, Any]]) -> None:
-    """Let others have the groups."""
-    for scheduler in _own(made):
-        scheduler.unbind()
+    """Leave the keys of those that were made here, and not by the user."""
+    for entry, scheduler in made:
+        if entry is not scheduler and hasattr(scheduler, "unbind"):
+            scheduler.unbind()
 
 
-def _own(made: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """Those that were made here, and not by the user."""
-    return [scheduler for entry, scheduler in made if entry is not scheduler and hasattr(scheduler, "unbind")]
+def refuse_clock(scheduler: Any) -> None:
+    """Raise `ValueError` for a scheduler that follows a clock of its own, and so would stand still."""
+    if isinstance(getattr(scheduler, "clock", None), Clock):
+        raise ValueError(
+            f"{name_of(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a function "
+            f"of (optimizer, clock), and pass that; the clock that it gets is the run's."
+        )
 
 
-def _runs_of(optimizer: Optimizer) -> list[Run]:
-    return [run for ref in _runs.get(optimizer, []) if (run := ref()) is not None]
+def name_of(thing: Any) -> str:
+    return getattr(thing, "__qualname__", type(thing).__qualname__)
+
+
+def _resolved(entry: Any, optimizer: Any, clock: RunClock) -> list[Any]:
+    """The schedulers of an entry: itself, a bound schedule, or what a function of (optimizer[, clock]) returns."""
+    if is_scheduler(entry):
+        return [entry]
+    if not callable(entry):
+        return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
+    signature = inspect.signature(entry)
+    wanted = signature.parameters.get("clock")
+    if wanted is not None and (wanted.default is None or wanted.default is wanted.empty):
+        found = entry(optimizer, clock=clock)
+    else:
+        try:
+            signature.bind(optimizer)
+        except TypeError:
+            found = entry(optimizer, clock)
+        else:
+            found = entry(optimizer)
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def _refuse_misfit(scheduler: Any, entry: Any, optimizer: Any) -> None:
+    """Raise `TypeError` for what is not a scheduler, `ValueError` for one that cannot run in this Trainer."""
+    if not is_scheduler(scheduler):
+        raise TypeError(f"{name_of(entry)} returned {scheduler!r}: a scheduler has {', '.join(_SCHEDULER)}.")
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ValueError(f"{name_of(scheduler)} drives another optimizer than the Trainer's: make it on that one.")
+    refuse_clock(scheduler)

@@ -6,17 +6,44 @@ weight decay, betas, single tags. It is saved in the Trainer's checkpoints, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from composer import Callback
 
 from timesched.horizon import positive
+from timesched.keys import Key
 from timesched.schedule import Schedule
 
-from ._entries import Binding, driven, is_scheduler, refuse_clock
-from ._run import Run, release, saved
+from ._run import Run, driven, is_scheduler, refuse_clock, release
 
 __all__ = ["Binding", "Schedules"]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A schedule, and what it drives: the arguments of `timesched.bind` that are known before the run is.
+
+    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
+    value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
+    all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule, `ValueError` for no such key.
+
+    >>> from timesched import LinearScheduler
+    >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
+    0.1
+    """
+
+    schedule: Any
+    key: str | tuple[str, int]
+    tags: Any = None
+
+    def __post_init__(self) -> None:
+        Key(self.key)
+        several = isinstance(self.schedule, Sequence) and not isinstance(self.schedule, str)
+        for one in self.schedule if several else [self.schedule]:
+            if not callable(one):
+                raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
 
 
 class Schedules(Callback):
@@ -42,22 +69,21 @@ class Schedules(Callback):
     checkpoint before the turn of this one, is taken when the run goes on.
 
     A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, or of another
-    ratio, is refused with the difference; of functions of the state, which Composer's own schedules are, and of the
-    schedulers of torch, the name alone is compared. To start anew from such a checkpoint, load it with
-    `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of this callback, Composer warns:
-    what follows the clock then has the value of the loaded time, from the initial values of the new optimizer, and
-    what counts its own steps begins at the first. Without the length of the run, which `fit(duration=...)` may give,
-    functions are called when it fits; the initial values are those before the load all the same.
+    ratio, is refused with the difference; functions and schedulers of torch are compared by name. To start anew from
+    such a checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of
+    this callback, Composer warns: what follows the clock then has the value of the loaded time, from the initial values
+    of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint, the Trainer has
+    to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
 
-    A new Trainer on the same optimizer takes the groups over from the callback of the one before, which then raises
-    `RuntimeError` when it is fitted on. A copy of a callback has its entries, and begins in a Trainer of its own.
+    A new Trainer on the same optimizer owns what its callback drives; the callback of the one before raises
+    `ValueError` when it is fitted on. A copy of a callback has its entries, and begins in a Trainer of its own.
 
     A scheduler that follows a `timesched.Clock` is refused, since nobody ticks that in a Trainer; one in
     `Trainer(schedulers=...)` cannot be, and keeps its first value for the whole run.
 
     Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
     callbacks (a checkpoint has room for one), when two schedules drive one number, also one of `schedulers=`, when a
-    sharded checkpoint needs the length of the run to be loaded, and where `timesched.bind` does.
+    checkpoint was loaded before the length of the run was known, and where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -97,7 +123,8 @@ class Schedules(Callback):
 
     def before_load(self, state: Any, logger: Any) -> None:
         """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
-        self._running.before_load()
+        if state.max_duration is not None:
+            self._running.make()
 
     def after_load(self, state: Any, logger: Any) -> None:
         """Take up what was loaded, now that optimizer and time are loaded too."""
@@ -112,10 +139,11 @@ class Schedules(Callback):
         self._running.step()
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            for slot, indices in (driven(scheduler, optimizer.param_groups) for scheduler in self.schedulers):
-                name = f"{slot.name}-{type(optimizer).__name__}/group"
-                values = {f"{name}{i}": slot.read(optimizer.param_groups[i], name) for i in sorted(indices)}
-                logger.log_metrics({key: float(value) for key, value in values.items()})
+            for scheduler in self.schedulers:
+                key, indices = driven(scheduler)
+                name = f"{key}-{type(optimizer).__name__}/group"
+                values = {f"{name}{i}": Key(key).read(optimizer.param_groups[i], name) for i in sorted(indices)}
+                logger.log_metrics({each: float(value) for each, value in values.items()})
 
     def epoch_end(self, state: Any, logger: Any) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
@@ -126,25 +154,21 @@ class Schedules(Callback):
     def close(self, state: Any, logger: Any) -> None:
         """Let others have the groups."""
         if self._run:
-            release(self._run.made)
+            release(self._run.made or ())
 
     def state_dict(self) -> dict[str, Any]:
         """What each scheduler is, its own state, and how many batches it has seen, all plain."""
-        return self._run.state_dict() if self._run else saved(None)
+        return self._run.state_dict() if self._run else {"schedules": None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
         if self._run:
-            self._run.load_state_dict(state)
+            self._run.loaded = state["schedules"]
 
     @property
     def _running(self) -> Run:
-        """The run in the Trainer; raises `RuntimeError` where another Trainer has the optimizer."""
-        if self._run is None or self._run.replaced:
-            raise RuntimeError(
-                f"The optimizer of this {type(self).__name__} has been taken over by another Trainer, which was built "
-                f"later: fit that one, or build this one anew, and it takes over in turn."
-            )
+        if self._run is None:
+            raise RuntimeError(f"This {type(self).__name__} is in no Trainer: pass it to Trainer(callbacks=...).")
         return self._run
 
     def __getstate__(self) -> dict[str, Any]:
