@@ -52,6 +52,7 @@ class Bound:
     """
 
     relative: ClassVar[bool] = True  # to the initial value of each group
+    _direct: bool = True  # no subclass has methods of its own for parts of a step
 
     def __init__(
         self,
@@ -77,7 +78,8 @@ class Bound:
         self.owner: str | None = None  # what sets this key now, if it is not this one
         self._schedule = schedule
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
-        self._selected: list[tuple[int, dict[str, Any]]] = []  # the groups, with their indices
+        self.indices: list[int] = []  # of the selected groups
+        self._selected: list[tuple[int, dict[str, Any]]] = []  # these groups, with their indices
         self._seen = 0  # how many groups the optimizer had
         self._bases: list[float] = []  # the initial value of each selected group, where values are relative to it
         self._largest = 0.0  # of their sizes
@@ -136,34 +138,55 @@ class Bound:
         finite, and when the optimizer's groups were removed, replaced or put in another order; nothing is written then.
         """
         if epoch is not None:
-            self._refuse_epoch(epoch)
-        self._check()
+            raise ValueError(
+                f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
+            )
+        if self.owner is not None or not self._is_current():
+            self._catch_up()
         if self._waits is not None:
             self._watch_clock()
-        before = None if torch.compiler.is_compiling() else int(self._count)
-        self._advance()
+        if not self._direct or torch.compiler.is_compiling():
+            self._step_by_methods()
+            return
+        count: Any = self._count
+        if type(count) is int:
+            self._count = now = count + 1
+        elif count.is_cpu:
+            now = int(count) + 1
+            count.fill_(now)
+        else:  # which is not read
+            now = count.add_(1)
         try:
-            self._put(self._value())
+            if self._function is None:
+                self._put(self._read())  # type: ignore[misc]  # with a clock there is one
+            else:
+                self._put(self._function((now,)))
         except BaseException:
-            if before is not None:
-                self._count_to(before)
+            if type(count) is int:
+                self._count = count
+            else:
+                count.sub_(1)
             raise
 
-    def _refuse_epoch(self, epoch: Any) -> None:
-        raise ValueError(f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed.")
+    def _step_by_methods(self) -> None:
+        """The same in a graph, where nothing is read; and where a subclass has methods of its own for parts of it."""
+        self._advance()
+        self._put(self._value())
 
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
-        self._check()
+        self._catch_up()
         self._hold_tensors()
+        self._write()
+
+    def _write(self) -> None:
         self._put(self._value())
 
-    def _check(self) -> None:
+    def _catch_up(self) -> None:
         """Refuse what `step` may not write, and take the groups that were added."""
-        if self.owner is not None or not self._is_current():
-            self.check()
-            if len(self.optimizer.param_groups) != self._seen:
-                self._take_later_groups()
+        self.check()
+        if len(self.optimizer.param_groups) != self._seen:
+            self._take_later_groups()
 
     def check(self) -> None:
         """Raise `ValueError` where `step` would: another scheduler owns the key, or the groups were changed."""
@@ -183,14 +206,15 @@ class Bound:
         elif not (torch.compiler.is_compiling() or is_number(value)):
             self._refuse_value(value)
         if not self.relative:
-            for i, _ in self._selected:
+            key = key if number else None
+            for i in self.indices:
                 group = groups[i]
-                if number and key is not None and group[key].__class__ is float:
+                if key is not None and group[key].__class__ is float:
                     group[key] = value
                 else:
                     self._key.write(group, value)
             return
-        for (i, _), base in zip(self._selected, self._bases):
+        for i, base in zip(self.indices, self._bases):
             group = groups[i]
             if key is not None and group[key].__class__ is float:
                 group[key] = base * value
@@ -362,6 +386,7 @@ class Bound:
                 )
         self._accept(new, [x.detach() if isinstance(x, Tensor) else x for x in values], value)
         self._selected += [(i, groups[i]) for i in new]
+        self.indices += new
         self._seen = len(groups)
         return new
 
@@ -419,11 +444,6 @@ class Bound:
             _bound[self.optimizer] = [*others, weakref.ref(self)]
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)
-
-    @property
-    def indices(self) -> list[int]:
-        """The indices of the selected groups."""
-        return [i for i, _ in self._selected]
 
     def take_back(self) -> None:
         """Own the key again, where the scheduler made later is given up."""

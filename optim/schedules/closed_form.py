@@ -219,37 +219,22 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
         )
 
-    def step(self, epoch: int | None = None) -> None:
-        """Count a step and write its value into the groups. Call it after the optimizer's step.
-
-        Raises `ValueError` as `Bound.step` does.
-        """
-        if self._direct:
-            Bound.step(self, epoch)
-            return
-        if epoch is not None:
-            self._refuse_epoch(epoch)
-        self._check()
-        if self._waits is not None:
-            self._watch_clock()
+    def _step_by_methods(self) -> None:
         before = None if torch.compiler.is_compiling() else int(self._count)
         self.increment_last_epoch()
         try:
-            self.update_groups(self.get())
+            self._write()
         except BaseException:
             if before is not None:
                 self._count_to(before)
             raise
         self.update_last_value()
 
-    def refresh(self) -> None:
-        """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
+    def _write(self) -> None:
         if self._direct:
-            Bound.refresh(self)
-            return
-        self._check()
-        self._hold_tensors()
-        self.update_groups(self.get())
+            self._put(self._value())
+        else:
+            self.update_groups(self.get())
 
     @standard
     def increment_last_epoch(self) -> None:
