@@ -40,21 +40,7 @@ def _composing(init: F) -> F:
 
 
 class Sequential(Scheduler):
-    """One scheduler after another: each begins at its milestone, and counts its steps from there.
-
-    Args:
-        optimizer: the optimizer that the schedulers were made with.
-        schedulers: one or more schedulers of the same key, which become parts of this one and are not stepped any more.
-        milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
-            the same step, the last one does.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups; None for those of the schedulers.
-        clock: a `timesched.Clock` or Composer's `State`: milestones may then be times; None for that of the schedulers.
-
-    Raises:
-        ValueError: the schedulers are of other optimizers, keys or groups, have taken steps, or are parts already; the
-            milestones fall, or are not one less than the schedulers.
-    """
+    """One scheduler after another: the arguments stand at `SequentialLR`."""
 
     @_composing
     def __init__(
@@ -81,18 +67,7 @@ class Sequential(Scheduler):
 
 
 class Chained(Scheduler):
-    """The product of several schedulers: the first, times what each further one has become of its own first value.
-
-    Args:
-        schedulers: one or more schedulers of the same optimizer and key, which become parts of this one and are not
-            stepped any more.
-        param_group_tags: which groups; None for those of the schedulers.
-        clock: a `timesched.Clock` or Composer's `State`; None for that of the schedulers.
-
-    Raises:
-        ValueError: the schedulers are of several optimizers, keys or groups, have taken steps, or are parts already;
-            one but the first starts at 0.
-    """
+    """The product of several schedulers: the arguments stand at `ChainedLR`."""
 
     @_composing
     def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
@@ -106,18 +81,7 @@ class Chained(Scheduler):
 
 
 class ScalePerParam(Scheduler):
-    """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
-
-    Args:
-        optimizer: the optimizer that the scheduler was made with.
-        scheduler: the scheduler, which becomes a part of this one and is not stepped any more.
-        param_group_tags: which groups; None for those of the scheduler.
-        clock: a `timesched.Clock` or Composer's `State`; None for that of the scheduler.
-
-    Raises:
-        ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, that has taken steps,
-            or that is a part already.
-    """
+    """Another scheduler, times a factor of each group: the arguments stand at `ScalePerParamLR`."""
 
     @_composing
     def __init__(

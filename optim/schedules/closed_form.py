@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, ClassVar
 
@@ -56,8 +57,10 @@ class Scheduler(Resumable, Likeness, torch.optim.lr_scheduler.LRScheduler):
     """
 
     param_group_key: ClassVar[str] = ""
+    _words: ClassVar[Mapping[str, str]] = {}  # what fields of a formula are called as arguments, where it differs
     arguments: dict[str, Any]  # those that the constructor was given, without the optimizer and the clock
     completed: dict[str, Any]  # the same with the defaults of the others
+    effective: dict[str, Any]  # what became of those of a formula, by name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
