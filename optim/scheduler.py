@@ -201,7 +201,7 @@ class CosineDecayScheduler(Scheduler):
 
 
 class SequentialScheduler(assembled.Sequential):
-    """One scheduler after another: each begins at its milestone, and counts its steps from there: see `SequentialLR`."""
+    """One scheduler after another: each counts its steps from its milestone on: see `SequentialLR`."""
 
 
 class PiecewiseConstantScheduler(Scheduler):
@@ -263,7 +263,7 @@ class StepScheduler(Scheduler):
 
 
 class CosineAnnealingScheduler(Scheduler):
-    """A cosine wave from the initial value down to `eta_min` at `T_max`, up again, and so on: see `CosineAnnealingLR`."""
+    """A cosine wave from the initial value to `eta_min` at `T_max`, back, and so on: see `CosineAnnealingLR`."""
 
     initial_val: float
     T_max: int | Time[Any]

@@ -127,9 +127,8 @@ def test_the_formula_in_the_docstring(row, arguments):
         first = 1  # step 0 is all of the way up: the docstring says what there is
         assert values[0] == one.initial_learning_rate
     for t in range(first, 70):
-        assert formula_of(
-            type(one).__mro__[row.stem == "Lambda" and "functions" in arguments], names, t
-        ) == pytest.approx(values[t], rel=1e-13, abs=1e-17), t
+        expected = pytest.approx(values[t], rel=1e-13, abs=1e-17)
+        assert formula_of(class_of(row.stem), names, t) == expected, t
 
 
 @pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
