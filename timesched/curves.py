@@ -111,3 +111,12 @@ def triangle(x: Value, peak: float) -> Value:
     0.5
     """
     return ops.where(x <= peak, x / peak, (1.0 - x) / (1.0 - peak))
+
+
+def scaled(height: Value, scale: Value, base: float, top: float) -> Value:
+    """`base + (top - base) * height * scale`, where the height is in [0, 1] and the scale may be any number.
+
+    >>> scaled(0.5, 4.0, 1.0, 2.0)
+    3.0
+    """
+    return base + (top - base) * ops.clip(height) * scale

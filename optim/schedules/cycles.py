@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched import ops, shapes
-from timesched.curves import decay, mix, triangle, wave
+from timesched.curves import decay, mix, scaled, triangle, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.phases import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.restarts import restarting
@@ -91,8 +91,9 @@ class CosineAnnealing(Formula):
     eta_min: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        half = frame.period(time(self.T_max))
-        return lambda counts: wave(half.done(counts), half.complete(counts), self.initial_val, self.eta_min)
+        half, start, end = frame.period(time(self.T_max)), self.initial_val, self.eta_min
+        done, complete = half.done, half.complete
+        return lambda counts: wave(done(counts), complete(counts), start, end)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,12 +133,12 @@ class Cyclic(Formula):
         iterations = (lambda counts: 0) if plain else in_steps(frame, up)
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
 
+        done, complete, base, top = cycles.done, cycles.complete, self.base_val, self.max_val
+
         def value(counts: Counts) -> Any:
-            height = triangle(cycles.done(counts), share)
-            scale = self._scale(cycles.complete(counts), iterations(counts))
-            if shrinks:
-                return mix(ops.clip(height * scale), self.base_val, self.max_val)
-            return self.base_val + (self.max_val - self.base_val) * ops.clip(height) * scale
+            height = triangle(done(counts), share)
+            scale = self._scale(complete(counts), iterations(counts))
+            return mix(ops.clip(height * scale), base, top) if shrinks else scaled(height, scale, base, top)
 
         return value
 

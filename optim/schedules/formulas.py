@@ -44,7 +44,8 @@ def steps_at(frame: Frame, mark: Mark) -> float:
 
 def left_of_cycles(period: Period) -> Resolved:
     """The share that is left until the next multiple of a period."""
-    return lambda counts: rest_of_cycle(period.done(counts), period.complete(counts))
+    done, complete = period.done, period.complete
+    return lambda counts: rest_of_cycle(done(counts), complete(counts))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
