@@ -50,7 +50,7 @@ lint: ## ruff and mypy
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \
-	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py)
+	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py tests/typing/*.py)
 
 # The optimizers are compared on the newest torch, where their rivals are; the schedules with Composer.
 bench: ## run the benchmarks, one after the other
