@@ -1,14 +1,47 @@
-"""Learning-rate schedulers in closed form."""
+"""Learning-rate schedulers in closed form.
+
+Every class is written out here. The same schedules for any other key are in `optim.scheduler`, and for the weight decay
+in `optim.weight_decay_scheduler`; their arguments are the same, with the names of values.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch import Tensor
+from torch.optim import Optimizer
 
+from timesched.timevalue import Time
+
+from .schedules import assembled, by_formula, composites, cycles, formulas
+from .schedules.by_formula import schedule_by
 from .schedules.closed_form import Scheduler
-from .schedules.families import RATES, family
 from .schedules.overriding import standard
+
+__all__ = [
+    "ChainedLR",
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CosineDecayLR",
+    "CyclicLR",
+    "ExponentialLR",
+    "InverseExponentialTimeDecayLR",
+    "InverseSquareRootDecayLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PiecewiseConstantLR",
+    "PolynomialLR",
+    "ScalePerParamLR",
+    "SequentialLR",
+    "StepLR",
+]
 
 
 class LRScheduler(Scheduler):
@@ -30,6 +63,14 @@ class LRScheduler(Scheduler):
     """
 
     param_group_key = "lr"
+    _words: ClassVar[Mapping[str, str]] = {
+        "val": "learning_rate",
+        "vals": "learning_rates",
+        "initial_val": "initial_learning_rate",
+        "end_val": "end_learning_rate",
+        "base_val": "base_lr",
+        "max_val": "max_lr",
+    }
 
     @standard
     def _get_closed_form(self) -> Tensor:
@@ -47,7 +88,7 @@ class LRScheduler(Scheduler):
 
     @standard
     def get_lr(self) -> list[Any]:
-        """The learning rate of this moment for each parameter group: None for those that are not scheduled."""
+        """The learning rate of this moment for each parameter group; the present one where a group is not selected."""
         return Scheduler.get(self)
 
     @standard
@@ -60,5 +101,872 @@ class LRScheduler(Scheduler):
         """Called at the end of a step, for subclasses: `get_last_lr()` itself reads the groups."""
 
 
-globals().update(family(LRScheduler, "LR", __name__, RATES))
-ChainedScheduler = globals()["ChainedLR"]
+class ConstantLR(LRScheduler):
+    """The same learning rate throughout.
+
+    Formula:
+        lr = learning_rate
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        learning_rate: the learning rate, finite.
+        total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> ConstantLR(optimizer, learning_rate=0.1).values(3)
+    [0.1, 0.1, 0.1]
+    """
+
+    learning_rate: float
+    total_iters: int | Time[Any] | None
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        learning_rate: float,
+        total_iters: int | float | str | Time[Any] | None = None,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (learning_rate, total_iters)
+        schedule_by(self, formulas.Constant, given, optimizer, param_group_tags, clock)
+
+
+class PolynomialLR(LRScheduler):
+    """From one learning rate to another along a power of the share of the steps that is left.
+
+    Formula:
+        T = total_iters * max(1, ceil(t / total_iters)) if cycle else total_iters
+        lr = end_learning_rate + (initial_learning_rate - end_learning_rate) * (1 - min(t / T, 1)) ** power
+
+    `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        end_learning_rate: the learning rate at `total_iters` and after it, finite.
+        total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
+        power: the exponent, 0 or more; 1 is a straight line.
+        cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> PolynomialLR(optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4, power=2.0).values(4)
+    [0.1, 0.05625, 0.025, 0.00625]
+
+    Source: `polynomial_decay` of Keras, and `PolynomialLR` of torch, which ends at 0.
+    """
+
+    initial_learning_rate: float
+    end_learning_rate: float
+    total_iters: int | Time[Any]
+    power: float
+    cycle: bool
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        end_learning_rate: float,
+        total_iters: int | float | str | Time[Any],
+        power: float = 1.0,
+        cycle: bool = False,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, end_learning_rate, total_iters, power, cycle)
+        schedule_by(self, formulas.Polynomial, given, optimizer, param_group_tags, clock)
+
+
+class LinearLR(LRScheduler):
+    """A straight line from one learning rate to another; the last one from then on.
+
+    Formula:
+        T = total_iters * max(1, ceil(t / total_iters)) if cycle else total_iters
+        lr = initial_learning_rate + (end_learning_rate - initial_learning_rate) * min(t / T, 1)
+
+    `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        end_learning_rate: the learning rate at `total_iters` and after it, finite.
+        total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
+        cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> LinearLR(optimizer, initial_learning_rate=0.0, end_learning_rate=0.1, total_iters=4).values(6)
+    [0.0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]
+
+    Source: `polynomial_decay` of Keras with a power of 1.
+    """
+
+    initial_learning_rate: float
+    end_learning_rate: float
+    total_iters: int | Time[Any]
+    cycle: bool
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        end_learning_rate: float,
+        total_iters: int | float | str | Time[Any],
+        cycle: bool = False,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, end_learning_rate, total_iters, cycle)
+        schedule_by(self, formulas.Linear, given, optimizer, param_group_tags, clock)
+
+
+class ExponentialLR(LRScheduler):
+    """The initial learning rate, multiplied by `decay_rate` every `total_iters` steps, smoothly or at once.
+
+    Formula:
+        x = floor(t / total_iters) if staircase else t / total_iters
+        lr = initial_learning_rate * decay_rate ** x
+
+    `t` counts the steps taken, and `x` the decays.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        total_iters: the number of steps in which it is multiplied by `decay_rate` once, 1 or more.
+        decay_rate: the factor, 0 or more.
+        staircase: decay at multiples of `total_iters` only.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> ExponentialLR(optimizer, initial_learning_rate=0.1, total_iters=2, decay_rate=0.25).values(4)
+    [0.1, 0.05, 0.025, 0.0125]
+
+    Source: `ExponentialDecay` of Keras.
+    """
+
+    initial_learning_rate: float
+    total_iters: int | Time[Any]
+    decay_rate: float
+    staircase: bool
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        total_iters: int | float | str | Time[Any],
+        decay_rate: float,
+        staircase: bool = False,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, total_iters, decay_rate, staircase)
+        schedule_by(self, formulas.Exponential, given, optimizer, param_group_tags, clock)
+
+
+class InverseExponentialTimeDecayLR(LRScheduler):
+    """The initial learning rate over one plus a multiple of a power of the step count.
+
+    Formula:
+        x = floor(t ** step_exponent / total_iters) if staircase else t ** step_exponent / total_iters
+        lr = initial_learning_rate / (1 + decay_rate * x)
+
+    `t` counts the steps taken, in steps also where `total_iters` is a time; `x` is the quotient.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        step_exponent: the exponent of the step count, 0 or more.
+        total_iters: what the power of the step count is divided by, 1 or more.
+        decay_rate: the factor of the quotient, 0 or more.
+        staircase: round the quotient down to a whole number.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> scheduler = InverseExponentialTimeDecayLR(optimizer, 0.1, step_exponent=1, total_iters=2, decay_rate=2.0)
+    >>> scheduler.values(3)
+    [0.1, 0.05, 0.03333333333333333]
+
+    Source: `InverseTimeDecay` of Keras.
+    """
+
+    initial_learning_rate: float
+    step_exponent: float
+    total_iters: int | Time[Any]
+    decay_rate: float
+    staircase: bool
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        step_exponent: float,
+        total_iters: int | float | str | Time[Any],
+        decay_rate: float,
+        staircase: bool = False,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, step_exponent, total_iters, decay_rate, staircase)
+        schedule_by(self, formulas.InverseExponentialTimeDecay, given, optimizer, param_group_tags, clock)
+
+
+class InverseSquareRootDecayLR(LRScheduler):
+    """Constant at first, then falling with the square root of the step count.
+
+    Formula:
+        lr = initial_learning_rate * scale / sqrt(max(t, warmup_steps))
+
+    `t` counts the steps taken, in steps also where `warmup_steps` is a time.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the factor of it all, finite.
+        scale: another factor, finite.
+        warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> InverseSquareRootDecayLR(optimizer, initial_learning_rate=0.1, scale=2.0, warmup_steps=4).values(6)
+    [0.1, 0.1, 0.1, 0.1, 0.1, 0.08944271909999159]
+
+    Source: arXiv:1706.03762, section 5.3, without its linear warmup.
+    """
+
+    initial_learning_rate: float
+    scale: float
+    warmup_steps: int | Time[Any]
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float = 1.0,
+        scale: float = 1.0,
+        warmup_steps: int | float | str | Time[Any] = 1.0,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, scale, warmup_steps)
+        schedule_by(self, formulas.InverseSquareRootDecay, given, optimizer, param_group_tags, clock)
+
+
+class CosineDecayLR(LRScheduler):
+    """The falling half of a cosine from one learning rate to another; the last one from then on.
+
+    Formula:
+        x = min(t / total_iters, 1)
+        lr = end_learning_rate + (initial_learning_rate - end_learning_rate) * (1 + cos(pi * x)) / 2
+
+    `t` counts the steps taken; `x` is the fraction of `total_iters` that is done.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        end_learning_rate: the learning rate at `total_iters` and after it, finite.
+        total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> CosineDecayLR(optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4).values(6)
+    [0.1, 0.08535533905932738, 0.05, 0.014644660940672627, 0.0, 0.0]
+
+    Source: `CosineDecay` of Keras; arXiv:1608.03983.
+    """
+
+    initial_learning_rate: float
+    end_learning_rate: float
+    total_iters: int | Time[Any]
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        end_learning_rate: float,
+        total_iters: int | float | str | Time[Any],
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, end_learning_rate, total_iters)
+        schedule_by(self, formulas.CosineDecay, given, optimizer, param_group_tags, clock)
+
+
+class SequentialLR(assembled.Sequential, LRScheduler):
+    """One scheduler after another: each begins at its milestone, and counts its steps from there.
+
+    Formula:
+        i = sum(t >= milestone for milestone in milestones)
+        lr = schedulers[i](t - [0, *milestones][i])
+
+    `t` counts the steps taken, `i` the milestones reached; `schedulers[i](s)` is the learning rate of one at its step
+    `s`.
+
+    Args:
+        optimizer: the optimizer that the schedulers were made with.
+        schedulers: one or more schedulers of the same key, whose schedules are taken; they own nothing from then on.
+        milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
+            the same step, the last one does.
+        last_epoch: the index of the last step before this one: -1 starts at 0.
+        param_group_tags: which groups; None for those of the schedulers.
+        clock: a `timesched.Clock` or Composer's `State`: milestones may then be times; None for that of the schedulers.
+
+    Raises:
+        ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the
+            milestones fall, or are not one less than the schedulers.
+        TypeError: `schedulers` is not a list of closed-form schedulers.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> schedulers = [LinearLR(optimizer, 0.0, 0.1, 2), ConstantLR(optimizer, 0.1)]
+    >>> SequentialLR(optimizer, schedulers, milestones=[2]).values(4)
+    [0.0, 0.05, 0.1, 0.1]
+    """
+
+
+class PiecewiseConstantLR(LRScheduler):
+    """One learning rate after another, each from its milestone on.
+
+    Formula:
+        n = sum(t >= milestone for milestone in milestones)
+        lr = learning_rates[n]
+
+    `t` counts the steps taken, and `n` the milestones reached.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        learning_rates: the learning rates, finite; one more than the milestones.
+        milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> PiecewiseConstantLR(optimizer, learning_rates=[0.1, 0.05, 0.01], milestones=[1, 3]).values(5)
+    [0.1, 0.05, 0.05, 0.01, 0.01]
+
+    Source: `PiecewiseConstantDecay` of Keras, whose values hold up to their boundary and at it.
+    """
+
+    learning_rates: tuple[float, ...]
+    milestones: tuple[int | Time[Any], ...]
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        learning_rates: Sequence[float],
+        milestones: Sequence[int | float | str | Time[Any]],
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (learning_rates, milestones)
+        schedule_by(self, cycles.PiecewiseConstant, given, optimizer, param_group_tags, clock)
+
+
+class MultiStepLR(LRScheduler):
+    """The initial learning rate, multiplied by `gamma` at each milestone.
+
+    Formula:
+        n = sum(t >= milestone for milestone in milestones)
+        lr = initial_learning_rate * gamma ** n
+
+    `t` counts the steps taken, and `n` the milestones reached.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate before the first milestone, finite.
+        gamma: the factor, finite.
+        milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> MultiStepLR(optimizer, initial_learning_rate=0.1, gamma=0.5, milestones=[1, 3]).values(5)
+    [0.1, 0.05, 0.05, 0.025, 0.025]
+
+    Source: `MultiStepLR` of torch.
+    """
+
+    initial_learning_rate: float
+    gamma: float
+    milestones: tuple[int | Time[Any], ...]
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        gamma: float,
+        milestones: Sequence[int | float | str | Time[Any]],
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, gamma, milestones)
+        schedule_by(self, cycles.MultiStep, given, optimizer, param_group_tags, clock)
+
+
+class StepLR(LRScheduler):
+    """The initial learning rate, multiplied by `gamma` after every `step_size` steps.
+
+    Formula:
+        lr = initial_learning_rate * gamma ** floor(t / step_size)
+
+    `t` counts the steps taken.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at first, finite.
+        step_size: the steps from one decay to the next, 1 or more.
+        gamma: the factor, finite.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> StepLR(optimizer, initial_learning_rate=0.1, step_size=2, gamma=0.5).values(5)
+    [0.1, 0.1, 0.05, 0.05, 0.025]
+
+    Source: `StepLR` of torch.
+    """
+
+    initial_learning_rate: float
+    step_size: int | Time[Any]
+    gamma: float
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        step_size: int | float | str | Time[Any],
+        gamma: float,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, step_size, gamma)
+        schedule_by(self, cycles.Step, given, optimizer, param_group_tags, clock)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """A cosine wave from the initial learning rate down to `eta_min` at `T_max`, up again, and so on.
+
+    Formula:
+        lr = eta_min + (initial_learning_rate - eta_min) * (1 + cos(pi * t / T_max)) / 2
+
+    `t` counts the steps taken.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        T_max: half of the wave's length in steps, 1 or more.
+        eta_min: the learning rate at `T_max`, finite.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> [round(value, 4) for value in CosineAnnealingLR(optimizer, initial_learning_rate=0.1, T_max=2).values(5)]
+    [0.1, 0.05, 0.0, 0.05, 0.1]
+
+    Source: `CosineAnnealingLR` of torch; arXiv:1608.03983.
+    """
+
+    initial_learning_rate: float
+    T_max: int | Time[Any]
+    eta_min: float
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        T_max: int | float | str | Time[Any],
+        eta_min: float = 0.0,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, T_max, eta_min)
+        schedule_by(self, cycles.CosineAnnealing, given, optimizer, param_group_tags, clock)
+
+
+class LambdaLR(by_formula.Lambda, LRScheduler):
+    """The initial learning rate times the product of functions of the step tensor.
+
+    Formula:
+        lr = initial_learning_rate * prod(function(t) for function in functions)
+
+    `t` counts the steps taken. `functions` are what `set_value_lambda()` returns, or `set_lr_lambda()`: one or several,
+    `t / 30` and `0.95 ** t` unless a subclass overrides one of them. A function takes a 0-dim int64 tensor; for a
+    result in double precision it computes with `t.double()`. The product is taken in double precision.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the factor of it all, finite.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> class Inverse(LambdaLR):
+    ...     def set_value_lambda(self):
+    ...         return lambda t: 1.0 / (1.0 + t.double())
+    >>> Inverse(optimizer, initial_learning_rate=0.1).values(3)
+    [0.1, 0.05, 0.03333333333333333]
+
+    Source: `LambdaLR` of torch, with functions of a tensor.
+    """
+
+    initial_learning_rate: float
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate,)
+        schedule_by(self, composites.Lambda, given, optimizer, param_group_tags, clock)
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the one before.
+
+    Formula:
+        i = max(n for n in range(t + 1) if sum(T_0 * T_mult ** k for k in range(n)) <= t)
+        x = (t - sum(T_0 * T_mult ** k for k in range(i))) / (T_0 * T_mult ** i)
+        lr = eta_min + (initial_learning_rate - eta_min) * (1 + cos(pi * x)) / 2
+
+    `t` counts the steps taken, and `i` the cycles that are over; `x` is the fraction of the present one that is done.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at the start of each cycle, finite.
+        T_0: the steps of the first cycle, 1 or more.
+        T_mult: the growth of the cycles, more than 0; below 1 they end where their lengths add up to. Refused where the
+            run has more than 4096 cycles or no known length, and the growth is so near to 1 that there may be more.
+        eta_min: the learning rate towards which each cycle falls, finite.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> scheduler = CosineAnnealingWarmRestarts(optimizer, initial_learning_rate=0.1, T_0=2, T_mult=2)
+    >>> [round(value, 4) for value in scheduler.values(6)]
+    [0.1, 0.05, 0.1, 0.0854, 0.05, 0.0146]
+
+    Source: `CosineAnnealingWarmRestarts` of torch; arXiv:1608.03983.
+    """
+
+    initial_learning_rate: float
+    T_0: int | Time[Any]
+    T_mult: float
+    eta_min: float
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        T_0: int | float | str | Time[Any],
+        T_mult: float = 1,
+        eta_min: float = 0.0,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, T_0, T_mult, eta_min)
+        schedule_by(self, cycles.CosineAnnealingWarmRestarts, given, optimizer, param_group_tags, clock)
+
+
+class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
+    """The initial learning rate, multiplied by `coefficient` at each step.
+
+    Formula:
+        lr = initial_learning_rate * coefficient ** t
+
+    `t` counts the steps taken. A subclass may return functions of it in `set_value_lambda()`: see `LambdaLR`.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite.
+        coefficient: the factor, finite.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> MultiplicativeLR(optimizer, initial_learning_rate=0.1, coefficient=0.5).values(3)
+    [0.1, 0.05, 0.025]
+
+    Source: `MultiplicativeLR` of torch, with one factor.
+    """
+
+    initial_learning_rate: float
+    coefficient: float
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        coefficient: float,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, coefficient)
+        schedule_by(self, composites.Multiplicative, given, optimizer, param_group_tags, clock)
+
+
+class ChainedLR(assembled.Chained, LRScheduler):
+    """The first of several schedulers, times the ratio of each other one to its own first learning rate.
+
+    Formula:
+        lr = schedulers[0](t) * prod(s(t) / s(0) for s in schedulers[1:])
+
+    `t` counts the steps taken; `s(t)` is the learning rate of a scheduler `s` at step `t`.
+
+    Args:
+        schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own
+            nothing from then on.
+        param_group_tags: which groups; None for those of the schedulers.
+        clock: a `timesched.Clock` or Composer's `State`; None for that of the schedulers.
+
+    Raises:
+        ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps;
+            one but the first starts at 0.
+        TypeError: `schedulers` is not a list of closed-form schedulers.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> ChainedLR([StepLR(optimizer, 0.1, 2, 0.5), MultiStepLR(optimizer, 1.0, 0.5, [1])]).values(4)
+    [0.1, 0.05, 0.025, 0.025]
+
+    Source: `ChainedScheduler` of torch.
+    """
+
+
+class CyclicLR(by_formula.Cyclic, LRScheduler):
+    """Straight lines from the base learning rate up to the highest one and down again, over and over.
+
+    Formula:
+        down = step_size_down or step_size_up
+        n = floor(t / (step_size_up + down))
+        u = t - n * (step_size_up + down)
+        height = u / step_size_up if u <= step_size_up else (step_size_up + down - u) / down
+        k = n + 1 if scale_mode == "cycle" else t
+        scale = {"triangular": 1, "triangular2": 0.5 ** (k - 1), "exp_range": gamma ** k}[mode]
+        lr = base_lr + (max_lr - base_lr) * height * scale
+
+    `t` counts the steps taken, `n` the cycles that are over, `u` the steps of the present one; `scale` is what the
+    height of the present cycle is multiplied by, or what the function of `set_scale_fn()` returns for `k`.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        base_lr: the lowest learning rate, and the one at step 0, finite.
+        max_lr: the highest learning rate of the first cycle, finite.
+        step_size_up: the steps up, 1 or more.
+        step_size_down: the steps down, 1 or more; None for as many as up.
+        mode: "triangular": all cycles have one height; "triangular2": each has half the height of the one before;
+            "exp_range": the height is multiplied by a power of `gamma`.
+        gamma: the base of "exp_range", 0 or more.
+        scale_mode: whether `k` is the number of the "cycle", from 1 on, or that of "iterations", from 0 on. With
+            "exp_range" it goes by iterations if it is left out.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> [round(value, 4) for value in CyclicLR(optimizer, base_lr=0.1, max_lr=0.3, step_size_up=2).values(6)]
+    [0.1, 0.2, 0.3, 0.2, 0.1, 0.2]
+
+    Source: `CyclicLR` of torch; arXiv:1506.01186.
+    """
+
+    base_lr: float
+    max_lr: float
+    step_size_up: int | Time[Any]
+    step_size_down: int | Time[Any] | None
+    mode: str
+    gamma: float
+    scale_mode: str
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float,
+        max_lr: float,
+        step_size_up: int | float | str | Time[Any] = 2000,
+        step_size_down: int | float | str | Time[Any] | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_mode: str = by_formula.CYCLE,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        scale_mode = by_formula.by_mode(scale_mode, mode)
+        given = (base_lr, max_lr, step_size_up, step_size_down, mode, gamma, scale_mode)
+        schedule_by(self, cycles.Cyclic, given, optimizer, param_group_tags, clock)
+
+
+class OneCycleLR(LRScheduler):
+    """Up to the highest learning rate, then down to the least one at the last step; held after.
+
+    Formula:
+        last = total_steps - 1
+        peak = pct_start * total_steps - 1
+        points = [(0, initial_learning_rate), (peak, max_lr), (last, initial_learning_rate / final_div_factor)]
+        points[2:2] = [(2 * peak, initial_learning_rate)] if three_phase else []
+        (t0, start), (t1, end) = next(two for two in pairwise(points) if min(t, last) <= two[1][0])
+        x = (min(t, last) - t0) / (t1 - t0)
+        lr = end + (start - end) * ((1 + cos(pi * x)) / 2 if anneal_strategy == "cos" else 1 - x)
+
+    `t` counts the steps taken; `x` is the fraction that is done of the way between the two points around it.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        initial_learning_rate: the learning rate at step 0, finite; with torch, the highest one over `div_factor`. Where
+            `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
+        max_lr: the highest learning rate, finite.
+        total_steps: the number of steps, 1 or more; the last has the index `total_steps - 1`.
+        pct_start: the share of the steps that goes up, from 0 to 1, or to 0.5 with three phases.
+        final_div_factor: the initial learning rate over the last one, more than 0.
+        three_phase: come down to the initial learning rate as fast as up, and then to the last one.
+        anneal_strategy: "cos" or "linear", the shape of each phase.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> scheduler = OneCycleLR(optimizer, initial_learning_rate=0.1, max_lr=1.0, total_steps=5, pct_start=0.4)
+    >>> [round(value, 4) for value in scheduler.values(6)]
+    [0.1, 1.0, 0.75, 0.25, 0.0, 0.0]
+
+    Source: `OneCycleLR` of torch; arXiv:1708.07120.
+    """
+
+    initial_learning_rate: float
+    max_lr: float
+    total_steps: int | Time[Any]
+    pct_start: float
+    final_div_factor: float
+    three_phase: bool
+    anneal_strategy: str
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        initial_learning_rate: float,
+        max_lr: float,
+        total_steps: int | float | str | Time[Any] = 1000,
+        pct_start: float = 0.3,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        anneal_strategy: str = "cos",
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (initial_learning_rate, max_lr, total_steps, pct_start, final_div_factor, three_phase, anneal_strategy)
+        schedule_by(self, cycles.OneCycle, given, optimizer, param_group_tags, clock)
+
+
+class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):
+    """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
+
+    Formula:
+        lr = scheduler(t) * factor
+
+    `t` counts the steps taken, `scheduler(t)` is the learning rate of the scheduler there, `factor` that of the group.
+
+    Args:
+        optimizer: the optimizer that the scheduler was made with.
+        scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
+        param_group_tags: which groups; None for those of the scheduler.
+        clock: a `timesched.Clock` or Composer's `State`; None for that of the scheduler.
+
+    Raises:
+        ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
+            steps.
+        TypeError: `scheduler` is not a closed-form scheduler.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> optimizer.param_groups[0]["adjust_learning_rate"] = 0.5
+    >>> ScalePerParamLR(optimizer, ConstantLR(optimizer, 0.1)).get_last_value()
+    [0.05]
+    """
+
+
+ChainedScheduler = ChainedLR

@@ -1,4 +1,10 @@
-"""Weight-decay schedulers in closed form."""
+"""Weight-decay schedulers in closed form: those of `optim.scheduler`, with their arguments, for one key.
+
+>>> import torch
+>>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1)
+>>> LinearWD(optimizer, initial_val=0.1, end_val=0.0, total_iters=4).values(5)
+[0.1, 0.07500000000000001, 0.05, 0.025, 0.0]
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,30 @@ from torch import Tensor
 
 from . import scheduler
 from .schedules.closed_form import Scheduler
-from .schedules.families import family
 from .schedules.overriding import standard
+
+__all__ = [
+    "ChainedWD",
+    "ConstantWD",
+    "CosineAnnealingWD",
+    "CosineAnnealingWarmRestartsWD",
+    "CosineDecayWD",
+    "CyclicWD",
+    "ExponentialWD",
+    "InverseExponentialTimeDecayWD",
+    "InverseSquareRootDecayWD",
+    "LambdaWD",
+    "LinearWD",
+    "MultiStepWD",
+    "MultiplicativeWD",
+    "OneCycleWD",
+    "PiecewiseConstantWD",
+    "PolynomialWD",
+    "ScalePerParamWD",
+    "SequentialWD",
+    "StepWD",
+    "WeightDecayScheduler",
+]
 
 
 class WeightDecayScheduler(Scheduler):
@@ -45,12 +73,85 @@ class WeightDecayScheduler(Scheduler):
 
     @standard
     def get_wd(self) -> list[Any]:
-        """The weight decay of this moment for each parameter group: None for those that are not scheduled."""
+        """The weight decay of this moment for each parameter group; the present one where a group is not selected."""
         return Scheduler.get(self)
 
     def get_last_wd(self) -> list[Any]:
-        """The weight decay in each parameter group, None for those that are not scheduled; a tensor is a copy."""
+        """The weight decay in each parameter group; a tensor is a copy."""
         return self.get_last_value()
 
 
-globals().update(family(WeightDecayScheduler, "WD", __name__, like=scheduler))
+class ConstantWD(scheduler.ConstantScheduler, WeightDecayScheduler):
+    """`ConstantLR` for the weight decay; the arguments are those of the base class."""
+
+
+class PolynomialWD(scheduler.PolynomialScheduler, WeightDecayScheduler):
+    """`PolynomialLR` for the weight decay; the arguments are those of the base class."""
+
+
+class LinearWD(scheduler.LinearScheduler, WeightDecayScheduler):
+    """`LinearLR` for the weight decay; the arguments are those of the base class."""
+
+
+class ExponentialWD(scheduler.ExponentialScheduler, WeightDecayScheduler):
+    """`ExponentialLR` for the weight decay; the arguments are those of the base class."""
+
+
+class InverseExponentialTimeDecayWD(scheduler.InverseExponentialTimeDecayScheduler, WeightDecayScheduler):
+    """`InverseExponentialTimeDecayLR` for the weight decay; the arguments are those of the base class."""
+
+
+class InverseSquareRootDecayWD(scheduler.InverseSquareRootDecayScheduler, WeightDecayScheduler):
+    """`InverseSquareRootDecayLR` for the weight decay; the arguments are those of the base class."""
+
+
+class CosineDecayWD(scheduler.CosineDecayScheduler, WeightDecayScheduler):
+    """`CosineDecayLR` for the weight decay; the arguments are those of the base class."""
+
+
+class SequentialWD(scheduler.SequentialScheduler, WeightDecayScheduler):
+    """`SequentialLR` for the weight decay; the arguments are those of the base class."""
+
+
+class PiecewiseConstantWD(scheduler.PiecewiseConstantScheduler, WeightDecayScheduler):
+    """`PiecewiseConstantLR` for the weight decay; the arguments are those of the base class."""
+
+
+class MultiStepWD(scheduler.MultiStepScheduler, WeightDecayScheduler):
+    """`MultiStepLR` for the weight decay; the arguments are those of the base class."""
+
+
+class StepWD(scheduler.StepScheduler, WeightDecayScheduler):
+    """`StepLR` for the weight decay; the arguments are those of the base class."""
+
+
+class CosineAnnealingWD(scheduler.CosineAnnealingScheduler, WeightDecayScheduler):
+    """`CosineAnnealingLR` for the weight decay; the arguments are those of the base class."""
+
+
+class LambdaWD(scheduler.LambdaScheduler, WeightDecayScheduler):
+    """`LambdaLR` for the weight decay; the arguments are those of the base class."""
+
+
+class CosineAnnealingWarmRestartsWD(scheduler.CosineAnnealingWarmRestartsScheduler, WeightDecayScheduler):
+    """`CosineAnnealingWarmRestarts` for the weight decay; the arguments are those of the base class."""
+
+
+class MultiplicativeWD(scheduler.MultiplicativeScheduler, WeightDecayScheduler):
+    """`MultiplicativeLR` for the weight decay; the arguments are those of the base class."""
+
+
+class ChainedWD(scheduler.ChainedScheduler, WeightDecayScheduler):
+    """`ChainedLR` for the weight decay; the arguments are those of the base class."""
+
+
+class CyclicWD(scheduler.CyclicScheduler, WeightDecayScheduler):
+    """`CyclicLR` for the weight decay; the arguments are those of the base class."""
+
+
+class OneCycleWD(scheduler.OneCycleScheduler, WeightDecayScheduler):
+    """`OneCycleLR` for the weight decay; the arguments are those of the base class."""
+
+
+class ScalePerParamWD(scheduler.ScalePerParamScheduler, WeightDecayScheduler):
+    """`ScalePerParamLR` for the weight decay; the arguments are those of the base class."""

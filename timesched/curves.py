@@ -1,9 +1,12 @@
-"""Every curve: a dimensionless number in, a multiplier out. Floats give floats, tensors give float64 tensors.
+"""Every curve: a dimensionless number in, a value out. Floats give floats, tensors give float64 tensors.
 
-`x` is the fraction of a phase that is done and `rest` the fraction that is left, both in [0, 1]; `n` counts decays.
+`x` is the fraction of a phase that is done and `rest` the fraction that is left, both in [0, 1]; `n` counts decays,
+cycles or steps.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from timesched import ops
 from timesched.ops import Value
@@ -62,3 +65,58 @@ def decay(n: Value, gamma: float) -> Value:
     0.25
     """
     return ops.exponential(gamma, n)
+
+
+def inverse_time(x: Value, rate: float, start: float) -> Value:
+    """`start / (1 + rate * x)`, where `x` has no end.
+
+    >>> inverse_time(2.0, 0.5, 1.0)
+    0.5
+    """
+    return start / (1.0 + rate * x)
+
+
+def inverse_root(n: Value, least: float, factor: float) -> Value:
+    """`factor / sqrt(n)`; for `n` below `least`, as at `least`.
+
+    >>> inverse_root(1.0, 4.0, 1.0)
+    0.5
+    """
+    return factor / ops.sqrt(ops.at_least(n, least))
+
+
+def rest_of_cycle(x: Value, n: Value) -> Value:
+    """What is left of `n + 1` cycles, as a fraction of them all, where `x` of the last one is done: the rest of a
+    phase that is prolonged by its own length each time it is over. At the end of a cycle, nothing is left.
+
+    >>> rest_of_cycle(0.5, 1)
+    0.25
+    """
+    return ops.where((x > 0.0) | (n == 0), (1.0 - x) / (ops.real(n) + 1.0), 0.0)
+
+
+def wave(x: Value, n: Any, start: float, end: float) -> Value:
+    """A cosine wave, from `start` to `end` in the first half period, back in the second, and so on; `n` are over.
+
+    >>> wave(0.0, 1, 1.0, 0.0)
+    0.0
+    """
+    return cosine(ops.where(n % 2 == 1, 1.0 - x, x), start, end)
+
+
+def triangle(x: Value, peak: float) -> Value:
+    """A straight line from 0 up to 1 at `peak`, and down to 0 at 1.
+
+    >>> triangle(0.75, 0.5)
+    0.5
+    """
+    return ops.where(x <= peak, x / peak, (1.0 - x) / (1.0 - peak))
+
+
+def scaled(height: Value, scale: Value, base: float, top: float) -> Value:
+    """`base + (top - base) * height * scale`, where the height is in [0, 1] and the scale may be any number.
+
+    >>> scaled(0.5, 4.0, 1.0, 2.0)
+    3.0
+    """
+    return base + (top - base) * ops.clip(height) * scale

@@ -168,6 +168,9 @@ class Milestones:
             tensors = ops.table(first, torch.int64), ops.table(near, torch.float64)
             self._rows.append((slot, [mark.count for mark in row], first, near, *tensors))
 
+    def __len__(self) -> int:
+        return sum(len(points) for _, points, *_ in self._rows)
+
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0

@@ -209,7 +209,7 @@ def _entry(scheduler: Any, where: str, tags: Any = None, clocked: bool = False) 
             found[key] = _entry(value, place, whole, clocked) if isinstance(value, Scheduler) else data(value, place)
     if own is not None and _listed(own) != _listed(tags):
         found[TAGS] = data(own, where)
-    written, timeless = {name: found}, getattr(scheduler, "formula", None) is Constant
+    written, timeless = {name: found}, isinstance(scheduler._formula, Constant)
     if clocked and not (part or timeless or planned(written, where, closed_forms(), "scheduler").follows_time()):
         raise ValueError(
             f"{where}: this {name} follows a clock, and has no argument that is a time: build() would make one that "

@@ -1,1 +1,1 @@
-"""How the schedulers of optim are made: one table of formulas, and what a closed-form scheduler is."""
+"""How the schedulers of optim are made: their formulas, and what a closed-form scheduler is."""

@@ -18,21 +18,7 @@ from .formulas import time
 
 
 class Sequential(Scheduler):
-    """One scheduler after another: each begins at its milestone, and counts its steps from there.
-
-    Args:
-        optimizer: the optimizer that the schedulers were made with.
-        schedulers: one or more schedulers of the same key, whose schedules are taken; they own nothing from then on.
-        milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
-            the same step, the last one does.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups; None for those of the schedulers.
-        clock: a `timesched.Clock` or Composer's `State`: milestones may then be times; None for that of the schedulers.
-
-    Raises:
-        ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the milestones fall, or
-            are not one less than the schedulers.
-    """
+    """One scheduler after another: the arguments stand at `SequentialLR`."""
 
     def __init__(
         self,
@@ -63,18 +49,7 @@ class Sequential(Scheduler):
 
 
 class Chained(Scheduler):
-    """The product of several schedulers: the first, times what each further one has become of its own first value.
-
-    Args:
-        schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own nothing
-            from then on.
-        param_group_tags: which groups; None for those of the schedulers.
-        clock: a `timesched.Clock` or Composer's `State`; None for that of the schedulers.
-
-    Raises:
-        ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps; one but the first
-            starts at 0.
-    """
+    """The product of several schedulers: the arguments stand at `ChainedLR`."""
 
     def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
         optimizer: Any = getattr(next(iter(schedulers), None), "optimizer", None) if _is_list(schedulers) else None
@@ -87,18 +62,7 @@ class Chained(Scheduler):
 
 
 class ScalePerParam(Scheduler):
-    """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
-
-    Args:
-        optimizer: the optimizer that the scheduler was made with.
-        scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
-        param_group_tags: which groups; None for those of the scheduler.
-        clock: a `timesched.Clock` or Composer's `State`; None for that of the scheduler.
-
-    Raises:
-        ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
-            steps.
-    """
+    """Another scheduler, times a factor of each group: the arguments stand at `ScalePerParamLR`."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, param_group_tags: Any = None, clock: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -55,9 +55,12 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     relative = False
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
+    _words: ClassVar[Mapping[str, str]] = {}  # what fields of a formula are called as arguments, where it differs
     scales: int = 0  # how often a group's adjustment is a factor
     arguments: dict[str, Any]  # those that the constructor was given, without the optimizer and the clock
     completed: dict[str, Any]  # the same with the defaults of the others
+    effective: dict[str, Any]  # what became of those of a formula, by name
+    _formula: Schedule | None = None  # before a method of a subclass fills in functions
     _at: Tensor | None = None  # the step that a closed form is asked for
     _asked: Callable[[], Any] | None = None  # and what the formula has there
 

@@ -1,4 +1,4 @@
-"""The formulas made of functions and of other schedules: the last part of the table in formulas.py."""
+"""The schedules of the closed-form schedulers that are made of functions and of other schedules."""
 
 from __future__ import annotations
 
@@ -22,15 +22,7 @@ from .formulas import Formula, in_steps, time
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Multiplicative(Formula):
-    """The initial value times `coefficient` once for each step.
-
-    Args:
-        initial_val: the value at step 0.
-        coefficient: the factor.
-
-    >>> Multiplicative(initial_val=0.1, coefficient=0.5).values(3)
-    [0.1, 0.05, 0.025]
-    """
+    """The initial value times a coefficient once for each step."""
 
     initial_val: float = number()
     coefficient: float = number()
@@ -43,14 +35,7 @@ class Multiplicative(Formula):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lambda(Formula):
-    """The initial value times the product of functions of the step tensor, which `set_value_lambda()` returns.
-
-    Override it; by default they are `t / 30` and `0.95 ** t`. A function gets a 0-dim int64 tensor; for a result in
-    double precision it computes with `t.double()`. The product is taken in double precision.
-
-    Args:
-        initial_val: the factor of it all.
-    """
+    """The initial value times the product of functions of the step tensor."""
 
     initial_val: float = number()
     functions: Sequence[Callable[[Tensor], Any]] = ()

@@ -1,17 +1,18 @@
-"""The formulas of the closed-form schedulers: each stands here once, and makes a learning-rate, a weight-decay and a
-generic scheduler (families.py).
+"""The schedules of the closed-form schedulers. Those that repeat or go in steps are in cycles.py.
 
-A formula is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times.
+A formula is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times. What
+its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-from timesched import ops
-from timesched.curves import cosine, decay, linear, polynomial
+from timesched import ops, shapes
+from timesched.curves import inverse_root, inverse_time, rest_of_cycle
 from timesched.fields import count, flag, number
 from timesched.horizon import Horizon
 from timesched.phases import Counts, Frame, Mark, Period, Resolved
@@ -43,18 +44,29 @@ def steps_at(frame: Frame, mark: Mark) -> float:
 
 def left_of_cycles(period: Period) -> Resolved:
     """The share that is left until the next multiple of a period."""
-
-    def left(counts: Counts) -> Any:
-        complete, done = period.complete(counts), period.done(counts)
-        inside = (1.0 - done) / (ops.real(complete) + 1.0)
-        return ops.where((done > 0.0) | (complete == 0), inside, 0.0)
-
-    return left
+    done, complete = period.done, period.complete
+    return lambda counts: rest_of_cycle(done(counts), complete(counts))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Formula(Schedule):
-    """A schedule of values over steps."""
+    """A schedule of values over steps.
+
+    `called`: what error messages call the class and its fields, in their order: the names of a scheduler.
+    """
+
+    called: InitVar[Sequence[str]] = field(default=(), kw_only=True)
+
+    def __post_init__(self, called: Sequence[str]) -> None:
+        name, *names = called or (type(self).__name__, *(field.name for field in fields(self)))
+        for own, given in zip(fields(self), names):
+            read = own.metadata.get("read")
+            if read is not None:
+                object.__setattr__(self, own.name, read(f"{name}.{given}", getattr(self, own.name)))
+        self.check(name)
+
+    def check(self, name: str) -> None:
+        """Raise `TimeError`, which begins with a name, where fields contradict each other."""
 
     def values(self, n: int) -> list[float]:
         """The values at the steps 0 to n - 1."""
@@ -66,22 +78,14 @@ class Formula(Schedule):
         return self.resolve(Frame(Horizon(None), TimeUnit.BATCH))
 
 
-def _refuse_empty_cycles(schedule: Any) -> None:
+def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
     if schedule.cycle and time(schedule.total_iters).exact == 0:
-        raise TimeError(f"{type(schedule).__name__}: total_iters=0 is no length of a cycle: make it 1 or more.")
+        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Constant(Formula):
-    """The same value throughout.
-
-    Args:
-        val: the value.
-        total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
-
-    >>> Constant(val=0.1).values(3)
-    [0.1, 0.1, 0.1]
-    """
+    """The same value throughout."""
 
     val: float = number()
     total_iters: Count | None = count(None, optional=True)
@@ -92,20 +96,7 @@ class Constant(Formula):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polynomial(Formula):
-    """From one value to another along a power of the share of the steps that is left; the last value from then on.
-
-    Source: `polynomial_decay` of Keras, and `PolynomialLR` of torch, which ends at 0.
-
-    Args:
-        initial_val: the value at step 0.
-        end_val: the value at `total_iters`.
-        total_iters: the number of steps from one to the other; 0 begins with the last value.
-        power: the exponent, 0 or more; 1 is a straight line.
-        cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
-
-    >>> Polynomial(initial_val=0.1, end_val=0.0, total_iters=4, power=2.0).values(4)
-    [0.1, 0.05625, 0.025, 0.00625]
-    """
+    """From one value to another along a power of the share of the steps that is left."""
 
     initial_val: float = number()
     end_val: float = number()
@@ -113,60 +104,36 @@ class Polynomial(Formula):
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _refuse_empty_cycles(self)
+    def check(self, name: str) -> None:
+        _refuse_empty_cycles(name, self)
 
     def resolve(self, frame: Frame) -> Resolved:
         end = time(self.total_iters)
         left = left_of_cycles(frame.period(end)) if self.cycle else frame.span(end).left
-        return lambda counts: polynomial(left(counts), self.power, self.initial_val, self.end_val)
+        return shapes.polynomial(left, self.power, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linear(Formula):
-    """A straight line from one value to another; the last value from then on.
-
-    Args:
-        initial_val: the value at step 0.
-        end_val: the value at `total_iters`.
-        total_iters: the number of steps from one to the other; 0 begins with the last value.
-        cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
-
-    >>> Linear(initial_val=0.0, end_val=0.1, total_iters=4).values(6)
-    [0.0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]
-    """
+    """A straight line from one value to another."""
 
     initial_val: float = number()
     end_val: float = number()
     total_iters: Count = count()
     cycle: bool = flag(False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _refuse_empty_cycles(self)
+    def check(self, name: str) -> None:
+        _refuse_empty_cycles(name, self)
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.cycle:
-            left = left_of_cycles(frame.period(time(self.total_iters)))
-            return lambda counts: linear(left(counts), self.end_val, self.initial_val)
-        done = frame.span(time(self.total_iters)).done
-        return lambda counts: linear(done(counts), self.initial_val, self.end_val)
+            return shapes.linear(left_of_cycles(frame.period(time(self.total_iters))), self.end_val, self.initial_val)
+        return shapes.linear(frame.span(time(self.total_iters)).done, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exponential(Formula):
-    """The initial value times `decay_rate ** (step / total_iters)`, without an end.
-
-    Args:
-        initial_val: the value at step 0.
-        total_iters: the number of steps in which the value is multiplied by `decay_rate` once, 1 or more.
-        decay_rate: the factor, 0 or more.
-        staircase: decay at multiples of `total_iters` only.
-
-    >>> Exponential(initial_val=0.1, total_iters=2, decay_rate=0.25).values(4)
-    [0.1, 0.05, 0.025, 0.0125]
-    """
+    """The initial value times a power of the decay rate."""
 
     initial_val: float = number()
     total_iters: Count = count(least=1)
@@ -175,28 +142,13 @@ class Exponential(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.staircase:
-            complete = frame.period(time(self.total_iters)).complete
-            return lambda counts: self.initial_val * decay(complete(counts), self.decay_rate)
-        done = frame.span(time(self.total_iters)).done
-        return lambda counts: self.initial_val * decay(done(counts, limit=False), self.decay_rate)
+            return shapes.steps(frame.period(time(self.total_iters)), self.decay_rate, self.initial_val)
+        return shapes.exponential(frame.span(time(self.total_iters)), self.decay_rate, self.initial_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InverseExponentialTimeDecay(Formula):
-    """The initial value over `1 + decay_rate * step ** step_exponent / total_iters`, without an end.
-
-    Times are converted to steps. Source: `InverseTimeDecay` of Keras.
-
-    Args:
-        initial_val: the value at step 0.
-        step_exponent: the exponent of the step count, 0 or more.
-        total_iters: what the power of the step count is divided by, 1 or more.
-        decay_rate: the factor of the quotient, 0 or more.
-        staircase: round the quotient down to a whole number.
-
-    >>> InverseExponentialTimeDecay(initial_val=0.1, step_exponent=1, total_iters=2, decay_rate=2.0).values(3)
-    [0.1, 0.05, 0.03333333333333333]
-    """
+    """The initial value over one plus a multiple of a power of the step count."""
 
     initial_val: float = number()
     step_exponent: float = number(least=0)
@@ -219,25 +171,14 @@ class InverseExponentialTimeDecay(Formula):
             else:
                 x = ops.root(steps(counts), self.step_exponent) / length
                 x = ops.floor(x) if self.staircase else x
-            return self.initial_val / (1.0 + self.decay_rate * x)
+            return inverse_time(x, self.decay_rate, self.initial_val)
 
         return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InverseSquareRootDecay(Formula):
-    """The initial value times `scale / sqrt(max(step, warmup_steps))`: constant first, then falling without an end.
-
-    Times are converted to steps.
-
-    Args:
-        initial_val: the factor of it all.
-        scale: another factor.
-        warmup_steps: the steps for which the value stays as it is at the last of them, more than 0.
-
-    >>> InverseSquareRootDecay(initial_val=0.1, scale=2.0, warmup_steps=4).values(6)
-    [0.1, 0.1, 0.1, 0.1, 0.1, 0.08944271909999159]
-    """
+    """Constant first, then falling with the root of the step count."""
 
     initial_val: float = number(1.0)
     scale: float = number(1.0)
@@ -247,28 +188,16 @@ class InverseSquareRootDecay(Formula):
         end = frame.mark(time(self.warmup_steps))
         steps, least = in_steps(frame, end), steps_at(frame, end)
         factor = self.initial_val * self.scale
-        return lambda counts: factor / ops.sqrt(ops.at_least(steps(counts), least))
+        return lambda counts: inverse_root(steps(counts), least, factor)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineDecay(Formula):
-    """The falling half of a cosine from one value to another; the last value from then on.
-
-    Source: `CosineDecay` of Keras; arXiv:1608.03983.
-
-    Args:
-        initial_val: the value at step 0.
-        end_val: the value at `total_iters`.
-        total_iters: the number of steps from one to the other; 0 begins with the last value.
-
-    >>> CosineDecay(initial_val=0.1, end_val=0.0, total_iters=4).values(6)
-    [0.1, 0.08535533905932738, 0.05, 0.014644660940672627, 0.0, 0.0]
-    """
+    """The falling half of a cosine from one value to another."""
 
     initial_val: float = number()
     end_val: float = number()
     total_iters: Count = count()
 
     def resolve(self, frame: Frame) -> Resolved:
-        done = frame.span(time(self.total_iters)).done
-        return lambda counts: cosine(done(counts), self.initial_val, self.end_val)
+        return shapes.cosine(frame.span(time(self.total_iters)).done, self.initial_val, self.end_val)

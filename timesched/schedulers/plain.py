@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timesched.curves import cosine, decay, linear, polynomial
+from timesched import shapes
 from timesched.fields import number, time, times
 from timesched.ops import where
 from timesched.phases import Frame, Milestones, Resolved
@@ -33,8 +33,7 @@ class StepScheduler(Schedule):
     gamma: float = number(0.1)
 
     def resolve(self, frame: Frame) -> Resolved:
-        steps = frame.period(self.step_size)
-        return lambda counts: decay(steps.complete(counts), self.gamma)
+        return shapes.steps(frame.period(self.step_size), self.gamma)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,8 +52,7 @@ class MultiStepScheduler(Schedule):
     gamma: float = number(0.1)
 
     def resolve(self, frame: Frame) -> Resolved:
-        milestones = Milestones([frame.mark(milestone) for milestone in self.milestones])
-        return lambda counts: decay(milestones.passed(counts), self.gamma)
+        return shapes.milestones(Milestones([frame.mark(milestone) for milestone in self.milestones]), self.gamma)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,8 +86,7 @@ class LinearScheduler(Schedule):
     t_max: TimeLike = time("1dur")
 
     def resolve(self, frame: Frame) -> Resolved:
-        span = frame.span(self.t_max)
-        return lambda counts: linear(span.done(counts), self.alpha_i, self.alpha_f)
+        return shapes.linear(frame.span(self.t_max).done, self.alpha_i, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,8 +105,7 @@ class ExponentialScheduler(Schedule):
     decay_period: TimeLike = time("1ep", above=0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        span = frame.span(self.decay_period)
-        return lambda counts: decay(span.done(counts, limit=False), self.gamma)
+        return shapes.exponential(frame.span(self.decay_period), self.gamma)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,8 +121,7 @@ class CosineAnnealingScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        done, end = frame.span(self.t_max).done, self.alpha_f
-        return lambda counts: cosine(done(counts), 1.0, end)
+        return shapes.cosine(frame.span(self.t_max).done, 1.0, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,8 +145,7 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        done = restarting(frame, self.t_0, self.t_mult)
-        return lambda counts: cosine(done(counts), 1.0, self.alpha_f)
+        return shapes.cosine(restarting(frame, self.t_0, self.t_mult), 1.0, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -170,5 +164,4 @@ class PolynomialScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        span = frame.span(self.t_max)
-        return lambda counts: polynomial(span.left(counts), self.power, 1.0, self.alpha_f)
+        return shapes.polynomial(frame.span(self.t_max).left, self.power, 1.0, self.alpha_f)

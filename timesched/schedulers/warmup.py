@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timesched.curves import cosine, linear, polynomial
+from timesched import shapes
 from timesched.fields import flag, number, time, times
 from timesched.phases import Frame, Resolved, Span, switch
 from timesched.schedule import Schedule
@@ -38,7 +38,7 @@ class _WithWarmup(Schedule):
         if start.count == 0:
             return rest
         ramp = frame.span(self.t_warmup, self.scale_warmup)
-        return switch(start, lambda counts: linear(ramp.done(counts), 0.0, peak), rest)
+        return switch(start, shapes.linear(ramp.done, 0.0, peak), rest)
 
     def _rest(self, span: Span) -> Resolved:
         raise NotImplementedError
@@ -108,7 +108,7 @@ class LinearWithWarmupScheduler(_WithWarmup):
         return self.alpha_i
 
     def _rest(self, span: Span) -> Resolved:
-        return lambda counts: linear(span.done(counts), self.alpha_i, self.alpha_f)
+        return shapes.linear(span.done, self.alpha_i, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -137,7 +137,7 @@ class ConstantWithWarmupScheduler(_WithWarmup):
         return LinearWithWarmupScheduler(self.t_warmup, self.alpha, self.alpha, self.t_max, self.scale_warmup)
 
     def _rest(self, span: Span) -> Resolved:
-        return lambda counts: linear(span.done(counts), self.alpha, self.alpha)
+        return shapes.linear(span.done, self.alpha, self.alpha)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,8 +157,7 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
     scale_warmup: bool = flag(False)
 
     def _rest(self, span: Span) -> Resolved:
-        done, end = span.done, self.alpha_f
-        return lambda counts: cosine(done(counts), 1.0, end)
+        return shapes.cosine(span.done, 1.0, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,4 +178,4 @@ class PolynomialWithWarmupScheduler(_WithWarmup):
     scale_warmup: bool = flag(False)
 
     def _rest(self, span: Span) -> Resolved:
-        return lambda counts: polynomial(span.left(counts), self.power, 1.0, self.alpha_f)
+        return shapes.polynomial(span.left, self.power, 1.0, self.alpha_f)

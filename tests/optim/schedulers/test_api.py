@@ -1,14 +1,29 @@
 """Names, signatures, docstrings, and the methods that the reference and torch have."""
 
 import inspect
+import math
+import re
+from itertools import pairwise
 
 import pytest
 import torch
 from torch.optim.lr_scheduler import LRScheduler as TorchScheduler
 
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
-from tests.optim.schedulers.building import KEYS, KINDS, class_of, count, make, name_of, optimizer, stepped, value
-from tests.optim.schedulers.rows import BY_STEM, COSINE, WARMUP
+from tests.optim.schedulers.building import (
+    KEYS,
+    KINDS,
+    RATES,
+    class_of,
+    count,
+    make,
+    name_of,
+    optimizer,
+    stepped,
+    value,
+)
+from tests.optim.schedulers.rows import BY_STEM, COSINE, IDS, WARMUP
+from tests.optim.schedulers.rows import CASES as ROW_CASES
 from tests.optim.schedulers.signatures import LR, WD
 
 FAMILY = {"lr": LR, "wd": WD, "generic": WD}
@@ -47,20 +62,81 @@ def test_signatures(stem, family):
             assert isinstance(own.default, bool) == isinstance(eval(default), bool), name
 
 
+MODULES = {"lr": lr_scheduler, "wd": weight_decay_scheduler, "generic": scheduler}
+
+
 @EACH
-def test_names_and_docstrings(stem, family):
+def test_names_and_bases(stem, family):
     cls = public(stem, family)
-    module = {"lr": lr_scheduler, "wd": weight_decay_scheduler, "generic": scheduler}[family]
+    module = MODULES[family]
     assert cls.__name__ == name_of(stem, family) and getattr(module, cls.__name__) is cls
     assert cls.__module__ == module.__name__ and cls.__qualname__ == cls.__name__
     assert issubclass(cls, BASES[family]) and issubclass(cls, scheduler.Scheduler) and issubclass(cls, TorchScheduler)
+    if family == "wd":
+        assert issubclass(cls, public(stem, "generic"))
+    assert inspect.getsource(cls).startswith(f"class {cls.__name__}(")  # where one searches for it
+
+
+@pytest.mark.parametrize("stem", LR)
+def test_docstrings_of_learning_rates(stem):
+    """The same headings in the same order, and every argument, as the signature has them."""
+    cls = class_of(stem)
     doc = inspect.getdoc(cls)
-    assert doc and doc.splitlines()[0].endswith(".") and ">>>" in doc
-    arguments = doc[doc.index("Args:") :]
-    for name in inspect.signature(cls).parameters:
-        assert f"\n    {name}: " in arguments, name
-    for other in set(LR["OneCycle"]) ^ set(WD["OneCycle"]) if family != "generic" else ():
-        assert other in FAMILY[family]["OneCycle"] or other not in doc  # in the words of its family
+    assert doc.splitlines()[0].endswith(".") or doc.split("\n\n")[0].endswith(".")
+    headings = re.findall(r"^(Formula:|Args:|Raises:|>>> import torch|Source: )", doc, re.M)
+    assert headings[:4] == ["Formula:", "Args:", "Raises:", ">>> import torch"]
+    assert headings[4:] == ([] if stem in ("Constant", "Sequential", "ScalePerParam") else ["Source: "])
+    listed = re.findall(r"^    (\w+): ", doc[doc.index("Args:") : doc.index("Raises:")], re.M)
+    assert listed == list(inspect.signature(cls).parameters)
+    for other in set(RATES) - {"val"}:
+        assert not re.search(rf"\b{other}\b", doc), other  # in the words of its family
+
+
+@pytest.mark.parametrize("stem", WD)
+@pytest.mark.parametrize("family", ["wd", "generic"])
+def test_docstrings_of_other_values_lead_to_those_of_learning_rates(stem, family):
+    cls = public(stem, family)
+    assert f"`{name_of(stem, 'lr')}`" in cls.__doc__ and cls.__doc__.rstrip().endswith(".")
+    assert inspect.getdoc(MODULES[family]).count(">>>") > 1
+
+
+def formula_of(cls, names, t):
+    """The value at step `t` by the formula in a docstring, whose symbols are `names`."""
+    lines = inspect.getdoc(cls).split("Formula:\n")[1].split("\n\n")[0]
+    known = {"max": max, "min": min, "sum": sum, "range": range, "next": next, "pairwise": pairwise}
+    known |= {name: getattr(math, name) for name in ("ceil", "cos", "floor", "pi", "prod", "sqrt")}
+    symbols = {"__builtins__": {}, **known, **names, "t": t}
+    exec(inspect.cleandoc("\n" + lines), symbols)
+    return symbols["lr"]
+
+
+@pytest.mark.parametrize(("row", "arguments"), ROW_CASES, ids=IDS)
+def test_the_formula_in_the_docstring(row, arguments):
+    """Evaluated as it is printed, it gives the values."""
+    one = make(row.stem, arguments, optimizer())
+    names = dict(one.effective)
+    values = one.values(70)
+    if row.stem in ("Sequential", "Chained"):
+        names["schedulers"] = [each.values(70).__getitem__ for each in one.schedulers]
+    if row.stem == "ScalePerParam":
+        names |= {"scheduler": one.scheduler.values(70).__getitem__, "factor": 1.0}
+    if row.stem == "Lambda":
+        names["functions"] = arguments.get("functions", (lambda t: t / 30, lambda t: 0.95**t))
+    first = 0
+    if row.stem == "OneCycle" and one.pct_start * one.total_steps == 1:
+        first = 1  # step 0 is all of the way up: the docstring says what there is
+        assert values[0] == one.initial_learning_rate
+    for t in range(first, 70):
+        expected = pytest.approx(values[t], rel=1e-13, abs=1e-17)
+        assert formula_of(class_of(row.stem), names, t) == expected, t
+
+
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_what_is_public(module):
+    """All classes that the module defines, sorted; and nothing else."""
+    own = {name for name, cls in vars(module).items() if inspect.isclass(cls) and cls.__module__ == module.__name__}
+    also = {lr_scheduler: {"ChainedScheduler"}, scheduler: {"Scheduler"}}.get(module, set())
+    assert module.__all__ == sorted(own | also)
 
 
 def test_the_base_classes_have_docstrings_and_the_methods_too():

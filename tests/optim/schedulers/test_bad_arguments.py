@@ -139,6 +139,22 @@ def test_values(vals):
     refused("PiecewiseConstant", match="learning_rates", vals=vals, milestones=[3])
 
 
+def test_a_message_shows_the_value_as_it_was_given():
+    """Also where it reads like the name of an argument or of a class."""
+    with pytest.raises(ValueError, match=r"^'val' is a str, and ConstantLR\.learning_rate is"):
+        lr_scheduler.ConstantLR(optimizer(), "val")
+    with pytest.raises(ValueError, match=r"^CyclicLR\.mode='Cyclic base_val'"):
+        lr_scheduler.CyclicLR(optimizer(), 0.1, 0.2, mode="Cyclic base_val")
+
+    class Mine(lr_scheduler.PiecewiseConstantLR):
+        pass
+
+    with pytest.raises(ValueError, match=r"^'vals' is a str, and Mine\.learning_rates\[0\] is"):
+        Mine(optimizer(), ["vals"], [])
+    with pytest.raises(ValueError, match=r"^Mine: 0 milestones part 1 values"):
+        Mine(optimizer(), [], [])
+
+
 @pytest.mark.parametrize("family", ["lr", "wd"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.stem)
 def test_an_unknown_argument_suggests_the_nearest(row, family):

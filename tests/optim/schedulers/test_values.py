@@ -176,6 +176,54 @@ def test_the_families_give_the_same_numbers(row, arguments):
     assert seen["lr"] == seen["wd"] == seen["generic"]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "stem", "arguments"),
+    [
+        (timesched.ConstantScheduler(1.0), "Constant", {"val": 1.0}),
+        (timesched.StepScheduler("7ba", 0.3), "Step", {"initial_val": 1.0, "step_size": 7, "gamma": 0.3}),
+        (
+            timesched.MultiStepScheduler(["3ba", "20ba", "20ba"], 0.7),
+            "MultiStep",
+            {"initial_val": 1.0, "gamma": 0.7, "milestones": [3, 20, 20]},
+        ),
+        (
+            timesched.LinearScheduler(0.2, 0.9, "33ba"),
+            "Linear",
+            {"initial_val": 0.2, "end_val": 0.9, "total_iters": 33},
+        ),
+        (
+            timesched.ExponentialScheduler(0.7, "9ba"),
+            "Exponential",
+            {"initial_val": 1.0, "total_iters": 9, "decay_rate": 0.7},
+        ),
+        (
+            timesched.CosineAnnealingScheduler("33ba", 0.1),
+            "CosineDecay",
+            {"initial_val": 1.0, "end_val": 0.1, "total_iters": 33},
+        ),
+        (
+            timesched.CosineAnnealingWarmRestartsScheduler("7ba", 1.5, 0.1),
+            "CosineAnnealingWarmRestarts",
+            {"initial_val": 1.0, "T_0": 7, "T_mult": 1.5, "eta_min": 0.1},
+        ),
+        (
+            timesched.PolynomialScheduler(1.7, "33ba", 0.1),
+            "Polynomial",
+            {"initial_val": 1.0, "end_val": 0.1, "total_iters": 33, "power": 1.7},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_multipliers_and_values_are_one_formula(schedule, stem, arguments):
+    """The values that begin or end at 1 are the multipliers, bit for bit, on numbers and on tensors."""
+    one = make(stem, arguments, optimizer())
+    horizon = timesched.Horizon("100ba")
+    assert [schedule.at(f"{t}ba", horizon) for t in range(100)] == one.values(100)
+    counts = torch.arange(100)
+    values = one.schedule().curve(horizon, "ba")
+    assert torch.equal(schedule.curve(horizon, "ba")(counts), values(counts))
+
+
 def test_numbers_of_numpy():
     """As arrays and configurations have them; what is kept of them is plain."""
     line = lr_scheduler.LinearLR(optimizer(), np.float64(0.1), np.float32(0.0), np.int64(4))
