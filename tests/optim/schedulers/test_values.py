@@ -220,7 +220,7 @@ def test_multipliers_and_values_are_one_formula(schedule, stem, arguments):
     horizon = timesched.Horizon("100ba")
     assert [schedule.at(f"{t}ba", horizon) for t in range(100)] == one.values(100)
     counts = torch.arange(100)
-    values = one.schedule().curve(horizon, "ba")
+    values = one.schedule.curve(horizon, "ba")
     assert torch.equal(schedule.curve(horizon, "ba")(counts), values(counts))
 
 
