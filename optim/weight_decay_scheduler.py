@@ -2,8 +2,8 @@
 
 >>> import torch
 >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1)
->>> LinearWD(optimizer, initial_val=0.1, end_val=0.0, total_iters=4).values(5)
-[0.1, 0.07500000000000001, 0.05, 0.025, 0.0]
+>>> LinearWD(optimizer, initial_val=0.5, end_val=0.25, total_iters=4).values(5)
+[0.5, 0.4375, 0.375, 0.3125, 0.25]
 """
 
 from __future__ import annotations
