@@ -17,11 +17,12 @@ from timesched.schedule import Schedule
 
 from .building.checks import check_clock, check_decay, check_rates
 from .building.plans import Plan, all_schedulers, planned
-from .building.rates import give_factors, planned_rate
+from .building.rates import planned_rate
 from .building.reading import read
 from .building.recipes import called, calling, is_function, not_given, optimizer_maker, optimizers
 from .building.registry import Known, checked, find, located, nearest
 from .building.undoing import undone
+from .groups.splitting import give_factors
 from .lr_scheduler import ScalePerParamLR
 from .optimizer import Optimizer
 from .schedules.driving import settle

@@ -11,9 +11,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from timesched.binding import Bound
 from timesched.schedule import Schedule
 
+from ..groups.rules import FACTOR
 from ..schedules.closed_form import Scheduler
 from .plans import Plan
-from .selectors import FACTOR
 from .undoing import living_targets
 
 

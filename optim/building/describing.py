@@ -17,12 +17,12 @@ from timesched.targets import targets_of
 from timesched.timevalue import Time
 
 from ..configure import Built
+from ..groups.rules import FACTORS, as_factor
 from ..schedules.closed_form import Scheduler
 from ..schedules.formulas import Constant
 from .plans import TAGS, closed_forms, not_given, planned, schedules
 from .recipes import optimizers, own_arguments
 from .registry import Known, full_name, is_ours, name_of
-from .selectors import FACTORS, as_factor
 from .undoing import living_targets
 
 

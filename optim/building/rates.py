@@ -6,45 +6,9 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-import torch
-
 from ..lr_scheduler import ChainedLR, ConstantLR, SequentialLR
-from ..param_groups import listed_of, split_groups
 from .plans import Plan, closed_forms, milestones, planned, planned_parts
 from .registry import Known, find
-from .selectors import FACTOR, Parameters, claims_of_factors, matched, named_like, plain
-
-
-def give_factors(optimizer: torch.optim.Optimizer, factors: Mapping[Any, float], model: Any) -> None:
-    """Put factors into the groups; or see that they are there, where nobody knows which parameters are meant."""
-    groups = optimizer.param_groups
-    if model is not None:
-        split_groups(optimizer, factors, model)
-        return
-    claims = claims_of_factors(factors)
-    given = {key: claim.settings[FACTOR] for key, claim in zip(factors, claims)}
-    there = {plain(group.get(FACTOR, group.get("adjust_val"))) for group in groups} - {None}
-    names = listed_of(groups) if all("param_names" in group for group in groups) else None
-    layers = {key: factor for key, factor in given.items() if names is None or _is_layer(key, names)}
-    if layers and not set(layers.values()) <= there <= set(given.values()):
-        here = ", ".join(map(str, there)) or "no factors"
-        fix = "pass model=, or build the optimizer from configure_param_groups(model, adjust_learning_rate=...)."
-        if names is None:
-            raise ValueError(
-                f"adjust_learning_rate={dict(factors)!r:.80}: the parameter groups have {here}, and no param_names to "
-                f"put these in by: {fix}"
-            )
-        try:
-            matched(names, claims)
-        except ValueError as error:
-            raise ValueError(f"{error} The groups have {here}: {fix}") from None
-    if names is not None:
-        split_groups(optimizer, {key: factor for key, factor in given.items() if key not in layers})
-
-
-def _is_layer(key: Any, names: Parameters) -> bool:
-    """Whether a key that is no parameter's name may be a layer type."""
-    return isinstance(key, type) or (key.isidentifier() and not named_like(key, names))
 
 
 def planned_rate(given: Any, path: str) -> Plan:

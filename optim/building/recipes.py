@@ -11,8 +11,10 @@ import torch
 
 from timesched.schedule import Schedule
 
+from ..groups import configure_param_groups
+from ..groups.rules import FACTOR, RULE_KEYS
+from ..groups.rules import comparable as plain
 from ..optimizer import Optimizer
-from ..param_groups import configure_param_groups
 from ..rules import RuleOptimizer
 from .registry import (
     Known,
@@ -26,7 +28,6 @@ from .registry import (
     parameters,
     refuse_number_texts,
 )
-from .selectors import FACTOR, RULE_KEYS, plain
 
 GROUPING = ("no_decay", FACTOR, "decay_tag", "frozen")  # of an optimizer's entry, for configure_param_groups
 # from a model the optimizer, and the indices of the groups that `no_decay` leaves without weight decay
