@@ -78,12 +78,36 @@ def configure_param_groups(
     2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
     2 {'weight_decay': 0.0}
     """
+    return grouped(
+        model,
+        claims_of_rules(rules),
+        weight_decay=weight_decay,
+        no_decay=no_decay,
+        adjust_learning_rate=adjust_learning_rate,
+        decay_tag=decay_tag,
+        frozen=frozen,
+        names=names,
+    )
+
+
+def grouped(
+    model: nn.Module | Iterable[tuple[str, Tensor]],
+    claims: Iterable[Claim],
+    *,
+    weight_decay: float | Tensor | None = None,
+    no_decay: bool | Selector | Iterable[Selector] = True,
+    adjust_learning_rate: Mapping[Any, float] | None = None,
+    decay_tag: str | None = None,
+    frozen: bool = True,
+    names: bool = True,
+) -> list[dict[str, Any]]:
+    """The groups of `configure_param_groups`, from rules that have been read."""
     for what, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
             raise TypeError(f"{what}={switch!r} is of type {type(switch).__name__}: it is True or False.")
     if isinstance(no_decay, str) and no_decay.lower() in _SWITCHES:
         raise TypeError(f"no_decay={no_decay!r} is a text: write true or false, without quotes.")
-    claims = claims_of_rules(rules)
+    claims = [*claims]
     claims += claims_of_factors({} if adjust_learning_rate is None else adjust_learning_rate)
     if weight_decay is not None:
         RATE.check("weight_decay", weight_decay)

@@ -49,13 +49,13 @@ def checked_selectors(given: Any, what: str) -> tuple[Selector, ...]:
     return selectors
 
 
-def claims_of_rules(rules: Any) -> list[Claim]:
-    """The claims that the dicts of `configure_param_groups(rules=...)` make."""
+def claims_of_rules(rules: Any, name: str = "rules") -> list[Claim]:
+    """The claims that the dicts of `configure_param_groups(rules=...)` make; `name` is how an error calls the list."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
-        raise TypeError(f"rules={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
+        raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
     claims = []
     for i, rule in enumerate(rules):
-        where = f"rules[{i}]"
+        where = f"{name}[{i}]"
         if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
             raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
         settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}

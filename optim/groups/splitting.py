@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from timesched.targets import targets_of
-
 from .parameters import Parameters, named_like, of_model, of_pairs
 from .rules import FACTOR, Claim, claims_of_factors, comparable, copied, matched, merged
+from .writers import is_scheduled
 
 
 def split_groups(
@@ -69,7 +68,7 @@ def split_groups(
                 f"before its schedulers are made."
             )
         split.append(parts)
-    if any(len(parts) > 1 for parts in split) and targets_of(optimizer):
+    if any(len(parts) > 1 for parts in split) and is_scheduled(optimizer):
         raise ValueError(
             "Schedulers drive this optimizer, and go by the numbers of its groups: split the groups before they are "
             "made, or call unbind() on them and make them again."

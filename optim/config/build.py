@@ -1,47 +1,45 @@
-"""Optimizers and schedulers from names and plain data: from arguments, a mapping, YAML, or functions."""
+"""Step 3, build: optimizers and schedulers from what was resolved, and what can be checked only when they are there."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, bind
+from timesched.binding import bind
 from timesched.clock import Clock
 from timesched.schedule import Schedule
 
-from .building.checks import check_clock, check_decay, check_rates
-from .building.plans import Plan, all_schedulers, planned
-from .building.rates import planned_rate
-from .building.reading import read
-from .building.recipes import called, calling, is_function, not_given, optimizer_maker, optimizers
-from .building.registry import Known, checked, find, located, nearest
-from .building.undoing import undone
-from .groups.splitting import give_factors
-from .lr_scheduler import ScalePerParamLR
-from .optimizer import Optimizer
-from .schedules.driving import settle
+from .. import lr_scheduler, weight_decay_scheduler
+from ..groups.grouping import grouped
+from ..groups.rules import FACTOR, comparable
+from ..groups.splitting import give_factors
+from ..groups.writers import refuse_shared, unchanged_on_error, written
+from ..optimizer import Optimizer
+from ..scheduler import ScalePerParamScheduler, Scheduler
+from . import resolve
+from .read import plain, read
+from .resolve import RUN, TAGS, Spec, is_scheduler, located
 
-RUN = tuple(inspect.signature(Clock).parameters)  # keys of a config that make the clock
+_SCALING = (ScalePerParamScheduler, lr_scheduler.ScalePerParamLR, weight_decay_scheduler.ScalePerParamWD)
 
 
 @dataclass(frozen=True, eq=False)
 class Built:
     """What `build` made. It unpacks into the optimizer and the list of schedulers.
 
-    `clock` is what was passed, or made from the config, or None. `origin` is for `to_config`: what of the config the
-    objects do not keep.
+    `clock` is what was passed, or made from the config, or None. `config` is the config that was read, in plain data:
+    dicts, lists, numbers and strings, and whatever object was given in place of an entry. `build(model, built.config)`
+    makes the same again.
     """
 
     optimizer: Any
     schedulers: list[Any]
     clock: Any = None
-    origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.optimizer, self.schedulers))
@@ -66,8 +64,7 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
     >>> type(optimizer).__name__, optimizer.param_groups[0]["momentum"]
     ('SGD', 0.5)
     """
-    cls = find(optimizer_type, optimizers(), "optimizer_type", "optimizer")
-    arguments = checked(cls, kwargs, "configure_optimizer", not_given(cls))
+    cls, arguments = resolve.arguments(optimizer_type, kwargs)
     optimizer: Optimizer = cls(params, **arguments)
     return optimizer
 
@@ -106,15 +103,15 @@ def configure_lr_scheduler(
     [0.0, 0.05, 0.1, 0.08535533905932738, 0.05]
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer={optimizer!r:.80} is no torch.optim.Optimizer: pass the one to schedule.")
+        raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
     if adjust_learning_rate is not None and not isinstance(adjust_learning_rate, Mapping):
         raise TypeError(f"adjust_learning_rate={adjust_learning_rate!r:.80}: pass a dict from layers to factors.")
-    plan = planned_rate(learning_rate, "learning_rate")
-    with undone(optimizer):
+    spec = resolve.rate(learning_rate, "learning_rate")
+    with unchanged_on_error(optimizer):
         if adjust_learning_rate:
             give_factors(optimizer, adjust_learning_rate, model)
-        scheduler = plan.make(optimizer, None)
-        return ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
+        scheduler = _made(spec, optimizer, None)
+        return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
 def build(model: Any, config: Any, clock: Any = None) -> Built:
@@ -166,89 +163,108 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     >>> [float(group["weight_decay"]) for group in optimizer.param_groups]
     [0.0, 0.05]
     """
-    given = _unwrapped(read(config))
-    make_optimizer, groups, arguments = optimizer_maker(given["optimizer"])
-    entries = given.get("schedulers")
-    entries = [] if entries is None else list(entries) if isinstance(entries, (list, tuple)) else [entries]
-    known = all_schedulers()
-    clock = _clock(given, clock)
-    plans = [_planned_scheduler(entry, f"schedulers[{i}]", known, clock) for i, entry in enumerate(entries)]
-    for i, plan in enumerate(plans):
-        check_clock(plan, f"schedulers[{i}]", clock)
-    optimizer, spared = make_optimizer(model)
+    config = read(config)
+    given = resolve.sections(config)
+    entry = resolve.optimizer(given["optimizer"])
+    clock = _clock({name: given[name] for name in RUN if name in given}, clock)
+    paths = [f"schedulers[{i}]" for i in range(len(given["schedulers"]))]
+    entries = [resolve.scheduler(each, path, clock) for each, path in zip(given["schedulers"], paths)]
+    optimizer, spared = _optimizer(entry, model)
     schedulers: list[Any] = []
-    with undone(optimizer):
-        for i, plan in enumerate(plans):
-            schedulers.append(_scheduler(plan, optimizer, clock, f"schedulers[{i}]"))
-            with located(f"schedulers[{i}]"):
-                settle(schedulers[-1:])
-                check_decay(optimizer, schedulers, spared)
-        check_rates(optimizer, schedulers, groups)
-    run = {name: given[name] for name in RUN if name in given}
-    origin = {"run": run, "groups": groups, "number": len(optimizer.param_groups), "arguments": arguments}
-    return Built(optimizer, schedulers, clock, origin)
+    with unchanged_on_error(optimizer):
+        for each, path in zip(entries, paths):
+            schedulers.append(_scheduler(each, optimizer, clock, path))
+            refuse_shared(schedulers, "schedulers")
+            _refuse_decay(schedulers[-1], spared, path)
+        if isinstance(entry, Spec) and (entry.options or {}).get(FACTOR) and not any(map(_scales, schedulers)):
+            raise ValueError(
+                "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
+                "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
+            )
+    return Built(optimizer, schedulers, clock, plain(config))
 
 
-def _unwrapped(given: Any) -> dict[str, Any]:
-    """The part of a config that is ours, its keys checked."""
-    keys = ("optimizer", "schedulers", *RUN)
-    passed: set[Any] = set()
-    if isinstance(given, dict) and isinstance(given.get("trainer"), dict) and not set(keys).intersection(given):
-        given = given["trainer"].get("init")  # as the Trainer's own files have it
-        passed = {
-            name for name in (given if isinstance(given, dict) else ()) if not get_close_matches(name, keys, 1, 0.8)
-        }
-    if not isinstance(given, dict):
-        raise TypeError(f"config={given!r:.80}: write a mapping with 'optimizer' and 'schedulers'.")
-    found: dict[str, Any] = {name: value for name, value in given.items() if name not in passed}
-    for name in found:
-        if name not in keys:
-            raise ValueError(f"config has the key {name!r}: {nearest(name, keys)} It takes {', '.join(keys)}.")
-    if found.get("optimizer") is None:
-        raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
-    return found
+def _clock(run: Mapping[str, Any], clock: Any) -> Any:
+    keys = ", ".join(map(repr, run))
+    if not run:
+        return clock
+    if clock is not None:
+        raise ValueError(f"config has {keys}, and a clock is passed: leave out one of them.")
+    if "max_duration" not in run:
+        raise ValueError(f"config has {keys} and no 'max_duration': write how long the run is.")
+    with located("config"):
+        return Clock(**run)
 
 
-def _planned_scheduler(entry: Any, path: str, known: Known, clock: Any) -> Any:
-    """A plan; or the entry itself, where it is a scheduler, a schedule or a function."""
-    if isinstance(entry, Schedule) or _is_scheduler(entry) or is_function(entry, path, "optimizer"):
-        return entry
-    return planned(entry, path, known, "scheduler", clock)
+def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
+    """The optimizer, and the indices of the groups that `no_decay` leaves without weight decay."""
+    if isinstance(entry, Spec):
+        options = entry.options or {}
+        with located(entry.path):
+            groups = grouped(model, **options)
+            zero = (i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0)
+            spared = frozenset(zero if options["no_decay"] is not False else ())
+            return entry.cls(groups, **entry.arguments), spared
+    optimizer = entry if isinstance(entry, torch.optim.Optimizer) else _called(entry, model, "model", "optimizer")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        kind = type(optimizer).__name__
+        raise TypeError(f"optimizer: {_call(entry, 'model')} returned a {kind}, and no optimizer.")
+    return optimizer, frozenset()
 
 
-def _scheduler(plan: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
-    if isinstance(plan, Plan):
-        return plan.make(optimizer, clock if plan.follows_time() else None)
-    if isinstance(plan, Schedule):
+def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+    if isinstance(entry, Spec):
+        return _made(entry, optimizer, clock if entry.follows_time() else None)
+    if isinstance(entry, Schedule):
         with located(path):
-            return bind(plan, optimizer, clock)
-    scheduler = plan
-    if not _is_scheduler(plan):
-        with calling(plan, "optimizer", path):
-            scheduler = plan(optimizer)
-        if not _is_scheduler(scheduler):
-            kind = type(scheduler).__name__
-            hint = ": write the schedule itself, or return bind(...) of it" if isinstance(scheduler, Schedule) else ""
-            raise TypeError(f"{path}: {called(plan, 'optimizer')} returned a {kind}, and no scheduler{hint}.")
+            return bind(entry, optimizer, clock)
+    scheduler = entry if is_scheduler(entry) else _called(entry, optimizer, "optimizer", path)
+    if not is_scheduler(scheduler):
+        hint = ": write the schedule itself, or return bind(...) of it" if isinstance(scheduler, Schedule) else ""
+        kind = type(scheduler).__name__
+        raise TypeError(f"{path}: {_call(entry, 'optimizer')} returned a {kind}, and no scheduler{hint}.")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
     return scheduler
 
 
-def _clock(given: Mapping[str, Any], clock: Any) -> Any:
-    run = {name: given[name] for name in RUN if name in given}
-    if not run:
-        return clock
-    if clock is not None:
-        raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
-    if "max_duration" not in run:
-        raise ValueError(f"config has {', '.join(map(repr, run))} and no 'max_duration': write how long the run is.")
-    with located("config"):
-        return Clock(**run)
+def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
+    """The scheduler of a specification, or the schedule if it stands inside another; children take over the tags."""
+    if not isinstance(spec, Spec):
+        return [_made(each, optimizer, clock, tags) for each in spec] if isinstance(spec, list) else spec
+    tags = spec.arguments.get(TAGS, tags)
+    arguments = {name: _made(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
+    with located(spec.path):
+        if issubclass(spec.cls, Schedule):
+            schedule = spec.cls(**arguments)
+            return schedule if spec.options is None else bind(schedule, optimizer, clock, **spec.options)
+        takes = inspect.signature(spec.cls).parameters
+        shared = {next(iter(takes)): optimizer, TAGS: tags, "clock": clock}
+        return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
 
 
-def _is_scheduler(value: Any) -> bool:
-    if isinstance(value, (type, torch.optim.Optimizer)):
-        return False
-    methods = ("step", "state_dict", "load_state_dict")
-    return isinstance(value, (LRScheduler, Bound)) or all(callable(getattr(value, name, None)) for name in methods)
+def _call(function: Any, argument: str) -> str:
+    return f"{getattr(function, '__name__', type(function).__name__)}({argument})"
+
+
+def _called(function: Any, value: Any, argument: str, path: str) -> Any:
+    with located(f"{path}: {_call(function, argument)}"):
+        return function(value)
+
+
+def _refuse_decay(scheduler: Any, spared: frozenset[int], path: str) -> None:
+    """Raise `ValueError` where a scheduler sets weight decay that is to stay 0; a bound schedule multiplies the 0."""
+    key, groups = written(scheduler)
+    hit = sorted(spared & groups)
+    if hit and key == "weight_decay" and isinstance(scheduler, Scheduler):
+        names = ", ".join(scheduler.optimizer.param_groups[hit[0]]["param_names"][:2])
+        raise ValueError(
+            f"{path}: it would give weight decay to parameter group {hit[0]} ({names}, ...), which 'no_decay' leaves "
+            f"without: give the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
+        )
+
+
+def _scales(scheduler: Any) -> bool:
+    """Whether a scheduler, or one inside it, makes use of the factors of the groups."""
+    inside = [getattr(scheduler, "scheduler", None), *(getattr(scheduler, "schedulers", None) or ())]
+    return isinstance(scheduler, _SCALING) or any(_scales(each) for each in inside if isinstance(each, Scheduler))

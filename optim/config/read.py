@@ -1,4 +1,4 @@
-"""Configs as plain data: from a mapping, from a YAML file, or from YAML text."""
+"""Step 1, read: a config as dicts and lists, from a mapping, from a YAML file, or from YAML text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from numbers import Integral
 from pathlib import Path
 from typing import Any
+
+from timesched.timevalue import Time
 
 _OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
 _PLAIN = (str, int, float, bool, type(None))
@@ -92,3 +95,21 @@ def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool, seen: I
             f"false or null."
         )
     return value
+
+
+def plain(value: Any) -> Any:
+    """What was read as dicts, lists, numbers and strings; times and layer types as text.
+
+    Anything that is not data (a function, a scheduler, a tensor) stays as it is, so that it builds the same again.
+    """
+    if isinstance(value, dict):
+        return {plain(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, Time) or hasattr(value, "to_timestring"):
+        return str(Time.from_input(value))
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, float) else value  # of numpy, too

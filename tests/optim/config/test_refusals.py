@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import optim
-from optim.configure import build
-from tests.optim.configure.objects import network
+from optim.config import build
+from tests.optim.config.objects import network
 from timesched import Clock, LinearScheduler
 
 SGD = {"SGD": {"lr": 0.1}}
@@ -53,13 +53,13 @@ REFUSED = [
     (optimizer(momentum=-1), "optimizer.SGD: SGD: momentum=-1"),
     (
         optimizer(params=[{"params": "*bais"}]),
-        "optimizer.SGD: params[0] ('*bais'): '*bais' matches no parameter's name",
+        "optimizer.SGD.params[0] ('*bais'): '*bais' matches no parameter's name",
     ),
     (
         optimizer(params=[{"params": "*", "momentun": 0}]),
-        "optimizer.SGD.params[0]: SGD has no 'momentun': did you mean",
+        "optimizer.SGD.params[0]: SGD has no argument 'momentun': did you mean",
     ),
-    (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD: params[0]: lr=-1.0"),
+    (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD.params[0]: lr=-1.0"),
     (
         optimizer(no_decay="norms"),
         "optimizer.SGD: no_decay ('norms'): 'norms' matches no parameter's name and no layer type",
@@ -222,8 +222,8 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]"),
         ({"optimizer": ["SGD"]}, "optimizer=['SGD']: write"),
         (optimizer(lr="fast"), "optimizer.SGD: SGD: lr='fast' is of type str"),
-        (optimizer(params="*bias"), "optimizer.SGD: params='*bias'"),
-        (optimizer(params=["*bias"]), "optimizer.SGD: params[0]='*bias'"),
+        (optimizer(params="*bias"), "optimizer.SGD.params='*bias'"),
+        (optimizer(params=["*bias"]), "optimizer.SGD.params[0]='*bias'"),
         (optimizer(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
         (optimizer(frozen=0), "optimizer.SGD: frozen=0"),
         (optimizer(no_decay="no"), "optimizer.SGD: no_decay='no' is a text: write true or false"),
@@ -240,8 +240,11 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         (schedulers(sequence(None, {"LinearLR": LINEAR})), "schedulers[0].SequentialLR.schedulers[0]=None: write the"),
         (schedulers({"ScalePerParamLR": {"scheduler": None}}), "schedulers[0].ScalePerParamLR.scheduler=None: write"),
         (schedulers({"ProductScheduler": {"schedules": None}}), "schedulers[0].ProductScheduler.schedules=None: write"),
-        (schedulers({"scheduler": None}), "schedulers[0]: scheduler=None is no name: write that of a class, as a text"),
-        ({"optimizer": {"optimizer_type": None, "lr": 0.1}}, "optimizer: optimizer_type=None is no name"),
+        (schedulers({"scheduler": None}), "schedulers[0]: None is of type NoneType: write the name of the scheduler"),
+        (
+            {"optimizer": {"optimizer_type": None, "lr": 0.1}},
+            "optimizer: None is of type NoneType: write the name",
+        ),
     ],
 )
 def test_other_types(config, message):

@@ -1,0 +1,75 @@
+"""Which schedulers write to the parameter groups of an optimizer, and what is left of those whose making failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from timesched.binding import Bound
+from timesched.slots import known_tags, select
+from timesched.targets import targets_of
+
+from ..scheduler import Scheduler
+
+
+def is_scheduled(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether there are schedulers of ours that write to the groups of an optimizer."""
+    return bool(targets_of(optimizer))
+
+
+def written(scheduler: Any) -> tuple[str, set[int]]:
+    """The key that a scheduler writes, and the groups; torch's own write the learning rate of all groups."""
+    if not isinstance(scheduler, (LRScheduler, Bound)):
+        return "", set()  # nobody knows
+    key = getattr(scheduler, "key", None) or getattr(scheduler, "param_group_key", None) or "lr"
+    tags = getattr(scheduler, "tags", getattr(scheduler, "param_group_tags", None))
+    return key, set(select(scheduler.optimizer.param_groups, tags))
+
+
+def refuse_shared(schedulers: Sequence[Any], path: str) -> None:
+    """Raise `ValueError` where the last scheduler writes what an earlier one does. Torch's own may share."""
+    last = schedulers[-1]
+    key, groups = written(last)
+    for i, other in enumerate(schedulers[:-1]):
+        its, theirs = written(other)
+        both = groups & theirs if key == its else set()
+        if both and (isinstance(last, (Scheduler, Bound)) or isinstance(other, (Scheduler, Bound))):
+            raise ValueError(
+                f"{path}[{len(schedulers) - 1}]: {key!r} of parameter group {min(both)} is bound already, by "
+                f"{path}[{i}] ({type(other).__name__}): make them one, as a SequentialLR or ChainedLR; give them "
+                f"different tags (there are: {known_tags(last.optimizer.param_groups)}); or leave out one."
+            )
+
+
+@contextmanager
+def unchanged_on_error(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """On an error, unbind the schedulers made since, and give the optimizer its groups and their values back."""
+    earlier = targets_of(optimizer)
+    groups = [(group, dict(group)) for group in optimizer.param_groups]
+    tensors = [(each, each.detach().clone()) for _, values in groups for each in _tensors(values)]
+    try:
+        yield
+    except BaseException:
+        for target in targets_of(optimizer):
+            if target not in earlier:
+                target.unbind()
+        with torch.no_grad():
+            for tensor, value in tensors:
+                tensor.copy_(value)
+        optimizer.param_groups[:] = [group for group, _ in groups]
+        for group, values in groups:
+            group.clear()
+            group.update(values)
+        raise
+
+
+def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
+    for name, value in values.items():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, Tensor) and name != "params":
+                yield each
