@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,13 @@ from .. import lr_scheduler, weight_decay_scheduler
 from ..groups.grouping import grouped
 from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
-from ..groups.writers import refuse_shared, unchanged_on_error, written
+from ..groups.writers import refuse_decay, refuse_shared, unchanged_on_error
+from ..names import optimizers
 from ..optimizer import Optimizer
 from ..scheduler import ScalePerParamScheduler, Scheduler
 from . import resolve
 from .read import plain, read
-from .resolve import RUN, TAGS, Spec, is_scheduler, located
+from .resolve import RUN, TAGS, Spec, is_optimizer, is_scheduler, located
 
 _SCALING = (ScalePerParamScheduler, lr_scheduler.ScalePerParamLR, weight_decay_scheduler.ScalePerParamWD)
 
@@ -64,8 +65,8 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
     >>> type(optimizer).__name__, optimizer.param_groups[0]["momentum"]
     ('SGD', 0.5)
     """
-    cls, arguments = resolve.arguments(optimizer_type, kwargs)
-    optimizer: Optimizer = cls(params, **arguments)
+    cls: Any = optimizers().find(optimizer_type, "optimizer_type")
+    optimizer: Optimizer = cls(params, **resolve.checked(cls, kwargs, "configure_optimizer"))
     return optimizer
 
 
@@ -175,7 +176,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         for each, path in zip(entries, paths):
             schedulers.append(_scheduler(each, optimizer, clock, path))
             refuse_shared(schedulers, "schedulers")
-            _refuse_decay(schedulers[-1], spared, path)
+            refuse_decay(schedulers[-1], spared, path)
         if isinstance(entry, Spec) and (entry.options or {}).get(FACTOR) and not any(map(_scales, schedulers)):
             raise ValueError(
                 "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
@@ -205,11 +206,9 @@ def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset
             zero = (i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0)
             spared = frozenset(zero if options["no_decay"] is not False else ())
             return entry.cls(groups, **entry.arguments), spared
-    optimizer = entry if isinstance(entry, torch.optim.Optimizer) else _called(entry, model, "model", "optimizer")
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        kind = type(optimizer).__name__
-        raise TypeError(f"optimizer: {_call(entry, 'model')} returned a {kind}, and no optimizer.")
-    return optimizer, frozenset()
+    if is_optimizer(entry):
+        return entry, frozenset()
+    return _called(entry, model, "optimizer: {}(model)", "optimizer", is_optimizer), frozenset()
 
 
 def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
@@ -218,11 +217,8 @@ def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: s
     if isinstance(entry, Schedule):
         with located(path):
             return bind(entry, optimizer, clock)
-    scheduler = entry if is_scheduler(entry) else _called(entry, optimizer, "optimizer", path)
-    if not is_scheduler(scheduler):
-        hint = ": write the schedule itself, or return bind(...) of it" if isinstance(scheduler, Schedule) else ""
-        kind = type(scheduler).__name__
-        raise TypeError(f"{path}: {_call(entry, 'optimizer')} returned a {kind}, and no scheduler{hint}.")
+    call = f"{path}: {{}}(optimizer)"
+    scheduler = entry if is_scheduler(entry) else _called(entry, optimizer, call, "scheduler", is_scheduler)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
     return scheduler
@@ -243,25 +239,15 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
         return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
 
 
-def _call(function: Any, argument: str) -> str:
-    return f"{getattr(function, '__name__', type(function).__name__)}({argument})"
-
-
-def _called(function: Any, value: Any, argument: str, path: str) -> Any:
-    with located(f"{path}: {_call(function, argument)}"):
-        return function(value)
-
-
-def _refuse_decay(scheduler: Any, spared: frozenset[int], path: str) -> None:
-    """Raise `ValueError` where a scheduler sets weight decay that is to stay 0; a bound schedule multiplies the 0."""
-    key, groups = written(scheduler)
-    hit = sorted(spared & groups)
-    if hit and key == "weight_decay" and isinstance(scheduler, Scheduler):
-        names = ", ".join(scheduler.optimizer.param_groups[hit[0]]["param_names"][:2])
-        raise ValueError(
-            f"{path}: it would give weight decay to parameter group {hit[0]} ({names}, ...), which 'no_decay' leaves "
-            f"without: give the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
-        )
+def _called(function: Any, value: Any, call: str, kind: str, fits: Callable[[Any], bool]) -> Any:
+    """What a function makes of the model or the optimizer; its name and place come before its errors."""
+    call = call.format(getattr(function, "__name__", type(function).__name__))
+    with located(call):
+        made = function(value)
+    if not fits(made):
+        hint = ": write the schedule itself, or return bind(...) of it" if isinstance(made, Schedule) else ""
+        raise TypeError(f"{call} returned a {type(made).__name__}, and no {kind}{hint}.")
+    return made
 
 
 def _scales(scheduler: Any) -> bool:

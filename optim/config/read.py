@@ -35,15 +35,11 @@ def read(config: Any) -> Any:
         return _copied(config, "", (), False, count())
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
-    if isinstance(config, str) and not _names_file(config):
+    if isinstance(config, str) and ("\n" in config or not config.endswith((".yaml", ".yml"))):
         if ":" not in config and "\n" not in config:
             raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
         return _parsed(config, "the text")
     return _parsed(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
-
-
-def _names_file(text: str) -> bool:
-    return "\n" not in text and text.endswith((".yaml", ".yml"))
 
 
 def _parsed(text: str, source: str) -> Any:

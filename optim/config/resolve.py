@@ -5,25 +5,22 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from types import ModuleType
 from typing import Any
 
 import torch
 
-import timesched
 from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.timevalue import Time
 from timesched.units import TimeError
 
-from .. import lr_scheduler, weight_decay_scheduler
 from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, claims_of_rules
-from ..optimizer import Optimizer
+from ..names import SCHEDULE, SCHEDULER, Family, closed_forms, is_ours, nearest, optimizers
 from ..scheduler import Scheduler
 
 RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
@@ -53,99 +50,6 @@ class Spec:
         """Whether it is a function of times, and so needs a clock."""
         times = (is_time(value) for name, value in self.arguments.items() if name != TAGS)
         return issubclass(self.cls, Schedule) or any(times) or any(child.follows_time() for child in self.children)
-
-
-# Names
-
-
-@dataclass(frozen=True)
-class Family:
-    """The classes that may stand in one place of a config.
-
-    Ours go by their public names, in any letter case. A user's class goes by its name once its module is imported, or
-    by the name with the module, which is needed where two share the name. Nothing is imported or evaluated.
-    """
-
-    kind: str  # what messages call them
-    own: Mapping[str, type]
-    bases: tuple[type, ...] = ()  # whose subclasses are the users' classes
-    key: str = ""  # what they have to schedule; empty: anything
-    suffix: str = ""  # the end of a name that may be left out
-
-    def find(self, name: Any, path: str) -> type:
-        """The class of a name. Raises `ValueError` with the nearest names, or the full names of several classes."""
-        if not isinstance(name, str):
-            raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
-        candidates = (cls for base in self.bases for cls in _users(base))
-        # of a class that was defined again, as in a notebook, the last definition counts
-        users = {_full(cls): cls for cls in candidates if self.key in ("", getattr(cls, "param_group_key", ""))}
-        for text in (name, name + self.suffix):
-            ours = [cls for own, cls in self.own.items() if text.lower() == own.lower() or text == _full(cls)]
-            named = [cls for cls in users.values() if text.lower() == cls.__name__.lower()]
-            found = ours[:1] or ([users[text]] if text in users else named)
-            if len(found) > 1:
-                names = " and ".join(sorted(map(_full, found)))
-                raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
-            if found:
-                return found[0]
-        near = nearest(name, [*self.own, *(cls.__name__ for cls in users.values())])
-        raise ValueError(
-            f"{path}: there is no {self.kind} {name!r}: {near} "
-            f"A class of your own is known by its name once its module is imported."
-        )
-
-
-def _users(base: Any) -> Iterator[type]:
-    for cls in base.__subclasses__():
-        if not _is_ours(cls):
-            yield cls
-        yield from _users(cls)
-
-
-def _is_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in ("optim", "timesched")
-
-
-def _full(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _public(base: type, *modules: ModuleType) -> dict[str, Any]:
-    """The public classes of modules by name, without the base classes, which have no values of their own."""
-    names = [(module, name) for module in modules for name in getattr(module, "__all__", vars(module))]
-    found = {name: getattr(module, name) for module, name in names}
-    found = {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base)}
-    return {name: cls for name, cls in found.items() if cls not in _BASES}
-
-
-_BASES = (Optimizer, lr_scheduler.LRScheduler, weight_decay_scheduler.WeightDecayScheduler, Scheduler, Schedule)
-CLOSED_FORMS = {
-    name: cls for name, cls in _public(Scheduler, lr_scheduler, weight_decay_scheduler).items() if cls.param_group_key
-}
-SCHEDULES = _public(Schedule, timesched)
-SCHEDULER = Family("scheduler", CLOSED_FORMS | SCHEDULES, (Scheduler, Schedule))
-SCHEDULE = Family("schedule", SCHEDULES, (Schedule,))
-
-
-def optimizers() -> Family:
-    import optim  # not above: it imports this package
-
-    return Family("optimizer", _public(Optimizer, optim), (Optimizer,))
-
-
-def closed_forms(key: str) -> Family:
-    """The closed-form schedulers of one key; of the learning rate, the `LR` at the end of a name may be left out."""
-    own = {name: cls for name, cls in CLOSED_FORMS.items() if cls.param_group_key == key}
-    return Family(f"{key} scheduler", own, (Scheduler,), key, "LR" if key == "lr" else "")
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """The part of a message that says which of the known names may be meant, or else which there are."""
-    names = {each.lower(): each for each in sorted(known)}
-    close = difflib.get_close_matches(str(name).lower(), names, n=3)
-    if close:
-        return f"did you mean {' or '.join(repr(names[each]) for each in close)}?"
-    return f"there are {', '.join(names.values())}." if names else "there are none."
 
 
 # Entries and their arguments
@@ -180,9 +84,7 @@ def _named(entry: Any, path: str, flat: str) -> tuple[Any, dict[str, Any], str]:
         return entry[flat], {name: value for name, value in entry.items() if name != flat}, path
     if len(entry) != 1:
         keys = f"the keys {', '.join(map(repr, entry))}" if entry else "no key"
-        raise ValueError(
-            f"{path} has {keys}: write one name, with its arguments indented under it, or the name as {flat!r}."
-        )
+        raise ValueError(f"{path} has {keys}: write one name, with its arguments indented under it, or {flat!r}.")
     ((name, given),) = entry.items()
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"{path}.{name}={given!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
@@ -231,7 +133,7 @@ def _value(cls: type, parameter: inspect.Parameter, value: Any, what: str) -> An
     default = parameter.default
     several = default if isinstance(default, (tuple, list)) else (default,)
     number = any(isinstance(each, Real) and not isinstance(each, bool) for each in several)
-    if number or (_is_ours(cls) and parameter.name not in _TEXTS and not isinstance(default, str)):
+    if number or (is_ours(cls) and parameter.name not in _TEXTS and not isinstance(default, str)):
         _refuse_number_texts(value, what)
     return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
 
@@ -256,10 +158,14 @@ def is_function(entry: Any, path: str, argument: str) -> bool:
     return callable(entry)
 
 
+def is_optimizer(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer)
+
+
 def is_scheduler(value: Any) -> bool:
     """Whether an object is a scheduler: torch's, ours, or one that has the same three methods."""
     methods = (getattr(value, name, None) for name in ("step", "state_dict", "load_state_dict"))
-    return not isinstance(value, (type, torch.optim.Optimizer)) and all(map(callable, methods))
+    return not (isinstance(value, type) or is_optimizer(value)) and all(map(callable, methods))
 
 
 @contextmanager
@@ -281,15 +187,9 @@ def located(path: str) -> Iterator[None]:
 # What the entries mean
 
 
-def arguments(name: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The class and the arguments of `configure_optimizer`."""
-    cls = optimizers().find(name, "optimizer_type")
-    return cls, checked(cls, given, "configure_optimizer")
-
-
 def optimizer(entry: Any) -> Any:
     """The specification of an optimizer; or the entry itself, where it is an optimizer or a function."""
-    if isinstance(entry, torch.optim.Optimizer) or is_function(entry, "optimizer", "model"):
+    if is_optimizer(entry) or is_function(entry, "optimizer", "model"):
         return entry
     name, given, path = _named(entry, "optimizer", "optimizer_type")
     cls = optimizers().find(name, "optimizer")
@@ -430,7 +330,9 @@ def is_time(value: Any) -> bool:
     """Whether a value is a time, as an object or a text, or has one in it."""
     if isinstance(value, (list, tuple)):
         return any(map(is_time, value))
+    if not isinstance(value, str):
+        return isinstance(value, Time) or hasattr(value, "to_timestring")
     try:
-        return (isinstance(value, (str, Time)) and bool(Time.from_input(value).unit)) or hasattr(value, "to_timestring")
+        return isinstance(Time.from_input(value), Time)
     except TimeError:
         return False

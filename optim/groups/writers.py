@@ -46,6 +46,18 @@ def refuse_shared(schedulers: Sequence[Any], path: str) -> None:
             )
 
 
+def refuse_decay(scheduler: Any, spared: frozenset[int], path: str) -> None:
+    """Raise `ValueError` where a scheduler sets weight decay that is to stay 0; a bound schedule multiplies the 0."""
+    key, groups = written(scheduler)
+    hit = sorted(spared & groups)
+    if hit and key == "weight_decay" and isinstance(scheduler, Scheduler):
+        names = ", ".join(scheduler.optimizer.param_groups[hit[0]]["param_names"][:2])
+        raise ValueError(
+            f"{path}: it would give weight decay to parameter group {hit[0]} ({names}, ...), which 'no_decay' leaves "
+            f"without: give the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
+        )
+
+
 @contextmanager
 def unchanged_on_error(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """On an error, unbind the schedulers made since, and give the optimizer its groups and their values back."""
