@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..optimizer import Optimizer
 from ..scheduler import ScalePerParamScheduler, Scheduler
 from . import resolve
 from .read import plain, read
-from .resolve import RUN, TAGS, Spec, is_optimizer, is_scheduler, located
+from .resolve import RUN, TAGS, Spec, is_scheduler, located
 
 _SCALING = (ScalePerParamScheduler, lr_scheduler.ScalePerParamLR, weight_decay_scheduler.ScalePerParamWD)
 
@@ -130,16 +130,16 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
             `schedulers`: a list of schedulers, each the name of a class with its arguments under it; or these with the
             name as `scheduler`. Parts of a scheduler are written likewise, and take over its `param_group_tags`.
             `milestones` may be left out: they follow from the `total_iters` of the parts, of which those in other
-            units add up by the rates of the clock. Schedules of `timesched`
-            multiply the value that the optimizer is built with, of the key `key` (the learning rate).
+            units add up by the rates of the clock. Schedules of `timesched` multiply the value that the optimizer is
+            built with, of the key `key` (the learning rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`: those of a `Clock`.
 
             A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
 
-            A class of one's own goes by its name, once it is imported. In a mapping, an optimizer or a function
-            `model -> optimizer` may stand for the optimizer, and a scheduler, a schedule of `timesched` or a function
-            `optimizer -> scheduler` for each scheduler.
+            A class of one's own goes by its name, once it is imported; its constructor takes no `**kwargs`. In a
+            mapping, an optimizer or a function `model -> optimizer` may stand for the optimizer, and a scheduler, a
+            schedule of `timesched` or a function `optimizer -> scheduler` for each scheduler.
         clock: what schedules of `timesched`, and schedulers whose counts are times, follow: a `Clock` or Composer's
             `State`. All other schedulers count their own steps.
 
@@ -168,15 +168,14 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     given = resolve.sections(config)
     entry = resolve.optimizer(given["optimizer"])
     clock = _clock({name: given[name] for name in RUN if name in given}, clock)
-    paths = [f"schedulers[{i}]" for i in range(len(given["schedulers"]))]
-    entries = [resolve.scheduler(each, path, clock) for each, path in zip(given["schedulers"], paths)]
+    entries = [resolve.scheduler(each, f"schedulers[{i}]", clock) for i, each in enumerate(given["schedulers"])]
     optimizer, spared = _optimizer(entry, model)
     schedulers: list[Any] = []
     with unchanged_on_error(optimizer):
-        for each, path in zip(entries, paths):
-            schedulers.append(_scheduler(each, optimizer, clock, path))
+        for i, each in enumerate(entries):
+            schedulers.append(_scheduler(each, optimizer, clock, f"schedulers[{i}]"))
             refuse_shared(schedulers, "schedulers")
-            refuse_decay(schedulers[-1], spared, path)
+            refuse_decay(schedulers[-1], spared, f"schedulers[{i}]")
         if isinstance(entry, Spec) and (entry.options or {}).get(FACTOR) and not any(map(_scales, schedulers)):
             raise ValueError(
                 "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
@@ -206,9 +205,9 @@ def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset
             zero = (i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0)
             spared = frozenset(zero if options["no_decay"] is not False else ())
             return entry.cls(groups, **entry.arguments), spared
-    if is_optimizer(entry):
+    if isinstance(entry, torch.optim.Optimizer):
         return entry, frozenset()
-    return _called(entry, model, "optimizer: {}(model)", "optimizer", is_optimizer), frozenset()
+    return _called(entry, model, "optimizer: {}(model)", "optimizer"), frozenset()
 
 
 def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
@@ -218,7 +217,7 @@ def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: s
         with located(path):
             return bind(entry, optimizer, clock)
     call = f"{path}: {{}}(optimizer)"
-    scheduler = entry if is_scheduler(entry) else _called(entry, optimizer, call, "scheduler", is_scheduler)
+    scheduler = entry if is_scheduler(entry) else _called(entry, optimizer, call, "scheduler")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
     return scheduler
@@ -239,12 +238,12 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
         return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
 
 
-def _called(function: Any, value: Any, call: str, kind: str, fits: Callable[[Any], bool]) -> Any:
+def _called(function: Any, value: Any, call: str, kind: str) -> Any:
     """What a function makes of the model or the optimizer; its name and place come before its errors."""
     call = call.format(getattr(function, "__name__", type(function).__name__))
     with located(call):
         made = function(value)
-    if not fits(made):
+    if not (is_scheduler(made) if kind == "scheduler" else isinstance(made, torch.optim.Optimizer)):
         hint = ": write the schedule itself, or return bind(...) of it" if isinstance(made, Schedule) else ""
         raise TypeError(f"{call} returned a {type(made).__name__}, and no {kind}{hint}.")
     return made

@@ -10,6 +10,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from timesched.timevalue import Time
 
 _OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
@@ -78,10 +80,8 @@ def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool, seen: I
         for key in value:
             if not isinstance(key, str) and (plain or not isinstance(key, type)):  # a layer type may be one
                 raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
-        return {
-            key: _copied(each, f"{path}.{key}" if path else f"{key}", within, plain, seen)
-            for key, each in value.items()
-        }
+        start = f"{path}." if path else ""
+        return {key: _copied(each, f"{start}{key}", within, plain, seen) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         copies = [_copied(each, f"{path}[{i}]", within, plain, seen) for i, each in enumerate(value)]
         return tuple(copies) if isinstance(value, tuple) else copies
@@ -102,7 +102,7 @@ def plain(value: Any) -> Any:
         return {plain(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
-    if isinstance(value, type):
+    if isinstance(value, type) and issubclass(value, torch.nn.Module):
         return value.__name__
     if isinstance(value, Time) or hasattr(value, "to_timestring"):
         return str(Time.from_input(value))

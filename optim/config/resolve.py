@@ -84,7 +84,7 @@ def _named(entry: Any, path: str, flat: str) -> tuple[Any, dict[str, Any], str]:
         return entry[flat], {name: value for name, value in entry.items() if name != flat}, path
     if len(entry) != 1:
         keys = f"the keys {', '.join(map(repr, entry))}" if entry else "no key"
-        raise ValueError(f"{path} has {keys}: write one name, with its arguments indented under it, or {flat!r}.")
+        raise ValueError(f"{path} has {keys}: write one name, its arguments under it, or the name as {flat!r}.")
     ((name, given),) = entry.items()
     if given is not None and not isinstance(given, Mapping):
         raise TypeError(f"{path}.{name}={given!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
@@ -107,31 +107,28 @@ def arguments_of(cls: type, path: str) -> dict[str, inspect.Parameter]:
     return {name: each for name, each in found.items() if name not in left_out and each.kind is not each.VAR_POSITIONAL}
 
 
-def checked(
-    cls: type, given: Mapping[str, Any], path: str, also: Sequence[str] = (), *, complete: bool = True
-) -> dict[str, Any]:
+def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True) -> dict[str, Any]:
     """The arguments as the constructor takes them: a list becomes a tuple where the default is one.
 
     Raises `ValueError` for arguments that the class does not have, with the nearest one that it has (or one of `also`,
-    which make the groups of an optimizer); where one is missing and they are to be `complete`; and for a number that
+    which make the groups of an optimizer); where one is missing and all are to be there (`full`); and for a number that
     is written as a text.
     """
     takes = arguments_of(cls, path)
     for name in given:
         if name not in takes:
-            has = f"It takes {', '.join(takes)}" if takes else "It takes none"
-            rest = f"; {', '.join(also)} make its groups." if also else "."
-            near = nearest(name, [*takes, *also])
-            raise ValueError(f"{path}: {cls.__name__} has no argument {name!r}: {near} {has}{rest}")
+            near, rest = nearest(name, [*takes, *also]), f"; {', '.join(also)} make its groups" if also else ""
+            has = f"{cls.__name__} has no argument {name!r}"
+            raise ValueError(f"{path}: {has}: {near} It takes {', '.join(takes) or 'none'}{rest}.")
     missing = [name for name, each in takes.items() if each.default is each.empty and name not in given]
-    if missing and complete:
+    if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
     return {name: _value(cls, takes[name], value, f"{path}: {name}") for name, value in given.items()}
 
 
 def _value(cls: type, parameter: inspect.Parameter, value: Any, what: str) -> Any:
     default = parameter.default
-    several = default if isinstance(default, (tuple, list)) else (default,)
+    several = default if isinstance(default, tuple) else (default,)
     number = any(isinstance(each, Real) and not isinstance(each, bool) for each in several)
     if number or (is_ours(cls) and parameter.name not in _TEXTS and not isinstance(default, str)):
         _refuse_number_texts(value, what)
@@ -158,14 +155,10 @@ def is_function(entry: Any, path: str, argument: str) -> bool:
     return callable(entry)
 
 
-def is_optimizer(value: Any) -> bool:
-    return isinstance(value, torch.optim.Optimizer)
-
-
 def is_scheduler(value: Any) -> bool:
     """Whether an object is a scheduler: torch's, ours, or one that has the same three methods."""
     methods = (getattr(value, name, None) for name in ("step", "state_dict", "load_state_dict"))
-    return not (isinstance(value, type) or is_optimizer(value)) and all(map(callable, methods))
+    return not isinstance(value, (type, torch.optim.Optimizer)) and all(map(callable, methods))
 
 
 @contextmanager
@@ -189,14 +182,14 @@ def located(path: str) -> Iterator[None]:
 
 def optimizer(entry: Any) -> Any:
     """The specification of an optimizer; or the entry itself, where it is an optimizer or a function."""
-    if is_optimizer(entry) or is_function(entry, "optimizer", "model"):
+    if isinstance(entry, torch.optim.Optimizer) or is_function(entry, "optimizer", "model"):
         return entry
     name, given, path = _named(entry, "optimizer", "optimizer_type")
     cls = optimizers().find(name, "optimizer")
     rules = given.pop("params", None) or []
+    rules = [rules] if isinstance(rules, Mapping) else rules
     options = {"no_decay": False} | {key: given.pop(key) for key in GROUPING if key in given}
     arguments = checked(cls, given, path, ("params", *GROUPING))
-    rules = [rules] if isinstance(rules, Mapping) else rules
     if isinstance(rules, list):
         rules = [_rule(rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
     if options["no_decay"] is not False and "weight_decay" not in arguments_of(cls, path):
@@ -209,7 +202,7 @@ def _rule(rule: Any, path: str, cls: type) -> Any:
     if not isinstance(rule, Mapping):
         return rule
     keys = (*RULE_KEYS, *FACTORS)
-    return {**rule, **checked(cls, {k: v for k, v in rule.items() if k not in keys}, path, keys, complete=False)}
+    return {**rule, **checked(cls, {k: v for k, v in rule.items() if k not in keys}, path, keys, full=False)}
 
 
 def scheduler(entry: Any, path: str, clock: Any) -> Any:
@@ -272,9 +265,8 @@ def rate(given: Any, path: str) -> Spec:
         return _spec(given, path, family, None)  # type: ignore[no-any-return]  # a mapping is not an object
     if not isinstance(given, (list, tuple)):
         raise TypeError(f"{path}={given!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts.")
-    main = Family(
-        "main scheduler", {"SequentialLR": sequence, "ChainedLR": chain, "ChainedScheduler": chain}, suffix="LR"
-    )
+    names = {"SequentialLR": sequence, "ChainedLR": chain, "ChainedScheduler": chain}
+    main = Family("main scheduler", names, suffix="LR")
     entries, mains = [], set()
     for i, entry in enumerate(given):
         entries.append(dict(entry) if isinstance(entry, Mapping) else entry)
@@ -292,9 +284,7 @@ def milestones(specs: Sequence[Any], path: str, clock: Any) -> list[Any]:
     for i, spec in enumerate(specs[:-1]):
         where, length = getattr(spec, "path", f"{path}.schedulers[{i}]"), _length(spec, clock)
         if length is None:
-            raise ValueError(
-                f"{where} has no 'total_iters', after which the next one begins: give it, or give {path} 'milestones'."
-            )
+            raise ValueError(f"{where} has no 'total_iters', after which the next one begins: give it or 'milestones'.")
         found.append(_sum(found[-1] if found else 0, length, clock, where))
     return found
 

@@ -240,7 +240,7 @@ def missing(entry, name):
         (
             [WARMUP, missing(COSINE, "scheduler")],
             ValueError,
-            "write one name, with its arguments indented under it, or 'scheduler'.",
+            "write one name, its arguments under it, or the name as 'scheduler'.",
         ),
         ({"scheduler": None}, TypeError, "learning_rate: None is of type NoneType: write the name of the lr scheduler"),
         ({**WARMUP, "scheduler": None}, TypeError, "learning_rate: None is of type NoneType"),

@@ -67,7 +67,7 @@ REFUSED = [
     ({"optimizer": {"Rprop": {"no_decay": True}}}, "optimizer.Rprop: Rprop has no weight decay"),
     (schedulers({}), "schedulers[0] has no key"),
     (schedulers({"LinearLR": LINEAR, "StepLR": {}}), "schedulers[0] has the keys 'LinearLR', 'StepLR'"),
-    (schedulers({"LinearLR": None, **LINEAR}), "arguments indented under it"),
+    (schedulers({"LinearLR": None, **LINEAR}), "write one name, its arguments under it"),
     (schedulers({"LinaerLR": LINEAR}), "schedulers[0]: there is no scheduler 'LinaerLR': did you mean 'LinearLR'"),
     (schedulers({"CosineAnnealing": LINEAR}), "did you mean 'CosineAnnealing"),
     (schedulers({"LRScheduler": {}}), "there is no scheduler 'LRScheduler'"),
