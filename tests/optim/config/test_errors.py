@@ -267,3 +267,25 @@ def test_a_clock_that_is_none():
     config = schedulers({"LinearScheduler": {}})
     with pytest.raises(TypeError, match=r"schedulers\[0\]\.LinearScheduler: '10ba' is no clock"):
         build(network(), config, clock="10ba")
+
+
+def test_two_schedulers_of_one_key():
+    """Both are named; other keys, other numbers of a key and other groups are no conflict."""
+    linear, cosine = {"LinearLR": LINEAR}, {"CosineDecayLR": LINEAR}
+    said = (
+        r"^schedulers\[2\]: 'lr' of parameter group 0 is bound already, by schedulers\[0\] \(LinearLR\): make them one"
+    )
+    with pytest.raises(ValueError, match=said):
+        build(network(), schedulers(linear, {"LinearWD": DECAY}, cosine))
+    entries = [{"LinearScheduler": {"key": f"betas[{i}]"}} for i in (0, 1)]
+    tagged = [
+        {name: {**LINEAR, "param_group_tags": tags}} for name, tags in (("LinearLR", "b"), ("CosineDecayLR", [None]))
+    ]
+    adam = {"AdamW": {"params": [{"params": "*bias", "tags": "b"}]}}
+    built = build(network(), {"optimizer": adam, "schedulers": [*entries, *tagged], **RUN})
+    assert len(built.schedulers) == 4
+    tagged[1]["CosineDecayLR"]["param_group_tags"] = [None, "b"]
+    with pytest.raises(
+        ValueError, match=r"schedulers\[3\]: 'lr' of parameter group 1 .*schedulers\[2\].*there are: 'b'"
+    ):
+        build(network(), {"optimizer": adam, "schedulers": [*entries, *tagged], **RUN})
