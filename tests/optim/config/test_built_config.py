@@ -16,7 +16,17 @@ from tests.optim.rows import ROWS as OPTIMIZERS
 from tests.optim.schedulers.building import RATES, make, name_of
 from tests.optim.schedulers.parts import Nested
 from tests.optim.schedulers.rows import BY_STEM, CASES
-from timesched import Clock, LinearScheduler, Time
+from timesched import (
+    Clock,
+    CosineAnnealingWithWarmupScheduler,
+    LinearScheduler,
+    MultiStepScheduler,
+    ProductScheduler,
+    SequenceScheduler,
+    StepScheduler,
+    Time,
+    bind,
+)
 
 
 def same(one, other):
@@ -215,3 +225,69 @@ def test_the_config_is_a_copy():
     assert built.config == {"optimizer": {"AdamW": {"betas": [0.5, 0.9]}}, "schedulers": []}
     built.optimizer.add_param_group({"params": [("more", torch.zeros(2))], "tags": "more"})
     assert type(build(network(), built.config).optimizer) is optim.AdamW
+
+
+SCHEDULES = [
+    ({"LinearScheduler": {}}, LinearScheduler()),
+    ({"LinearScheduler": {"alpha_i": 1.0, "alpha_f": 0.25, "t_max": "0.5dur"}}, LinearScheduler(1.0, 0.25, "0.5dur")),
+    (
+        {"CosineAnnealingWithWarmupScheduler": {"t_warmup": "0.1dur", "alpha_f": 0.1, "scale_warmup": True}},
+        CosineAnnealingWithWarmupScheduler("0.1dur", "1dur", alpha_f=0.1, scale_warmup=True),
+    ),
+    (
+        {"MultiStepScheduler": {"milestones": ["2ba", "0.5dur"], "gamma": 0.3}},
+        MultiStepScheduler(["2ba", "0.5dur"], 0.3),
+    ),
+    (
+        {
+            "SequenceScheduler": {
+                "schedules": [
+                    {"LinearScheduler": {"alpha_i": 0.0, "alpha_f": 1.0, "t_max": "2ba"}},
+                    {"ProductScheduler": {"schedules": ["LinearScheduler", {"StepScheduler": {"step_size": "3ba"}}]}},
+                ],
+                "milestones": ["2ba"],
+            }
+        },
+        SequenceScheduler(
+            [LinearScheduler(0.0, 1.0, "2ba"), ProductScheduler([LinearScheduler(), StepScheduler("3ba")])], ["2ba"]
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("written, schedule", SCHEDULES, ids=[type(schedule).__name__ for _, schedule in SCHEDULES])
+@pytest.mark.parametrize("key", ["lr", "weight_decay", "betas[1]"])
+@pytest.mark.parametrize("tags", [None, "a", [None]])
+def test_bound_schedules(written, schedule, key, tags):
+    rule = {"params": "0.weight", "tags": "a", "weight_decay": 0.3}
+    optimizer = {"optimizer": {"AdamW": {"lr": 0.5, "weight_decay": 0.1, "params": [rule]}}}
+    ((name, arguments),) = written.items()
+    whole = {name: {**arguments, "key": key, **({} if tags is None else {"param_group_tags": tags})}}
+    built = build(network(), {**optimizer, "schedulers": [whole], "max_duration": "8ba"})
+    other, clock = build(network(), optimizer).optimizer, Clock("8ba")
+    bound = bind(schedule, other, clock, key, tags)
+    assert outline(built.optimizer) == outline(other) and description(built.schedulers[0]) == description(bound)
+    again(built)
+    for each, run in ((built.schedulers[0], built.clock), (bound, clock)):
+        run.tick(), run.tick(), run.tick(), each.step()
+    assert outline(built.optimizer) == outline(other)
+
+
+@pytest.mark.parametrize(
+    "factor", [numpy.float32(0.1), torch.tensor(0.1), torch.tensor(0.1, dtype=torch.bfloat16), 0.1]
+)
+def test_factors_of_any_precision(factor):
+    rule = {"params": "3.*", "adjust_val": factor}
+    optimizer = {"lr": 1.0, "adjust_learning_rate": {"LayerNorm": factor}, "params": [rule]}
+    scaled = {"ScalePerParamLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.5}}}}
+    built = build(network(), {"optimizer": {"SGD": optimizer}, "schedulers": [scaled]})
+    assert values(built.optimizer) == [0.5, 0.05, 0.05]
+    same(built, build(network(), built.config))
+
+
+@pytest.mark.parametrize("steps", [range(1, 4), numpy.array([1, 2, 3]), (1, numpy.int64(2), 3.0)], ids=str)
+def test_lists_of_any_kind(steps):
+    built = build(parameter(), {"optimizer": TAGGED, "schedulers": [{"MultiStepLR": dict(STEPS, milestones=steps)}]})
+    made = lr_scheduler.MultiStepLR(build(parameter(), {"optimizer": TAGGED}).optimizer, **STEPS, milestones=[1, 2, 3])
+    assert description(built.schedulers[0]) == description(made)
+    same(built, build(parameter(), built.config))
