@@ -81,7 +81,7 @@ def configure_lr_scheduler(
     Args:
         optimizer: the optimizer to schedule.
         learning_rate: a number, for a `ConstantLR`; or a dict with the key `scheduler`, the name of a class (in any
-            letter case, the `LR` at its end may be left out), and its arguments, with parts written likewise; or a list
+            letter case, the `LR` at its end may be left out), and its arguments (children likewise); or a list
             of such dicts, for a `SequentialLR`, in which each but the last has `total_iters`, the steps after which the
             next one begins. If one of the dicts has the key `main_scheduler` with the value `ChainedLR`, they are
             chained instead.
@@ -128,8 +128,8 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
             says so.
 
             `schedulers`: a list of schedulers, each the name of a class with its arguments under it; or these with the
-            name as `scheduler`. Parts of a scheduler are written likewise, and take over its `param_group_tags`.
-            `milestones` may be left out: they follow from the `total_iters` of the parts, of which those in other
+            name as `scheduler`. The children of one are written likewise, and take over its `param_group_tags`.
+            `milestones` may be left out: they follow from the `total_iters` of the children, of which those in other
             units add up by the rates of the clock. Schedules of `timesched` multiply the value that the optimizer is
             built with, of the key `key` (the learning rate).
 
