@@ -14,7 +14,7 @@ import torch
 from _timing import interleaved, show, verdict
 from torch import nn
 
-from optim.param_groups import configure_param_groups, param_group_table, split_groups
+from optim.groups import configure_param_groups, param_group_table, split_groups
 
 LAYERS = 12_500
 GOAL = 2.0  # seconds

@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from optim import build, param_group_table
-from optim.building.reading import read
-from optim.configure import Built
+from optim.config import Built, read
 
 LENGTH = 64  # bytes in a sample
 BATCH_SIZE = 32

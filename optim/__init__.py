@@ -15,15 +15,14 @@ from .adagrad import Adagrad
 from .adam import Adam, AdamBase, AdamW
 from .adamax import Adamax
 from .asgd import ASGD
-from .building.describing import to_config
-from .configure import build, configure_lr_scheduler, configure_optimizer
+from .config import build, configure_lr_scheduler, configure_optimizer
 from .foreign import preinitialize
+from .groups import configure_param_groups, param_group_table, split_groups
 from .lamb import Lamb
 from .lion import Lion
 from .muon import Muon
 from .nadam import NAdam
 from .optimizer import Optimizer
-from .param_groups import configure_param_groups, param_group_table, split_groups
 from .radam import RAdam
 from .rmsprop import RMSprop
 from .rprop import Rprop
@@ -57,6 +56,5 @@ __all__ = [
     "scheduler",
     "split_groups",
     "state_bytes",
-    "to_config",
     "weight_decay_scheduler",
 ]

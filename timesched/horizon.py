@@ -190,6 +190,22 @@ class Horizon:
             return Time(Fraction(self.change(count, own, last)) / whole, unit)
         return Time(self.change(count, own, unit), unit)
 
+    def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
+        """The sum of two times: in the finer unit, or in `dur` where one of them is a share of the run.
+
+        >>> Horizon("10ep", batches_per_epoch=50).add(Time(1, "ep"), Time(3, "ba"))
+        Time(53, TimeUnit.BATCH)
+        """
+        if one.unit is other.unit:
+            return one + other
+        if TimeUnit.DURATION in (one.unit, other.unit):  # a share stays one when the ratio stretches the other
+            whole, unit = self.locate("1dur")
+            counts = (self.change(*self.locate(each), unit) for each in (one, other))
+            return Time._of(Fraction(sum(counts)) / whole, TimeUnit.DURATION)
+        located = [self.locate(each, scale=False) for each in (one, other)]
+        unit = max((unit for _, unit in located), key=list(TimeUnit).index)
+        return Time._of(sum(self.change(count, old, unit) for count, old in located), unit)
+
     def progress(self, timestamp: Any) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
 

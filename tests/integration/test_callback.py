@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import optim
-from optim.configure import build
+from optim.config import build
 from optim.weight_decay_scheduler import CosineDecayWD, LinearWD
 from tests.integration.callback_run import (
     BATCHES,

@@ -10,7 +10,7 @@ from typing import Any
 import composer.optim
 import pytest
 
-from optim.configure import build
+from optim.config import build
 from optim.lr_scheduler import CosineDecayLR
 from optim.weight_decay_scheduler import ConstantWD, CosineDecayWD, LinearWD
 from tests.integration.callback_run import (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from optim.building.reading import read
+from optim.config import read
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "from_config.py"

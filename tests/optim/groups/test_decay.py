@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from optim.param_groups import configure_param_groups
+from optim.groups import configure_param_groups
 from tests.optim.groups.models import Conv, Tied, by_name, names_of, tree, values
 
 

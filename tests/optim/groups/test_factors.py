@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.param_groups import configure_param_groups, split_groups
+from optim.groups import configure_param_groups, split_groups
 from tests.optim.groups.models import Conv, Tied, by_name, loss_of, values
 
 KEY = "adjust_learning_rate"

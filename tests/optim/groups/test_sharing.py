@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from optim.building.selectors import Glob, named_like, of_model, of_pairs
-from optim.param_groups import configure_param_groups, split_groups
+from optim.groups import configure_param_groups, split_groups
+from optim.groups.parameters import Glob, named_like, of_model, of_pairs
 from tests.optim.groups.models import by_name
 
 DEPTH = 60  # 2**60 names

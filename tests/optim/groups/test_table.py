@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import optim
-from optim.param_groups import configure_param_groups, param_group_table
+from optim.groups import configure_param_groups, param_group_table
 from tests.optim.groups.models import Tied
 
 RULES = [{"params": "*bias", "tags": "bias"}, {"params": "body.*", "tags": ["body", "all"], "betas": [0.8, 0.9]}]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from optim.param_groups import configure_param_groups
+from optim.groups import configure_param_groups
 from tests.optim.groups.models import Conv, Tied, by_name, names_of, tree, values
 
 PARTS = ["a", "b", "norm1", "norm10", "layers", "0", "10", "weight", "bias", "Bias"]

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.fsdp import fully_shard
 
 import optim
-from optim.param_groups import configure_param_groups, param_group_table
+from optim.groups import configure_param_groups, param_group_table
 from tests.optim.groups.models import Conv, Tied, by_name, loss_of, values
 
 TOP = {Conv: "6.", Tied: "head."}

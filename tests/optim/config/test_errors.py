@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import optim
-from optim.configure import build
-from tests.optim.configure.objects import network
+from optim.config import build
+from tests.optim.config.objects import network
 from timesched import Clock, LinearScheduler
 
 SGD = {"SGD": {"lr": 0.1}}
@@ -53,13 +53,13 @@ REFUSED = [
     (optimizer(momentum=-1), "optimizer.SGD: SGD: momentum=-1"),
     (
         optimizer(params=[{"params": "*bais"}]),
-        "optimizer.SGD: params[0] ('*bais'): '*bais' matches no parameter's name",
+        "optimizer.SGD.params[0] ('*bais'): '*bais' matches no parameter's name",
     ),
     (
         optimizer(params=[{"params": "*", "momentun": 0}]),
-        "optimizer.SGD.params[0]: SGD has no 'momentun': did you mean",
+        "optimizer.SGD.params[0]: SGD has no argument 'momentun': did you mean",
     ),
-    (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD: params[0]: lr=-1.0"),
+    (optimizer(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD.params[0]: lr=-1.0"),
     (
         optimizer(no_decay="norms"),
         "optimizer.SGD: no_decay ('norms'): 'norms' matches no parameter's name and no layer type",
@@ -67,7 +67,7 @@ REFUSED = [
     ({"optimizer": {"Rprop": {"no_decay": True}}}, "optimizer.Rprop: Rprop has no weight decay"),
     (schedulers({}), "schedulers[0] has no key"),
     (schedulers({"LinearLR": LINEAR, "StepLR": {}}), "schedulers[0] has the keys 'LinearLR', 'StepLR'"),
-    (schedulers({"LinearLR": None, **LINEAR}), "arguments indented under it"),
+    (schedulers({"LinearLR": None, **LINEAR}), "write one name, its arguments under it"),
     (schedulers({"LinaerLR": LINEAR}), "schedulers[0]: there is no scheduler 'LinaerLR': did you mean 'LinearLR'"),
     (schedulers({"CosineAnnealing": LINEAR}), "did you mean 'CosineAnnealing"),
     (schedulers({"LRScheduler": {}}), "there is no scheduler 'LRScheduler'"),
@@ -148,7 +148,7 @@ REFUSED = [
     ),
     (
         schedulers({"LinearScheduler": {}}, {"StepScheduler": {"step_size": "1ba"}}, max_duration="10ba"),
-        "schedulers[1].StepScheduler: 'lr' of parameter group 0 is bound already",
+        "schedulers[1]: 'lr' of parameter group 0 is bound already, by schedulers[0] (BoundLR)",
     ),
     (schedulers({"LinearScheduler": {"alpha": 0.5}}, max_duration="10ba"), "did you mean 'alpha_i' or 'alpha_f'?"),
     (
@@ -222,8 +222,8 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]"),
         ({"optimizer": ["SGD"]}, "optimizer=['SGD']: write"),
         (optimizer(lr="fast"), "optimizer.SGD: SGD: lr='fast' is of type str"),
-        (optimizer(params="*bias"), "optimizer.SGD: params='*bias'"),
-        (optimizer(params=["*bias"]), "optimizer.SGD: params[0]='*bias'"),
+        (optimizer(params="*bias"), "optimizer.SGD.params='*bias'"),
+        (optimizer(params=["*bias"]), "optimizer.SGD.params[0]='*bias'"),
         (optimizer(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
         (optimizer(frozen=0), "optimizer.SGD: frozen=0"),
         (optimizer(no_decay="no"), "optimizer.SGD: no_decay='no' is a text: write true or false"),
@@ -240,8 +240,11 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         (schedulers(sequence(None, {"LinearLR": LINEAR})), "schedulers[0].SequentialLR.schedulers[0]=None: write the"),
         (schedulers({"ScalePerParamLR": {"scheduler": None}}), "schedulers[0].ScalePerParamLR.scheduler=None: write"),
         (schedulers({"ProductScheduler": {"schedules": None}}), "schedulers[0].ProductScheduler.schedules=None: write"),
-        (schedulers({"scheduler": None}), "schedulers[0]: scheduler=None is no name: write that of a class, as a text"),
-        ({"optimizer": {"optimizer_type": None, "lr": 0.1}}, "optimizer: optimizer_type=None is no name"),
+        (schedulers({"scheduler": None}), "schedulers[0]: None is of type NoneType: write the name of the scheduler"),
+        (
+            {"optimizer": {"optimizer_type": None, "lr": 0.1}},
+            "optimizer: None is of type NoneType: write the name",
+        ),
     ],
 )
 def test_other_types(config, message):
@@ -262,5 +265,27 @@ def test_two_clocks():
 
 def test_a_clock_that_is_none():
     config = schedulers({"LinearScheduler": {}})
-    with pytest.raises(TypeError, match=r"schedulers\[0\]\.LinearScheduler: '10ba' is no clock"):
+    with pytest.raises(TypeError, match=r"schedulers\[0\]\.LinearScheduler: '10ba' is not a clock"):
         build(network(), config, clock="10ba")
+
+
+def test_two_schedulers_of_one_key():
+    """Both are named; other keys, other numbers of a key and other groups are no conflict."""
+    linear, cosine = {"LinearLR": LINEAR}, {"CosineDecayLR": LINEAR}
+    said = (
+        r"^schedulers\[2\]: 'lr' of parameter group 0 is bound already, by schedulers\[0\] \(LinearLR\): make them one"
+    )
+    with pytest.raises(ValueError, match=said):
+        build(network(), schedulers(linear, {"LinearWD": DECAY}, cosine))
+    entries = [{"LinearScheduler": {"key": f"betas[{i}]"}} for i in (0, 1)]
+    tagged = [
+        {name: {**LINEAR, "param_group_tags": tags}} for name, tags in (("LinearLR", "b"), ("CosineDecayLR", [None]))
+    ]
+    adam = {"AdamW": {"params": [{"params": "*bias", "tags": "b"}]}}
+    built = build(network(), {"optimizer": adam, "schedulers": [*entries, *tagged], **RUN})
+    assert len(built.schedulers) == 4
+    tagged[1]["CosineDecayLR"]["param_group_tags"] = [None, "b"]
+    with pytest.raises(
+        ValueError, match=r"schedulers\[3\]: 'lr' of parameter group 1 .*schedulers\[2\].*there are: 'b'"
+    ):
+        build(network(), {"optimizer": adam, "schedulers": [*entries, *tagged], **RUN})

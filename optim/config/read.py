@@ -1,4 +1,4 @@
-"""Configs as plain data: from a mapping, from a YAML file, or from YAML text."""
+"""Step 1, read: a config as dicts and lists, from a mapping, from a YAML file, or from YAML text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from numbers import Integral
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from timesched.timevalue import Time
 
 _OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
 _PLAIN = (str, int, float, bool, type(None))
@@ -32,15 +37,11 @@ def read(config: Any) -> Any:
         return _copied(config, "", (), False, count())
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
-    if isinstance(config, str) and not _names_file(config):
+    if isinstance(config, str) and ("\n" in config or not config.endswith((".yaml", ".yml"))):
         if ":" not in config and "\n" not in config:
             raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
         return _parsed(config, "the text")
     return _parsed(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
-
-
-def _names_file(text: str) -> bool:
-    return "\n" not in text and text.endswith((".yaml", ".yml"))
 
 
 def _parsed(text: str, source: str) -> Any:
@@ -79,10 +80,8 @@ def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool, seen: I
         for key in value:
             if not isinstance(key, str) and (plain or not isinstance(key, type)):  # a layer type may be one
                 raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
-        return {
-            key: _copied(each, f"{path}.{key}" if path else f"{key}", within, plain, seen)
-            for key, each in value.items()
-        }
+        start = f"{path}." if path else ""
+        return {key: _copied(each, f"{start}{key}", within, plain, seen) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         copies = [_copied(each, f"{path}[{i}]", within, plain, seen) for i, each in enumerate(value)]
         return tuple(copies) if isinstance(value, tuple) else copies
@@ -92,3 +91,21 @@ def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool, seen: I
             f"false or null."
         )
     return value
+
+
+def plain(value: Any) -> Any:
+    """What was read as dicts, lists, numbers and strings; times and layer types as text.
+
+    Anything that is not data (a function, a scheduler, a tensor) stays as it is, so that it builds the same again.
+    """
+    if isinstance(value, dict):
+        return {plain(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, type) and issubclass(value, torch.nn.Module):
+        return value.__name__
+    if isinstance(value, Time) or hasattr(value, "to_timestring"):
+        return str(Time.from_input(value))
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, float) else value  # of numpy, too

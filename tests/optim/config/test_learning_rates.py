@@ -6,8 +6,8 @@ import torch
 
 import optim
 from optim import lr_scheduler
-from optim.configure import configure_lr_scheduler
-from tests.optim.configure.objects import description, network, train, values
+from optim.config import configure_lr_scheduler
+from tests.optim.config.objects import description, network, train, values
 
 WARMUP = {"scheduler": "LinearLR", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 4}
 COSINE = {"scheduler": "CosineDecayLR", "initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 8}
@@ -225,7 +225,7 @@ def missing(entry, name):
         ("0.1", TypeError, "learning_rate='0.1': pass a number"),
         (None, TypeError, "learning_rate=None"),
         ([], ValueError, "learning_rate is an empty list"),
-        ([0.1], TypeError, "learning_rate[0]=0.1: pass a dict with 'scheduler'"),
+        ([0.1], TypeError, "learning_rate[0]=0.1: write the name of a class"),
         ({**WARMUP, "scheduler": "LinaerLR"}, ValueError, "no lr scheduler 'LinaerLR': did you mean 'LinearLR'"),
         ({**WARMUP, "scheduler": "LinearWD"}, ValueError, "no lr scheduler 'LinearWD': did you mean 'LinearLR'"),
         ({**WARMUP, "total_iter": 3}, ValueError, "has no argument 'total_iter': did you mean 'total_iters'?"),
@@ -237,18 +237,22 @@ def missing(entry, name):
         ([WARMUP, {**COSINE, "scheduler": "CosinDecayLR"}], ValueError, "learning_rate[1]: there is no lr scheduler"),
         ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], ValueError, "learning_rate[0].main_scheduler"),
         ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], ValueError, "learning_rate[1]"),
-        ([WARMUP, missing(COSINE, "scheduler")], ValueError, "learning_rate[1] has no 'scheduler' among its keys"),
-        ({"scheduler": None}, TypeError, "learning_rate: scheduler=None is no name: write that of a class, as a text"),
-        ({**WARMUP, "scheduler": None}, TypeError, "learning_rate: scheduler=None is no name"),
-        ([{**WARMUP, "scheduler": 3}], TypeError, "learning_rate[0]: scheduler=3 is no name"),
-        ({"scheduler": {"LinearLR": {}}}, TypeError, "learning_rate: scheduler={'LinearLR': {}} is no name"),
+        (
+            [WARMUP, missing(COSINE, "scheduler")],
+            ValueError,
+            "write one name, its arguments under it, or the name as 'scheduler'.",
+        ),
+        ({"scheduler": None}, TypeError, "learning_rate: None is of type NoneType: write the name of the lr scheduler"),
+        ({**WARMUP, "scheduler": None}, TypeError, "learning_rate: None is of type NoneType"),
+        ([{**WARMUP, "scheduler": 3}], TypeError, "learning_rate[0]: 3 is of type int: write the name"),
+        ({"scheduler": {"LinearLR": {}}}, TypeError, "learning_rate: {'LinearLR': {}} is of type dict"),
         ({"scheduler": "SequentialLR", "schedulers": None}, TypeError, "learning_rate.schedulers=None: write a list"),
         (
             {"scheduler": "Sequential", "schedulers": [{"scheduler": "Linaer"}]},
             ValueError,
             "schedulers[0]: there is no",
         ),
-        ({"learning_rate": 0.1}, ValueError, "learning_rate has no 'scheduler' among its keys 'learning_rate'"),
+        ({"learning_rate": 0.1}, TypeError, "learning_rate.learning_rate=0.1: write the arguments under the name"),
         ([{**WARMUP, "total_iters": "2ba"}, {**WARMUP, "total_iters": "1ep"}, COSINE], ValueError, "on a clock alone"),
     ],
 )
@@ -279,7 +283,7 @@ def test_a_late_error_undoes_what_was_written():
 
 @pytest.mark.parametrize("what", ["nothing", None, 3])
 def test_other_arguments(what):
-    with pytest.raises(TypeError, match=r"is no torch\.optim\.Optimizer"):
+    with pytest.raises(TypeError, match=r"is not a torch\.optim\.Optimizer"):
         configure_lr_scheduler(what, 0.1)
     if what is not None:
         with pytest.raises(TypeError, match="adjust_learning_rate="):

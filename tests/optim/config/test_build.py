@@ -5,8 +5,8 @@ import torch
 
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
-from optim.configure import build
-from tests.optim.configure.objects import description, network, outline, train, values
+from optim.config import build
+from tests.optim.config.objects import description, network, outline, train, values
 
 DOCUMENTED = """
 trainer:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from optim.configure import build, configure_lr_scheduler
-from tests.optim.configure.objects import description, network, train, values
+from optim.config import build, configure_lr_scheduler
+from tests.optim.config.objects import description, network, train, values
 from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
 
 LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 10}

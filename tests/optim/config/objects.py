@@ -58,7 +58,9 @@ def outline(optimizer):
 def description(scheduler):
     """All that a scheduler was made with."""
     if isinstance(scheduler, Bound):
-        return (type(scheduler), scheduler.schedule, scheduler.tags, scheduler.state_dict())
+        state = scheduler.state_dict()
+        counters = {name: x for name, x in state.pop("clock", {}).items() if not name.endswith("_wct")}
+        return (type(scheduler), scheduler.tags, state, counters)  # two clocks were not started at the same moment
     return (type(scheduler), scheduler.state_dict(), scheduler.values(60))
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import optim
-from optim.configure import configure_optimizer
-from tests.optim.configure.objects import network, outline, train
+from optim.config import configure_optimizer
+from tests.optim.config.objects import network, outline, train
 from tests.optim.rows import ROWS
 
 CLASSES = sorted({row.name for row in ROWS})

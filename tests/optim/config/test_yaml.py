@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optim
-from optim.building.reading import read
-from optim.configure import build
-from tests.optim.configure.objects import network, outline, values
+from optim.config import build, read
+from tests.optim.config.objects import network, outline, values
 
 TEXT = "optimizer:\n  AdamW: {lr: 2e-3, betas: [.5, 9e-1]}\n"
 
@@ -165,7 +164,7 @@ def test_without_the_library():
 import sys
 sys.modules["ruamel"] = sys.modules["ruamel.yaml"] = None  # what import makes of a module that is not to be had
 import torch
-from optim.configure import build
+from optim.config import build
 model = torch.nn.Linear(2, 2)
 print(type(build(model, {"optimizer": {"SGD": {"lr": 0.1}}}).optimizer).__name__)
 try:

@@ -1,1 +1,0 @@
-"""How a config becomes groups, an optimizer and schedulers, and back."""

@@ -1,0 +1,255 @@
+"""Step 3, build: optimizers and schedulers from what was resolved, and what can be checked only when they are there."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from timesched.binding import bind
+from timesched.clock import Clock
+from timesched.schedule import Schedule
+
+from .. import lr_scheduler, weight_decay_scheduler
+from ..groups.grouping import grouped
+from ..groups.rules import FACTOR, comparable
+from ..groups.splitting import give_factors
+from ..groups.writers import refuse_decay, refuse_shared, unchanged_on_error
+from ..names import optimizers
+from ..optimizer import Optimizer
+from ..scheduler import ScalePerParamScheduler, Scheduler
+from . import resolve
+from .read import plain, read
+from .resolve import RUN, TAGS, Spec, is_scheduler, located
+
+_SCALING = (ScalePerParamScheduler, lr_scheduler.ScalePerParamLR, weight_decay_scheduler.ScalePerParamWD)
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """What `build` made. It unpacks into the optimizer and the list of schedulers.
+
+    `clock` is what was passed, or made from the config, or None. `config` is the config that was read, in plain data:
+    dicts, lists, numbers and strings, and whatever object was given in place of an entry. `build(model, built.config)`
+    makes the same again.
+    """
+
+    optimizer: Any
+    schedulers: list[Any]
+    clock: Any = None
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.optimizer, self.schedulers))
+
+
+def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
+    """An optimizer by the name of its class.
+
+    Args:
+        optimizer_type: the name of a class of `optim`, or of a subclass of `optim.Optimizer` that has been imported; in
+            any letter case. Where two classes share the name, write it with its module.
+        params: parameters, named parameters, or groups.
+        kwargs: the arguments of the class. Lists stand for tuples.
+
+    Raises:
+        ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of
+            range.
+        TypeError: a value of another type.
+
+    >>> import torch
+    >>> optimizer = configure_optimizer("SGD", [torch.nn.Parameter(torch.ones(2))], lr=0.001, momentum=0.5)
+    >>> type(optimizer).__name__, optimizer.param_groups[0]["momentum"]
+    ('SGD', 0.5)
+    """
+    cls: Any = optimizers().find(optimizer_type, "optimizer_type")
+    optimizer: Optimizer = cls(params, **resolve.checked(cls, kwargs, "configure_optimizer"))
+    return optimizer
+
+
+def configure_lr_scheduler(
+    optimizer: torch.optim.Optimizer,
+    learning_rate: Any,
+    adjust_learning_rate: Mapping[Any, float] | None = None,
+    model: torch.nn.Module | None = None,
+) -> Any:
+    """A learning-rate scheduler from a number, a dict, or a list of dicts.
+
+    Args:
+        optimizer: the optimizer to schedule.
+        learning_rate: a number, for a `ConstantLR`; or a dict with the key `scheduler`, the name of a class (in any
+            letter case, the `LR` at its end may be left out), and its arguments (children likewise); or a list
+            of such dicts, for a `SequentialLR`, in which each but the last has `total_iters`, the steps after which the
+            next one begins. If one of the dicts has the key `main_scheduler` with the value `ChainedLR`, they are
+            chained instead.
+        adjust_learning_rate: if there is something in it, `split_groups` puts these factors into the groups, and the
+            scheduler is wrapped in a `ScalePerParamLR`. What is there already stays, so that the dict may be that of
+            `configure_param_groups`. Without `model`, the groups need to have the factors of layer types, and all of
+            them where the optimizer has no names of its parameters; which parameters have them is not looked at.
+        model: the model whose parameters these are, to put in factors of layer types, and where there are no names.
+
+    Raises:
+        ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of
+            range; factors that the groups neither have nor can get. The optimizer is left as it was.
+        TypeError: a value of another type.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    >>> warmup = {"scheduler": "LinearLR", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 2}
+    >>> decay = {"scheduler": "CosineDecayLR", "initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 4}
+    >>> configure_lr_scheduler(optimizer, [warmup, decay]).values(5)
+    [0.0, 0.05, 0.1, 0.08535533905932738, 0.05]
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
+    if adjust_learning_rate is not None and not isinstance(adjust_learning_rate, Mapping):
+        raise TypeError(f"adjust_learning_rate={adjust_learning_rate!r:.80}: pass a dict from layers to factors.")
+    spec = resolve.rate(learning_rate, "learning_rate")
+    with unchanged_on_error(optimizer):
+        if adjust_learning_rate:
+            give_factors(optimizer, adjust_learning_rate, model)
+        scheduler = _made(spec, optimizer, None)
+        return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
+
+
+def build(model: Any, config: Any, clock: Any = None) -> Built:
+    """The optimizer and the schedulers of a config, for a model.
+
+    Args:
+        model: the model, or its `named_parameters()`.
+        config: a mapping; or the path of a YAML file; or YAML text. Its keys are:
+
+            `optimizer`: the name of a class with its arguments under it; or these with the name as `optimizer_type`.
+            The keys `params` (a list of rules with globs, tags and values), `no_decay`, `adjust_learning_rate`,
+            `decay_tag` and `frozen` are those of `configure_param_groups`; weight decay is only split if `no_decay`
+            says so.
+
+            `schedulers`: a list of schedulers, each the name of a class with its arguments under it; or these with the
+            name as `scheduler`. The children of one are written likewise, and take over its `param_group_tags`.
+            `milestones` may be left out: they follow from the `total_iters` of the children, of which those in other
+            units add up by the rates of the clock. Schedules of `timesched` multiply the value that the optimizer is
+            built with, of the key `key` (the learning rate).
+
+            `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`: those of a `Clock`.
+
+            A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
+
+            A class of one's own goes by its name, once it is imported; its constructor takes no `**kwargs`. In a
+            mapping, an optimizer or a function `model -> optimizer` may stand for the optimizer, and a scheduler, a
+            schedule of `timesched` or a function `optimizer -> scheduler` for each scheduler.
+        clock: what schedules of `timesched`, and schedulers whose counts are times, follow: a `Clock` or Composer's
+            `State`. All other schedulers count their own steps.
+
+    Returns:
+        A `Built`, which unpacks into the optimizer and the list of schedulers.
+
+    Raises:
+        ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
+            number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
+            scheduler makes use of: all with their place in the config. Nothing is built then, and an optimizer that was
+            passed is left as it was.
+        TypeError: a value of another type; a function that returns something else.
+        ImportError: YAML is to be read, and ruamel.yaml is not there.
+
+    >>> import torch
+    >>> optimizer, schedulers = build(torch.nn.Linear(2, 2), {
+    ...     "optimizer": {"AdamW": {"lr": 0.1, "params": [{"params": "*bias", "tags": "bias_params"}]}},
+    ...     "schedulers": [{"LinearWD": {"initial_val": 0.1, "end_val": 0.0, "total_iters": 2,
+    ...                                  "param_group_tags": "bias_params"}}],
+    ... })
+    >>> schedulers[0].step()
+    >>> [float(group["weight_decay"]) for group in optimizer.param_groups]
+    [0.0, 0.05]
+    """
+    config = read(config)
+    given = resolve.sections(config)
+    entry = resolve.optimizer(given["optimizer"])
+    clock = _clock({name: given[name] for name in RUN if name in given}, clock)
+    entries = [resolve.scheduler(each, f"schedulers[{i}]", clock) for i, each in enumerate(given["schedulers"])]
+    optimizer, spared = _optimizer(entry, model)
+    schedulers: list[Any] = []
+    with unchanged_on_error(optimizer):
+        for i, each in enumerate(entries):
+            schedulers.append(_scheduler(each, optimizer, clock, f"schedulers[{i}]"))
+            refuse_shared(schedulers, "schedulers")
+            refuse_decay(schedulers[-1], spared, f"schedulers[{i}]")
+        if isinstance(entry, Spec) and (entry.options or {}).get(FACTOR) and not any(map(_scales, schedulers)):
+            raise ValueError(
+                "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
+                "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
+            )
+    return Built(optimizer, schedulers, clock, plain(config))
+
+
+def _clock(run: Mapping[str, Any], clock: Any) -> Any:
+    keys = ", ".join(map(repr, run))
+    if not run:
+        return clock
+    if clock is not None:
+        raise ValueError(f"config has {keys}, and a clock is passed: leave out one of them.")
+    if "max_duration" not in run:
+        raise ValueError(f"config has {keys} and no 'max_duration': write how long the run is.")
+    with located("config"):
+        return Clock(**run)
+
+
+def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
+    """The optimizer, and the indices of the groups that `no_decay` leaves without weight decay."""
+    if isinstance(entry, Spec):
+        options = entry.options or {}
+        with located(entry.path):
+            groups = grouped(model, **options)
+            zero = (i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0)
+            spared = frozenset(zero if options["no_decay"] is not False else ())
+            return entry.cls(groups, **entry.arguments), spared
+    if isinstance(entry, torch.optim.Optimizer):
+        return entry, frozenset()
+    return _called(entry, model, "optimizer: {}(model)", "optimizer"), frozenset()
+
+
+def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+    if isinstance(entry, Spec):
+        return _made(entry, optimizer, clock if entry.follows_time() else None)
+    if isinstance(entry, Schedule):
+        with located(path):
+            return bind(entry, optimizer, clock)
+    call = f"{path}: {{}}(optimizer)"
+    scheduler = entry if is_scheduler(entry) else _called(entry, optimizer, call, "scheduler")
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
+    return scheduler
+
+
+def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
+    """The scheduler of a specification, or the schedule if it stands inside another; children take over the tags."""
+    if not isinstance(spec, Spec):
+        return [_made(each, optimizer, clock, tags) for each in spec] if isinstance(spec, list) else spec
+    tags = spec.arguments.get(TAGS, tags)
+    arguments = {name: _made(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
+    with located(spec.path):
+        if issubclass(spec.cls, Schedule):
+            schedule = spec.cls(**arguments)
+            return schedule if spec.options is None else bind(schedule, optimizer, clock, **spec.options)
+        takes = inspect.signature(spec.cls).parameters
+        shared = {next(iter(takes)): optimizer, TAGS: tags, "clock": clock}
+        return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
+
+
+def _called(function: Any, value: Any, call: str, kind: str) -> Any:
+    """What a function makes of the model or the optimizer; its name and place come before its errors."""
+    call = call.format(getattr(function, "__name__", type(function).__name__))
+    with located(call):
+        made = function(value)
+    if not (is_scheduler(made) if kind == "scheduler" else isinstance(made, torch.optim.Optimizer)):
+        hint = ": write the schedule itself, or return bind(...) of it" if isinstance(made, Schedule) else ""
+        raise TypeError(f"{call} returned a {type(made).__name__}, and no {kind}{hint}.")
+    return made
+
+
+def _scales(scheduler: Any) -> bool:
+    """Whether a scheduler, or one inside it, makes use of the factors of the groups."""
+    inside = [getattr(scheduler, "scheduler", None), *(getattr(scheduler, "schedulers", None) or ())]
+    return isinstance(scheduler, _SCALING) or any(_scales(each) for each in inside if isinstance(each, Scheduler))

@@ -1,0 +1,147 @@
+"""Parameter groups by rules over names and layers: tags, hyperparameters, weight decay, learning-rate factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..hyper import RATE, as_tags
+from .parameters import is_norm_or_bias, of_model, of_pairs
+from .rules import (
+    Claim,
+    Selector,
+    checked_selectors,
+    claims_of_factors,
+    claims_of_rules,
+    comparable,
+    copied,
+    matched,
+    merged,
+)
+
+_SWITCHES = ("yes", "no", "on", "off", "true", "false")  # texts in YAML 1.2, the last two if in quotes
+
+
+def configure_param_groups(
+    model: nn.Module | Iterable[tuple[str, Tensor]],
+    rules: Iterable[Mapping[str, Any]] = (),
+    *,
+    weight_decay: float | Tensor | None = None,
+    no_decay: bool | Selector | Iterable[Selector] = True,
+    adjust_learning_rate: Mapping[Any, float] | None = None,
+    decay_tag: str | None = None,
+    frozen: bool = True,
+    names: bool = True,
+) -> list[dict[str, Any]]:
+    """The parameters of a model as groups that any torch optimizer takes: one for each combination of tags and values.
+
+    Every parameter is in exactly one group. Groups come in the order of their first parameter in the model, and so do
+    the parameters in them: all ranks and all runs have the same. A group without tags has no key `tags`.
+
+    Globs are those of `fnmatch`, over the whole name, case-sensitive; `*` also matches dots. They look at every name
+    under which the model reaches a parameter (tied weights, shared modules), with and without what
+    DistributedDataParallel, FSDP and torch.compile put into it; one has to match. However many names shared modules
+    make, the work grows with the modules and the lengths of the globs only. A layer type is a module class or its name,
+    and selects what modules of that type, or of a subclass, own themselves.
+
+    Args:
+        model: the model, or its `named_parameters()`; these know nothing of layers, so they need `no_decay=False`.
+        rules: dicts with `params`, a glob or a list of them; `tags`, a tag or a list, added to those of other rules;
+            and any hyperparameters of these parameters. No two rules with `exclusive: True` may share a parameter.
+        weight_decay: for parameters that decay; None leaves it to the optimizer. A rule with a value of its own wins.
+        no_decay: True gives `weight_decay` 0 to biases and to what norm layers own: torch's, and classes called like
+            them (`LlamaRMSNorm`). Globs and layer types add to these. False: no split. A tied parameter decays where
+            any of its owners would let it.
+        adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name, as
+            floats. Only a `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
+        decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
+        frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
+            them, and can be unfrozen later; the optimizers of this package make state for them.
+        names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `split_groups` and
+            `param_group_table` need them. False for an optimizer that takes tensors alone.
+
+    Raises:
+        ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, a hyperparameter
+            gets two values for one parameter, a number is out of range, or there are no parameters.
+        TypeError: an argument has another type.
+
+    >>> import torch
+    >>> model = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16)
+    >>> rules = [{"params": "*bias", "tags": "bias"}, {"params": "linear*", "tags": ["mlp"], "lr": 0.01}]
+    >>> for group in configure_param_groups(model, rules, weight_decay=0.1):
+    ...     print(len(group["params"]), {key: value for key, value in group.items() if key != "params"})
+    2 {'weight_decay': 0.1}
+    4 {'tags': ['bias'], 'weight_decay': 0.0}
+    2 {'tags': ['mlp'], 'lr': 0.01, 'weight_decay': 0.1}
+    2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
+    2 {'weight_decay': 0.0}
+    """
+    return grouped(
+        model,
+        claims_of_rules(rules),
+        weight_decay=weight_decay,
+        no_decay=no_decay,
+        adjust_learning_rate=adjust_learning_rate,
+        decay_tag=decay_tag,
+        frozen=frozen,
+        names=names,
+    )
+
+
+def grouped(
+    model: nn.Module | Iterable[tuple[str, Tensor]],
+    claims: Iterable[Claim],
+    *,
+    weight_decay: float | Tensor | None = None,
+    no_decay: bool | Selector | Iterable[Selector] = True,
+    adjust_learning_rate: Mapping[Any, float] | None = None,
+    decay_tag: str | None = None,
+    frozen: bool = True,
+    names: bool = True,
+) -> list[dict[str, Any]]:
+    """The groups of `configure_param_groups`, from rules that have been read."""
+    for what, switch in (("frozen", frozen), ("names", names)):
+        if not isinstance(switch, bool):
+            raise TypeError(f"{what}={switch!r} is of type {type(switch).__name__}: it is True or False.")
+    if isinstance(no_decay, str) and no_decay.lower() in _SWITCHES:
+        raise TypeError(f"no_decay={no_decay!r} is a text: write true or false, without quotes.")
+    claims = [*claims]
+    claims += claims_of_factors({} if adjust_learning_rate is None else adjust_learning_rate)
+    if weight_decay is not None:
+        RATE.check("weight_decay", weight_decay)
+    if not isinstance(no_decay, bool):
+        for selector in checked_selectors(no_decay, "no_decay"):
+            claims.append(Claim(f"no_decay ({selector!r})", (selector,), settings={"weight_decay": 0.0}, layers=True))
+    if no_decay is not False and not isinstance(model, nn.Module):
+        raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
+    more = as_tags(decay_tag, "decay_tag: ")
+    parameters = of_model(model) if isinstance(model, nn.Module) else of_pairs(model)
+    hits = matched(parameters, claims)
+    spared: dict[tuple[type[nn.Module], str], bool] = {}
+    plans: dict[tuple[bool, tuple[int, ...]], dict[str, Any]] = {}
+    groups: dict[Any, dict[str, Any]] = {}
+    for tensor, name, owners, chosen in zip(parameters.tensors, parameters.names, parameters.owners, hits):
+        if not (frozen or tensor.requires_grad):
+            continue
+        for owner in owners:
+            if owner not in spared:
+                spared[owner] = is_norm_or_bias(*owner)
+        decays = no_decay is False or not all(spared[owner] for owner in owners)
+        if (decays, chosen) not in plans:
+            tags, settings = merged([claims[i] for i in chosen], name)
+            if weight_decay is not None or not decays:
+                settings.setdefault("weight_decay", weight_decay if decays else 0.0)
+            if comparable(settings.get("weight_decay")) != 0:
+                tags |= more
+            key = (tags, tuple((each, comparable(settings[each])) for each in sorted(settings)))
+            if key not in groups:
+                labels = {"tags": sorted(tags)} if tags else {}
+                groups[key] = {"params": [], **labels, **{each: copied(settings[each]) for each in sorted(settings)}}
+            plans[decays, chosen] = groups[key]
+        plans[decays, chosen]["params"].append((name, tensor) if names else tensor)
+    if not groups:
+        only = "" if frozen or not hits else " that require a gradient, and frozen=False leaves out the others"
+        raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")
+    return list(groups.values())

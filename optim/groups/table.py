@@ -1,0 +1,65 @@
+"""The parameter groups of an optimizer as a table to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..hyper import as_tags
+from .rules import comparable
+
+
+def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int = 3) -> str:
+    """The groups of an optimizer, or a list of groups, as a table in plain ASCII: a line for each, and the total.
+
+    It tells the tags, the numbers of tensors and elements, the learning rate and weight decay, all other
+    hyperparameters that are not the same in all groups, and the first `names` names; `-` is for what a group lacks.
+    Tensors among the hyperparameters are read on the host.
+
+    >>> from optim import configure_param_groups
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))
+    >>> print(param_group_table(configure_param_groups(model, [{"params": "0.*", "tags": "in"}], weight_decay=0.1)))
+    group  tags  tensors  elements  weight_decay  names
+    0      in          1        36           0.1  0.weight
+    1      in          1         9             0  0.bias
+    2      -           2        18             0  1.weight, 1.bias
+    total              4        63
+    """
+    rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
+    keys = sorted({key for group in rows for key in group} - {"params", "param_names", "tags"})
+    values = {key: [_shown(group[key]) if key in group else "-" for group in rows] for key in keys}
+    alike = {key for key in keys if len({comparable(group[key]) if key in group else "-" for group in rows}) == 1}
+    kept = [key for key in keys if key in ("lr", "weight_decay") or key not in alike]
+    lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
+    count = size = 0
+    for i, group in enumerate(rows):
+        given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        known = group.get("param_names") or [p[0] for p in given if isinstance(p, tuple)]
+        listed = ", ".join(known[:names]) + (f" and {len(known) - names} more" if len(known) > names else "")
+        elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
+        tags = ", ".join(sorted(as_tags(group.get("tags"), f"Parameter group {i}: ")))
+        lines.append(
+            [str(i), tags or "-", str(len(given)), str(elements), *(values[key][i] for key in kept), listed or "-"]
+        )
+        count, size = count + len(given), size + elements
+    lines.append(["total", "", str(count), str(size), *("" for _ in kept), ""])
+    lines = [[cell.encode("ascii", "backslashreplace").decode() for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    to_left = (0, 1, len(widths) - 1)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in to_left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _shown(value: Any) -> str:
+    value = comparable(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))})"
+    return f"{value:g}" if isinstance(value, float) else str(value)

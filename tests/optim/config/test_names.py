@@ -1,0 +1,51 @@
+"""The names that configs know: all public classes; and which file of the package may import which."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import optim
+import timesched
+from optim import lr_scheduler, weight_decay_scheduler
+from optim.names import CLOSED_FORMS, SCHEDULES, optimizers
+from timesched.schedule import Schedule
+
+PACKAGE = Path(optim.__file__).parent
+
+
+def public(module, base, *but):
+    found = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module)) if name[0] != "_"}
+    classes = {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base)}
+    return {name: cls for name, cls in classes.items() if cls not in but}
+
+
+def test_every_public_class_has_its_name():
+    assert optimizers().own == public(optim, optim.Optimizer, optim.Optimizer) and len(optimizers().own) == 16
+    assert public(timesched, Schedule, Schedule) == SCHEDULES and len(SCHEDULES) == 15
+    for module, suffix in ((lr_scheduler, "LR"), (weight_decay_scheduler, "WD")):
+        names = {name for name in CLOSED_FORMS if hasattr(module, name)}
+        assert {f"{stem}{suffix}" for stem in ("Linear", "CosineDecay", "Sequential", "Chained", "Lambda")} <= names
+        assert len(names) == (20 if suffix == "LR" else 19)  # CosineAnnealingWarmRestarts and ChainedScheduler, too
+    assert not {"LRScheduler", "WeightDecayScheduler", "Scheduler"} & set(CLOSED_FORMS)
+    assert CLOSED_FORMS["ChainedScheduler"] is CLOSED_FORMS["ChainedLR"]
+
+
+@pytest.mark.parametrize(
+    "file, later",
+    [
+        *((path.relative_to(PACKAGE).as_posix(), {"config"}) for path in sorted((PACKAGE / "groups").glob("*.py"))),
+        ("names.py", {"config", "read", "resolve", "build"}),
+        ("config/read.py", {"resolve", "build", "names"}),
+        ("config/resolve.py", {"build"}),
+    ],
+)
+def test_one_direction(file, later):
+    """Groups and names know nothing of configs; a config is read, then resolved, then built."""
+    parts = set()
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            parts |= {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            parts |= {part for alias in node.names for part in alias.name.split(".")}
+    assert not parts & later
