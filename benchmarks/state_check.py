@@ -14,7 +14,7 @@ import torch
 from _timing import interleaved, show, verdict
 
 import optim
-from optim import following
+from optim.core import state_follows
 
 TENSORS = 300
 
@@ -30,7 +30,7 @@ def main() -> None:
                 p.grad = torch.randn_like(p)
             optimizer = getattr(optim, name)(params, **arguments)
             optimizer.step()
-            t = interleaved({"look": partial(following.look, optimizer), "step": optimizer.step})
+            t = interleaved({"look": partial(state_follows.follow, optimizer), "step": optimizer.step})
             each, share = t["look"] / TENSORS * 1e6, t["look"] / t["step"]
             reached = verdict(share, 0.03, False) if size == 256 else verdict(each, 0.3, False)
             times = f"{show(t['look']):>13s}{show(t['step']):>13s}{each:11.2f} µs{share:13.1%}"

@@ -22,8 +22,8 @@ from .building.reading import read
 from .building.recipes import called, calling, is_function, not_given, optimizer_maker, optimizers
 from .building.registry import Known, checked, find, located, nearest
 from .building.undoing import undone
+from .core.optimizer import Optimizer
 from .lr_scheduler import ScalePerParamLR
-from .optimizer import Optimizer
 from .schedules.driving import settle
 
 RUN = tuple(inspect.signature(Clock).parameters)  # keys of a config that make the clock

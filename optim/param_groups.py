@@ -26,7 +26,7 @@ from .building.selectors import (
     plain,
 )
 from .building.undoing import living_targets
-from .hyper import RATE, as_tags
+from .core.hyperparameters import RATE, as_tags
 
 _SWITCHES = ("yes", "no", "on", "off", "true", "false")  # texts in YAML 1.2, the last two if in quotes
 

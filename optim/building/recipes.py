@@ -11,9 +11,9 @@ import torch
 
 from timesched.schedule import Schedule
 
-from ..optimizer import Optimizer
+from ..core.optimizer import Optimizer
+from ..core.update_rule import RuleOptimizer
 from ..param_groups import configure_param_groups
-from ..rules import RuleOptimizer
 from .registry import (
     Known,
     catalogue,

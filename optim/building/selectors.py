@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from timesched.units import exact
 
-from ..hyper import KNOWN, RATE, as_tags
+from ..core.hyperparameters import KNOWN, RATE, as_tags
 
 Selector = str | type[nn.Module]
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .optimizer import Optimizer
-from .twin import (
+from ..core.optimizer import Optimizer
+from .trial_copies import (
     Refused,
     parameters,
     pieces,
@@ -20,10 +20,10 @@ from .twin import (
     step,
     tensors,
     trainable,
-    twin,
+    trial_copy,
     without_state,
 )
-from .twin import gradient as drawn_gradient
+from .trial_copies import gradient as drawn_gradient
 
 # How a step runs, where the meta device lacks a way or an operation (maximize: to negate a sparse gradient). The
 # state has the same size with all of them.
@@ -175,14 +175,14 @@ def foreseen(optimizer: torch.optim.Optimizer) -> int:
     except Refused:
         if not copied:
             raise
-        clone = twin(optimizer, same_values)
+        clone = trial_copy(optimizer, same_values)
         start(clone)
         return after_steps(clone, lambda parameter, sparse: drawn_gradient(parameter, 0, sparse))
     return sizes.pop()
 
 
 def on_meta_after_steps(optimizer: torch.optim.Optimizer, answer: bool) -> int:
-    clone = twin(optimizer, on_meta, state_on_meta)
+    clone = trial_copy(optimizer, on_meta, state_on_meta)
     for group in clone.param_groups:
         group.update(without_switches(group))
     clone.defaults = without_switches(clone.defaults)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .optimizer import Optimizer
-from .twin import (
+from ..core.optimizer import Optimizer
+from .trial_copies import (
     Recorder,
     Refused,
     gradient,
@@ -30,7 +30,7 @@ from .twin import (
     step,
     tensors,
     trainable,
-    twin,
+    trial_copy,
 )
 
 Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
@@ -171,7 +171,7 @@ def captured(optimizer: torch.optim.Optimizer) -> tuple[Initial, bool]:
 
 def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial:
     """What the first steps of a copy assign first to keys that are new."""
-    clone = twin(optimizer, same_values)
+    clone = trial_copy(optimizer, same_values)
     memo: dict[int, Any] = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
     state = Recorder({key: value for key, value in clone.state.items() if value != {}}, memo, dict)
     groups = [Recorder(group, memo) for group in clone.param_groups]
@@ -219,7 +219,7 @@ def before_counting(value: Any) -> Any:
 
 def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, plan: str) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
-    plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
+    plain, filled = trial_copy(optimizer, same_values), trial_copy(optimizer, same_values)
     memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
     install(filled, copy.deepcopy(initial, memo))
     before = outline(filled.state)

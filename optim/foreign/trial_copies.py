@@ -139,7 +139,7 @@ def without_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for p in parameters(optimizer) if trainable(p) and not optimizer.state.get(p)]
 
 
-def twin(
+def trial_copy(
     optimizer: AnyOptimizer,
     convert: Callable[[Tensor], Tensor],
     convert_state: Callable[[Tensor], Tensor] | None = None,
