@@ -95,9 +95,9 @@ def settle(optimizer: Optimizer, planned: Mapping[Tensor, State]) -> None:
 def reset(optimizer: Optimizer, params: Iterable[Tensor] | None) -> None:
     """See `Optimizer.reset_state`."""
     chosen = set(_params(optimizer) if params is None else params)
-    for stranger in chosen.difference(_params(optimizer)):
+    for unknown in chosen.difference(_params(optimizer)):
         raise ValueError(
-            f"{type(optimizer).__name__}: a tensor of shape {tuple(stranger.shape)} is in none of the groups; pass "
+            f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups; pass "
             f"parameters that are, or add it with add_param_group()."
         )
     groups = [{**g, "params": [p for p in g["params"] if p in chosen]} for g in optimizer.param_groups]

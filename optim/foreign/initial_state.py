@@ -22,9 +22,9 @@ from ..core.optimizer import Optimizer
 from .trial_copies import (
     Recorder,
     Refused,
-    gradient,
     parameters,
-    pieces,
+    plain_tensors,
+    random_gradient,
     same_values,
     start,
     step,
@@ -150,7 +150,7 @@ def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, plan:
     for parameter in parameters(optimizer):
         waits = number < LATE and plan in WAITING and given % 2 == WAITING.index(plan)
         seed = 1000003 * number + len(found)
-        found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
+        found.append(random_gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
         given += trainable(parameter)
     return found
 
@@ -263,7 +263,7 @@ def difference(one: Any, other: Any, name: str) -> list[str]:
             return [f"the keys of {name}"]
         return next((found for key in one if (found := difference(one[key], other[key], label(name, key)))), [])
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = all(bits_equal(a, b) for a, b in zip(pieces(one), pieces(other)))
+        alike = all(bits_equal(a, b) for a, b in zip(plain_tensors(one), plain_tensors(other)))
     elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
         alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
     elif isinstance(one, set):

@@ -24,7 +24,6 @@ from tests.optim.problems import (
     is_rough,
     ours,
     parameters,
-    run,
 )
 from tests.optim.reference import RULES, exactly_orthogonal, muon_scale, rms, torchs_orthogonal
 from tests.optim.rows import BY_ID, ROWS, Row
