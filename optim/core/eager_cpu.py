@@ -90,9 +90,8 @@ def fused_adagrad(h: dict[str, Any], work: Work) -> bool:
 
 # Kernels for a part of a step. Each gives False where it cannot run, and has changed nothing then.
 
-NO_BIAS_CORRECTION = torch.full(
-    (), 1e30, dtype=torch.float32, device="cpu"
-)  # the step count t at which 1 - beta**t = 1
+# The step count t at which 1 - beta**t is 1.
+NO_BIAS_CORRECTION = torch.full((), 1e30, dtype=torch.float32, device="cpu")
 
 
 def sgd_kernel(p: Tensors, g: Tensors, minus_lr: Any, weight_decay: Any) -> bool:
