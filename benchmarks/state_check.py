@@ -33,7 +33,7 @@ def main() -> None:
             t = interleaved({"check": partial(state_follows.follow, optimizer), "step": optimizer.step})
             each, share = t["check"] / TENSORS * 1e6, t["check"] / t["step"]
             reached = verdict(share, 0.03, False) if size == 256 else verdict(each, 0.3, False)
-            times = f"{show(t['look']):>13s}{show(t['step']):>13s}{each:11.2f} µs{share:13.1%}"
+            times = f"{show(t['check']):>13s}{show(t['step']):>13s}{each:11.2f} µs{share:13.1%}"
             print(f"{name:10s}{f'{size}x{size}':>10s}{times}  {reached}")
 
 
