@@ -201,7 +201,7 @@ def built(builders: dict[str, Callable[[], Step]], notes: list[str]) -> dict[str
     for label, build in builders.items():
         try:
             steps[label] = build()
-        except Exception as error:  # a stranger's code may raise anything: it is left out, and said so
+        except Exception as error:  # other people's code may raise anything: it is left out, and said so
             if label.startswith("ours"):
                 raise
             notes.append(f"{label} left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")

@@ -8,7 +8,6 @@
 """
 
 from . import lr_scheduler, scheduler, weight_decay_scheduler
-from .accounting import state_bytes
 from .adadelta import Adadelta
 from .adafactor import Adafactor
 from .adagrad import Adagrad
@@ -16,13 +15,13 @@ from .adam import Adam, AdamBase, AdamW
 from .adamax import Adamax
 from .asgd import ASGD
 from .config import build, configure_lr_scheduler, configure_optimizer
-from .foreign import preinitialize
+from .core.optimizer import Optimizer
+from .foreign import preinitialize, state_bytes
 from .groups import configure_param_groups, param_group_table, split_groups
 from .lamb import Lamb
 from .lion import Lion
 from .muon import Muon
 from .nadam import NAdam
-from .optimizer import Optimizer
 from .radam import RAdam
 from .rmsprop import RMSprop
 from .rprop import Rprop

@@ -1,4 +1,4 @@
-"""Adadelta; torch's formula."""
+"""Adadelta."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from typing import Any
 
 from torch import Tensor
 
-from .engine import Factors
-from .hyper import Number, table
-from .lists import Tensors, add_, addcmul_, div_, mul_, shift, sqrt_
-from .rules import COMMON, RuleOptimizer, gradient
+from .core.common_steps import penalized_gradient, square_average_
+from .core.hyperparameters import Number, table
+from .core.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import Factors
 
 
 class Adadelta(RuleOptimizer):
-    """Adadelta (https://arxiv.org/abs/1212.5701): steps in proportion to the size of earlier steps.
+    """Adadelta: steps in proportion to the size of earlier steps.
 
-    The state of a parameter is `step`, `square_avg` and `acc_delta`.
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        E_g = ρ*E_g + (1 - ρ)*g*g
+        Δ = sqrt(E_Δ + ε) / sqrt(E_g + ε) * g
+        E_Δ = ρ*E_Δ + (1 - ρ)*Δ*Δ
+        θ = θ - γ*Δ
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = Adadelta([weight], rho=0.75, eps=0.01)
-    >>> weight.grad = torch.tensor([1.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.8039
+    where θ is a parameter, g its gradient, γ is `lr`, ρ is `rho`, ε is `eps`, and λ is `weight_decay`. The paper writes
+    E[g²] and E[Δ²], and its steps have the other sign.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        square_avg: S, E_g = 0
+        acc_delta: S, E_Δ = 0
 
     Args:
         params: parameters or groups.
@@ -37,6 +44,16 @@ class Adadelta(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adadelta([weight], rho=0.75, eps=0.01)
+    >>> weight.grad = torch.tensor([1.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.8039
+
+    Source: https://arxiv.org/abs/1212.5701, algorithm 1, with torch's learning rate.
     """
 
     hyper = table(COMMON, rho=Number(low=0.0, high=1.0), eps=Number(low=0.0))
@@ -61,20 +78,24 @@ class Adadelta(RuleOptimizer):
         return ("square_avg", "acc_delta")
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         rho = h["rho"]
-        return {"keep": rho, "enter": 1 - rho, "eps": h["eps"], "rate": -h["lr"], "weight_decay": h["weight_decay"]}
+        return {
+            "rho": rho,
+            "one_minus_rho": 1 - rho,
+            "eps": h["eps"],
+            "minus_lr": -h["lr"],
+            "weight_decay": h["weight_decay"],
+        }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         square, accumulated = states
-        g = gradient(h, k, p, g)
-        mul_(square, k["keep"])
-        addcmul_(square, g, g, k["enter"])
+        g = penalized_gradient(h, k, p, g)
+        square_average_(square, g, k["rho"], k["one_minus_rho"])
         ratio = shift(accumulated, k["eps"])
         div_(ratio, shift(square, k["eps"]))
         sqrt_(ratio)
         mul_(ratio, g)
-        mul_(accumulated, k["keep"])
-        addcmul_(accumulated, ratio, ratio, k["enter"])
-        add_(p, ratio, k["rate"])
+        square_average_(accumulated, ratio, k["rho"], k["one_minus_rho"])
+        add_(p, ratio, k["minus_lr"])

@@ -8,28 +8,45 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .engine import PIECE, STEP, Factors
-from .hyper import SWITCH, Number, Several, table
-from .lists import Tensors, off
-from .optimizer import State, counter
-from .rules import RuleOptimizer
-from .sharding import total, zeros_without
+from .core.eager_cpu import row_blocks, rows_of
+from .core.hyperparameters import SWITCH, Number, Several, table
+from .core.optimizer import State, counter
+from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
+from .core.tensor_lists import Tensors, is_zero
+from .core.update_rule import RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class Adafactor(RuleOptimizer):
-    """Adafactor (https://arxiv.org/abs/1804.04235), whose second moment of a matrix is a row and a column.
+    """Adafactor: the second moment of a matrix is a row and a column, and steps are relative to the parameter.
 
-    The formula is that of Hugging Face's class and of fairseq, not torch's. The state of a parameter is `step`,
-    `exp_avg_sq_row` and `exp_avg_sq_col` (below 2 dimensions `exp_avg_sq`), and `exp_avg` with `beta1`; in float32 at
-    least.
+        t = t + 1
+        ρ = lr                                      if not relative_step
+        ρ = min(0.01, 1 / sqrt(t))                  if relative_step and not warmup_init
+        ρ = min(1e-6*t, 1 / sqrt(t))                if relative_step and warmup_init
+        α = max(ε2, RMS(θ)) * ρ                     if scale_parameter
+        α = ρ                                       if not scale_parameter
+        β2 = 1 - t**c
+        R = β2*R + (1 - β2)*mean(g*g + ε1, dim=-1)  if len(S) >= 2
+        C = β2*C + (1 - β2)*mean(g*g + ε1, dim=-2)  if len(S) >= 2
+        V = outer(R / mean(R, dim=-1, keepdim=True), C)  if len(S) >= 2
+        V = β2*V + (1 - β2)*(g*g + ε1)              if len(S) < 2
+        U = g / sqrt(V)
+        U = α * U / max(1, RMS(U) / d)
+        m = β1*m + (1 - β1)*U                       if β1 is not None
+        θ = θ - λ*α*θ - (U if β1 is None else m)
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = Adafactor([weight], lr=0.25)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.75
+    where θ is a parameter of shape S, g its gradient, RMS the root mean square, `lr` the learning rate,
+    (ε1, ε2) is `eps`, d is `clip_threshold`, c is `decay_rate`, β1 is `beta1`, and λ is `weight_decay`. Of more than
+    two dimensions, the last two are the matrix. R are the averages of its rows, C those of its columns, and
+    outer(R, C) is the matrix of their products.
+
+    State of a parameter of shape S, in float32 at least:
+        step: (), t = 0
+        exp_avg_sq_row: S[:-1], R = 0, if len(S) >= 2
+        exp_avg_sq_col: S[:-2] + S[-1:], C = 0, if len(S) >= 2
+        exp_avg_sq: S, V = 0, if len(S) < 2
+        exp_avg: S, m = 0, if β1 is not None
 
     Args:
         params: real parameters or groups.
@@ -47,6 +64,17 @@ class Adafactor(RuleOptimizer):
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither
             is; there is `warmup_init` without `relative_step`.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adafactor([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.75
+
+    Source: https://arxiv.org/abs/1804.04235, algorithms 4 and 5, in the form of Hugging Face's class and of
+    fairseq, not in torch's. tests/optim/reference.py has the plain code.
     """
 
     hyper = table(
@@ -119,8 +147,8 @@ class Adafactor(RuleOptimizer):
         state: State = {STEP: counter(p)}
         dtype = self.state_dtype(p)
         if p.dim() >= 2:
-            state["exp_avg_sq_row"] = zeros_without(p, p.dim() - 1, dtype)
-            state["exp_avg_sq_col"] = zeros_without(p, p.dim() - 2, dtype)
+            state["exp_avg_sq_row"] = zeros_without_dim(p, p.dim() - 1, dtype)
+            state["exp_avg_sq_col"] = zeros_without_dim(p, p.dim() - 2, dtype)
         else:
             state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype)
         if group["beta1"] is not None:
@@ -128,117 +156,116 @@ class Adafactor(RuleOptimizer):
         return state
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        t, rate = s[STEP], h["lr"]
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        t, rho = s[STEP], h["lr"]
         if h["relative_step"]:
             most, root = (1e-6 * t if h["warmup_init"] else 1e-2), t**-0.5
-            rate = torch.clamp(root, max=most) if isinstance(t, Tensor) else min(most, root)
+            rho = torch.clamp(root, max=most) if isinstance(t, Tensor) else min(most, root)
         return {
-            "rate": rate,
-            "enter": t ** h["decay_rate"],
-            "floor": h["eps"][0],
-            "least": h["eps"][1],
-            "threshold": h["clip_threshold"],
-            "first": None if h["beta1"] is None else 1 - h["beta1"],
+            "rho": rho,
+            "one_minus_beta2": t ** h["decay_rate"],
+            "eps1": h["eps"][0],
+            "eps2": h["eps"][1],
+            "clip_threshold": h["clip_threshold"],
+            "one_minus_beta1": None if h["beta1"] is None else 1 - h["beta1"],
             "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         average, *squares = states
+        placement = k["placement"]
         for i, (x, now) in enumerate(zip(p, g)):
-            if x.numel() == 0 and k["spread"] is None:  # a rank without a part of it still takes part in the sums
+            if x.numel() == 0 and placement is None:  # a rank without a shard of it still takes part in the sums
                 continue
             half = x.dtype.itemsize < 4  # squares of such numbers leave their range
             wide = x.float() if half else x
-            one = {name: value[i] if isinstance(value, list) else value for name, value in k.items()}
-            parts = [square[i] for square in squares]
-            shape = k["spread"][2][i][0] if k["spread"] else x.shape
-            _update(h, one, wide, now.float() if half else now, average[i] if average else None, parts, shape)
+            of_this = {name: value[i] if isinstance(value, list) else value for name, value in k.items()}
+            moments = [square[i] for square in squares]
+            shape = placement.full[i][0] if placement else x.shape
+            m = average[i] if average else None
+            _update(h, of_this, wide, now.float() if half else now, m, moments, shape)
             if half:
                 x.copy_(wide)
 
 
 def _update(
-    h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, average: Tensor | None, squares: Tensors, shape: Any
+    h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, m: Tensor | None, moments: Tensors, shape: Any
 ) -> None:
-    """Go through a large tensor by blocks of rows that fit the cache: for averages, length and step."""
-    blocks = _blocks(p)
-    spread, last, numel = k["spread"], len(shape) - 1, shape.numel()
-    columns: Any = 0.0
-    rows, lengths = [], []
-    for block in blocks:
-        square = _part(g, block).square().add_(k["floor"])
-        if h["scale_parameter"]:
-            lengths.append(torch.linalg.vector_norm(_part(p, block)))
-        if len(squares) == 1:
-            _average(_part(squares[0], block), square, k["enter"])
-        else:
-            rows.append(_mean(square, -1, spread, last, shape))
-            columns = columns + square.sum(-2)
-    if len(squares) == 1:
-        left, right = None, squares[0].rsqrt()
-    else:
-        row, column = squares
-        _average(row, rows[0] if len(rows) == 1 else torch.cat(rows), k["enter"])
-        _average(column, total(columns, spread, (last - 1,)) / max(shape[-2], 1), k["enter"])
-        left = (row / _mean(row, -1, spread, last - 1, shape, True)).rsqrt_().unsqueeze(-1)
-        right = column.rsqrt().unsqueeze(-2)
+    """The step of one parameter, of the full shape `shape`; a large one on the CPU by blocks of rows.
 
-    rate = k["rate"]
-    if h["scale_parameter"]:
-        rate = rate * _root_mean_square(lengths, numel, spread).clamp_(min=k["least"])
-    direction = _direction(g, left, right, blocks[0])
-    lengths = [torch.linalg.vector_norm(direction)]
-    lengths += [torch.linalg.vector_norm(_direction(g, left, right, block)) for block in blocks[1:]]
-    scale = rate / _root_mean_square(lengths, numel, spread, k["threshold"]).clamp_(min=1.0)
+    G / sqrt(V) is not kept, but computed from factors of G when it is needed: a vector's 1 / sqrt(V), or a matrix's
+    1 / sqrt(R / mean(R)) of each row and 1 / sqrt(C) of each column.
+    """
+    blocks = row_blocks(p)
+    placement, last, numel = k["placement"], len(shape) - 1, shape.numel()
+    column_sums: Any = 0.0
+    row_means, norms = [], []
     for block in blocks:
-        step = (direction if block is blocks[0] else _direction(g, left, right, block)).mul_(scale)
-        if average is not None:
-            _average(_part(average, block), step, k["first"])
-            step = _part(average, block)
-        x = _part(p, block)
-        if not off(k["weight_decay"]):
-            x.mul_(1 - k["weight_decay"] * rate)
+        square = rows_of(g, block).square().add_(k["eps1"])
+        if h["scale_parameter"]:
+            norms.append(torch.linalg.vector_norm(rows_of(p, block)))
+        if len(moments) == 1:
+            _average(rows_of(moments[0], block), square, k["one_minus_beta2"])
+        else:
+            row_means.append(_mean(square, -1, placement, last, shape))
+            column_sums = column_sums + square.sum(-2)
+    if len(moments) == 1:
+        of_rows, of_columns = None, moments[0].rsqrt()
+    else:
+        rows, columns = moments
+        _average(rows, row_means[0] if len(row_means) == 1 else torch.cat(row_means), k["one_minus_beta2"])
+        column_means = sum_over_ranks(column_sums, placement, (last - 1,)) / max(shape[-2], 1)
+        _average(columns, column_means, k["one_minus_beta2"])
+        of_rows = (rows / _mean(rows, -1, placement, last - 1, shape, True)).rsqrt_().unsqueeze(-1)
+        of_columns = columns.rsqrt().unsqueeze(-2)
+
+    step_size = k["rho"]
+    if h["scale_parameter"]:
+        step_size = step_size * _root_mean_square(norms, numel, placement).clamp_(min=k["eps2"])
+    first = _direction(g, of_rows, of_columns, blocks[0])
+    norms = [torch.linalg.vector_norm(first)]
+    norms += [torch.linalg.vector_norm(_direction(g, of_rows, of_columns, block)) for block in blocks[1:]]
+    scale = step_size / _root_mean_square(norms, numel, placement, k["clip_threshold"]).clamp_(min=1.0)
+    for block in blocks:
+        direction = first if block is blocks[0] else _direction(g, of_rows, of_columns, block)
+        step = direction.mul_(scale)
+        if m is not None:
+            _average(rows_of(m, block), step, k["one_minus_beta1"])
+            step = rows_of(m, block)
+        x = rows_of(p, block)
+        if not is_zero(k["weight_decay"]):
+            x.mul_(1 - k["weight_decay"] * step_size)
         x.sub_(step)
 
 
-def _blocks(p: Tensor) -> list[Any]:
-    """Slices of the first dimension; all of it in a graph, and of small or many-dimensional tensors."""
-    split = p.dim() in (1, 2) and p.numel() > PIECE and p.is_cpu
-    if torch.compiler.is_compiling() or not split:
-        return [...]
-    rows = max(1, PIECE // (p.shape[1] if p.dim() == 2 else 1))
-    return [slice(at, at + rows) for at in range(0, p.shape[0], rows)]
+def _direction(g: Tensor, of_rows: Tensor | None, of_columns: Tensor, block: Any) -> Tensor:
+    """G / sqrt(V) in the rows of a block."""
+    if of_rows is None:
+        return rows_of(g, block) * rows_of(of_columns, block)
+    return (rows_of(g, block) * of_columns).mul_(rows_of(of_rows, block))
 
 
-def _part(x: Tensor, block: Any) -> Tensor:
-    return x if block is ... else x[block]
-
-
-def _direction(g: Tensor, left: Tensor | None, right: Tensor, block: Any) -> Tensor:
-    if left is None:
-        return _part(g, block) * _part(right, block)
-    return (_part(g, block) * right).mul_(_part(left, block))
-
-
-def _average(mean: Tensor, x: Tensor, enter: Any) -> None:
-    if isinstance(enter, Tensor):
-        mean.add_((x - mean) * enter)
+def _average(mean: Tensor, x: Tensor, one_minus_beta: Any) -> None:
+    """mean = beta * mean + (1 - beta) * x."""
+    if isinstance(one_minus_beta, Tensor):
+        mean.add_((x - mean) * one_minus_beta)
     else:
-        mean.lerp_(x, enter)
+        mean.lerp_(x, one_minus_beta)
 
 
-def _mean(x: Tensor, dim: int, spread: Any, at: int, shape: Any, keepdim: bool = False) -> Tensor:
-    if spread is None:
+def _mean(x: Tensor, dim: int, placement: Placement | None, at: int, shape: Any, keepdim: bool = False) -> Tensor:
+    """The mean over the dimension `dim` of `x`, which is the dimension `at` of the full shape."""
+    if placement is None:
         return x.mean(dim, keepdim=keepdim)
-    mean: Tensor = total(x.sum(dim, keepdim=keepdim), spread, (at,)) / max(shape[at], 1)
+    mean: Tensor = sum_over_ranks(x.sum(dim, keepdim=keepdim), placement, (at,)) / max(shape[at], 1)
     return mean
 
 
-def _root_mean_square(lengths: Tensors, numel: int, spread: Any, unit: Any = 1.0) -> Tensor:
-    whole = lengths[0] if len(lengths) == 1 else torch.linalg.vector_norm(torch.stack(lengths))
-    if spread is not None:
-        whole = total(whole.square(), spread).sqrt()
-    root: Tensor = whole / (max(numel, 1) ** 0.5 * unit)
+def _root_mean_square(norms: Tensors, numel: int, placement: Placement | None, unit: Any = 1.0) -> Tensor:
+    """The root mean square of a tensor over `unit`, from the norms of its blocks."""
+    norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+    if placement is not None:
+        norm = sum_over_ranks(norm.square(), placement).sqrt()
+    root: Tensor = norm / (max(numel, 1) ** 0.5 * unit)
     return root

@@ -1,4 +1,4 @@
-"""Adagrad; torch's formula."""
+"""Adagrad."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import STEP, Factors, Work
-from .hyper import Number, table
-from .lists import Tensors, addcdiv_, addcmul_, shift_, sqrt
-from .optimizer import State
-from .rules import COMMON, RuleOptimizer, gradient
+from .core.common_steps import penalized_gradient
+from .core.eager_cpu import fused_adagrad
+from .core.hyperparameters import Number, table
+from .core.optimizer import State
+from .core.tensor_lists import Tensors, addcdiv_, addcmul_, shift_, sqrt
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class Adagrad(RuleOptimizer):
-    """Adagrad (https://jmlr.org/papers/v12/duchi11a.html): the rate falls with the sum of squared gradients.
+    """Adagrad: the step size falls with the sum of squared gradients.
 
-    The state of a parameter is `step` and `sum`.
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        G = G + g*g
+        θ = θ - η / (1 + (t - 1)*d) * g / (sqrt(G) + ε)
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = Adagrad([weight], lr=0.25, initial_accumulator_value=5.0)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.8333
+    where θ is a parameter, g its gradient, η is `lr`, d is `lr_decay`, ε is `eps`, and λ is `weight_decay`. The paper
+    writes δ for ε, and G for the diagonal matrix of these sums.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        sum: S, G = initial_accumulator_value
 
     Args:
         params: parameters or groups.
@@ -40,6 +45,16 @@ class Adagrad(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adagrad([weight], lr=0.25, initial_accumulator_value=5.0)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.8333
+
+    Source: https://jmlr.org/papers/v12/duchi11a.html, with torch's decay of the learning rate.
     """
 
     hyper = table(
@@ -49,6 +64,7 @@ class Adagrad(RuleOptimizer):
         eps=Number(low=0.0),
     )
     may_be_missing = frozenset(("maximize",))
+    fused = staticmethod(fused_adagrad)
 
     def __init__(
         self,
@@ -81,30 +97,15 @@ class Adagrad(RuleOptimizer):
         return {**super().parameter_state(p, group), "sum": torch.full_like(p, start)}
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        rate = -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])
-        return {"rate": rate, "eps": h["eps"], "weight_decay": h["weight_decay"]}
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        minus_step_size = -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])
+        return {"minus_step_size": minus_step_size, "eps": h["eps"], "weight_decay": h["weight_decay"]}
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (total,) = states
-        g = gradient(h, k, p, g)
+        g = penalized_gradient(h, k, p, g)
         addcmul_(total, g, g, 1.0)
         root = sqrt(total)
         shift_(root, k["eps"])
-        addcdiv_(p, g, root, k["rate"])
-
-    @staticmethod
-    def fused(h: dict[str, Any], work: Work) -> bool:
-        torch._fused_adagrad_(
-            work.params,
-            work.grads,
-            work.tensors[0],
-            work.scalars[STEP],
-            lr=h["lr"],
-            lr_decay=h["lr_decay"],
-            weight_decay=h["weight_decay"],
-            eps=h["eps"],
-            maximize=h["maximize"],
-        )
-        return True
+        addcdiv_(p, g, root, k["minus_step_size"])

@@ -1,31 +1,42 @@
-"""Adam and AdamW, with torch's formula (https://arxiv.org/abs/1412.6980, https://arxiv.org/abs/1711.05101)."""
+"""Adam and AdamW."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from .engine import STEP, Factors, Work
-from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, adapt_, addcmul_, lerp_, maximum_, mul_, over_root_
-from .rules import COMMON, RuleOptimizer, decay
+from .core.common_steps import adam_step_, add_over_root_, apply_weight_decay, square_average_
+from .core.eager_cpu import fused_adam
+from .core.hyperparameters import BETAS, SWITCH, Number, table
+from .core.tensor_lists import Tensors, lerp_, maximum_
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class AdamBase(RuleOptimizer):
-    """What `Adam` and `AdamW` share: two moments of the gradient, and their bias correction.
+    """What `Adam` and `AdamW` share: steps along the first moment, over the root of the second.
 
-    The state of a parameter is `step`, `exp_avg`, `exp_avg_sq`, and `max_exp_avg_sq` with `amsgrad`.
+        g = -g                                      if maximize
+        g = g + λ*θ                                 if not decoupled_weight_decay
+        θ = θ - α*λ*θ                               if decoupled_weight_decay
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        v_max = max(v_max, v)                       if amsgrad
+        u = v_max if amsgrad else v
+        m_hat = m / (1 - β1**t) if correct_bias else m
+        v_hat = u / (1 - β2**t) if correct_bias else u
+        θ = θ - α*m_hat / (sqrt(v_hat) + ε)
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = AdamBase([weight], lr=0.5, decoupled_weight_decay=True)
-    >>> weight.grad = torch.tensor([4.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.5
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
+        max_exp_avg_sq: S, v_max = 0, if amsgrad
 
     Args:
         params: parameters or groups.
@@ -41,6 +52,16 @@ class AdamBase(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = AdamBase([weight], lr=0.5, decoupled_weight_decay=True)
+    >>> weight.grad = torch.tensor([4.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Sources: those of `Adam` and `AdamW`.
     """
 
     hyper = table(
@@ -48,6 +69,7 @@ class AdamBase(RuleOptimizer):
     )
     structural = ("amsgrad", "decoupled_weight_decay")
     may_be_missing = frozenset(("maximize", "correct_bias", "decoupled_weight_decay"))
+    fused = staticmethod(fused_adam)
 
     def __init__(
         self,
@@ -79,60 +101,63 @@ class AdamBase(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
-        # The correction of the second moment goes into the rate and eps, which are not as large as the moment.
+        # The bias corrections are folded into the step size and eps. With root = sqrt(1 - beta2**t), so that
+        # sqrt(v_hat) = sqrt(v) / root, the paper's form and the one computed here are the same:
+        #     p -= lr * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
+        #     p -= (lr * root / (1 - beta1**t)) * m / (sqrt(v) + eps * root)
+        # The second takes two numbers for each parameter, the first two more passes over the moments.
         correct = h["correct_bias"]
         root = (1 - beta2**t) ** 0.5 if correct else 1.0
         return {
-            "first": 1 - beta1,
-            "keep": beta2,
-            "second": 1 - beta2,
+            "one_minus_beta1": 1 - beta1,
+            "beta2": beta2,
+            "one_minus_beta2": 1 - beta2,
             "eps": h["eps"] * root,
-            "rate": -lr * root / (1 - beta1**t) if correct else -lr,
+            "minus_step_size": -lr * root / (1 - beta1**t) if correct else -lr,
             "weight_decay": h["weight_decay"],
-            "shrink": 1 - lr * h["weight_decay"],
+            "decay_factor": 1 - lr * h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, v, largest = states
-        g = decay(h, k, p, g)
-        if not largest:
-            adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["rate"], k["eps"])
+        m, v, v_max = states
+        g = apply_weight_decay(h, k, p, g)
+        if not v_max:
+            adam_step_(
+                p, g, m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"], k["minus_step_size"], k["eps"]
+            )
             return
-        lerp_(m, g, k["first"])
-        mul_(v, k["keep"])
-        addcmul_(v, g, g, k["second"])
-        maximum_(largest, v)
-        over_root_(p, m, largest, k["rate"], k["eps"])
-
-    @staticmethod
-    def fused(h: dict[str, Any], work: Work) -> bool:
-        if not h["correct_bias"]:
-            return False
-        m, v, largest = work.tensors
-        kernel = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
-        kernel(
-            work.params,
-            work.grads,
-            m,
-            v,
-            largest,
-            work.scalars[STEP],
-            lr=h["lr"],
-            beta1=h["betas"][0],
-            beta2=h["betas"][1],
-            weight_decay=h["weight_decay"],
-            eps=h["eps"],
-            amsgrad=h["amsgrad"],
-            maximize=h["maximize"],
-        )
-        return True
+        lerp_(m, g, k["one_minus_beta1"])
+        square_average_(v, g, k["beta2"], k["one_minus_beta2"])
+        maximum_(v_max, v)
+        add_over_root_(p, m, v_max, k["minus_step_size"], k["eps"])
 
 
 class Adam(AdamBase):
-    """Adam (https://arxiv.org/abs/1412.6980), with an L2 penalty; torch's formula.
+    """Adam: steps along the first moment of the gradient, over the root of the second.
+
+        g = -g                                      if maximize
+        g = g + λ*θ                                 if not decoupled_weight_decay
+        θ = θ - α*λ*θ                               if decoupled_weight_decay
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        v_max = max(v_max, v)                       if amsgrad
+        m_hat = m / (1 - β1**t)
+        v_hat = (v_max if amsgrad else v) / (1 - β2**t)
+        θ = θ - α*m_hat / (sqrt(v_hat) + ε)
+
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
+        max_exp_avg_sq: S, v_max = 0, if amsgrad
+
+    Arguments and errors are those of `AdamBase`; the bias is always corrected.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -142,7 +167,7 @@ class Adam(AdamBase):
     >>> round(weight.item(), 4)
     1.25
 
-    Arguments and errors are those of `AdamBase`; the bias is always corrected.
+    Source: https://arxiv.org/abs/1412.6980, algorithm 1; the L2 penalty and amsgrad as in torch.optim.Adam.
     """
 
     def __init__(
@@ -172,7 +197,28 @@ class Adam(AdamBase):
 
 
 class AdamW(AdamBase):
-    """AdamW: Adam whose weight decay shrinks the parameter itself (https://arxiv.org/abs/1711.05101); torch's formula.
+    """AdamW: Adam whose weight decay shrinks the parameter itself.
+
+        g = -g                                      if maximize
+        θ = θ - α*λ*θ
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        v_max = max(v_max, v)                       if amsgrad
+        u = v_max if amsgrad else v
+        m_hat = m / (1 - β1**t) if correct_bias else m
+        v_hat = u / (1 - β2**t) if correct_bias else u
+        θ = θ - α*m_hat / (sqrt(v_hat) + ε)
+
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
+        max_exp_avg_sq: S, v_max = 0, if amsgrad
+
+    Arguments and errors are those of `AdamBase`. State dicts of Hugging Face's former AdamW load, too.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -182,7 +228,8 @@ class AdamW(AdamBase):
     >>> round(weight.item(), 4)
     0.45
 
-    Arguments and errors are those of `AdamBase`. State dicts of Hugging Face's former AdamW load, too.
+    Source: https://arxiv.org/abs/1711.05101, algorithm 2, where the weight decay is multiplied by the schedule alone;
+    here, as in torch, by all of the learning rate. tests/optim/reference.py has the plain code.
     """
 
     may_be_missing = AdamBase.may_be_missing | {"amsgrad"}

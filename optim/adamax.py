@@ -1,4 +1,4 @@
-"""Adamax; torch's formula."""
+"""Adamax."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from typing import Any
 
 from torch import Tensor
 
-from .engine import STEP, Factors
-from .hyper import BETAS, Number, table
-from .lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
-from .rules import COMMON, RuleOptimizer, gradient
+from .core.common_steps import penalized_gradient
+from .core.hyperparameters import BETAS, Number, table
+from .core.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class Adamax(RuleOptimizer):
-    """Adamax (https://arxiv.org/abs/1412.6980): Adam with the infinity norm.
+    """Adamax: Adam with the infinity norm.
 
-    The state of a parameter is `step`, `exp_avg` and `exp_inf`.
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        u = max(β2*u, abs(g) + ε)
+        θ = θ - α / (1 - β1**t) * m / u
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = Adamax([weight], lr=0.25)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.75
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`. The
+    paper has no ε.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_inf: S, u = 0
 
     Args:
         params: parameters or groups.
@@ -37,6 +43,16 @@ class Adamax(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adamax([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.75
+
+    Source: https://arxiv.org/abs/1412.6980, algorithm 2, with torch's eps.
     """
 
     hyper = table(COMMON, betas=BETAS, eps=Number(low=0.0))
@@ -60,23 +76,23 @@ class Adamax(RuleOptimizer):
         return ("exp_avg", "exp_inf")
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         beta1, beta2 = h["betas"]
         return {
-            "first": 1 - beta1,
-            "keep": beta2,
+            "one_minus_beta1": 1 - beta1,
+            "beta2": beta2,
             "eps": h["eps"],
-            "rate": -h["lr"] / (1 - beta1 ** s[STEP]),
+            "minus_step_size": -h["lr"] / (1 - beta1 ** s[STEP]),
             "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, largest = states
-        g = gradient(h, k, p, g)
-        lerp_(m, g, k["first"])
-        mul_(largest, k["keep"])
+        m, u = states
+        g = penalized_gradient(h, k, p, g)
+        lerp_(m, g, k["one_minus_beta1"])
+        mul_(u, k["beta2"])
         size = absolute(g)
         shift_(size, k["eps"])
-        maximum_(largest, size)
-        addcdiv_(p, m, largest, k["rate"])
+        maximum_(u, size)
+        addcdiv_(p, m, u, k["minus_step_size"])

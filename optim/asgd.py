@@ -1,4 +1,4 @@
-"""Averaged stochastic gradient descent; torch's formula."""
+"""Averaged stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .engine import STEP, Factors
-from .hyper import Number, table
-from .lists import Tensors, copy_, descend_, lerp_, neg
-from .optimizer import State, counter
-from .rules import COMMON, RuleOptimizer
+from .core.common_steps import sgd_step_
+from .core.hyperparameters import Number, table
+from .core.optimizer import State, counter
+from .core.tensor_lists import Tensors, copy_, lerp_, neg
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class ASGD(RuleOptimizer):
-    """Averaged stochastic gradient descent (https://doi.org/10.1137/0330046), whose average is the state `ax`.
+    """Averaged stochastic gradient descent, whose average is the state `ax`.
 
-    The state of a parameter is `step`, `eta` (the rate of the next step), `mu` (the weight of the next average) and
-    `ax`.
+        g = -g                                      if maximize
+        t = t + 1
+        η = γ                                       if t == 1
+        θ = θ - η*(g + w*θ) - η*λ*θ
+        a = a + μ*(θ - a)
+        η = γ / (1 + λ*γ*t)**α
+        μ = 1 / max(1, t - t0)
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = ASGD([weight], lr=0.25)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.5
+    where θ is a parameter, g its gradient, a the average of the parameter, γ is `lr`, λ is `lambd`, α is `alpha`, and
+    w is `weight_decay`; `t0` is the argument. η and μ are those of the next step.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        eta: (), η = lr
+        mu: (), μ = 1
+        ax: S, a = 0
 
     Args:
         params: parameters or groups.
@@ -42,6 +49,16 @@ class ASGD(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = ASGD([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://doi.org/10.1137/0330046; the decays are those of torch.
     """
 
     hyper = table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
@@ -83,19 +100,22 @@ class ASGD(RuleOptimizer):
         return {**super().parameter_state(p, group), "eta": eta, "mu": counter(p, 1.0)}
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         mu, t = s["mu"], s[STEP]
         eta = where(t == 1, stored(h["lr"]), s["eta"])  # the rate of the first step, as torch takes it
         since = t - h["t0"]
         s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
         s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))
-        both = h["lambd"] + h["weight_decay"]  # the decay and the penalty's gradient act alike
-        return {"decay": both, "shrink": 1 - both * eta, "rate": -eta, "mu": mu}
+        # The decay and the penalty's gradient act alike, so they are one weight decay:
+        #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
+        #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g
+        both = h["lambd"] + h["weight_decay"]
+        return {"weight_decay": both, "decay_factor": 1 - both * eta, "minus_eta": -eta, "mu": mu}
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (average,) = states
-        descend_(p, neg(g) if h["maximize"] else g, k["rate"], k["decay"], k["shrink"])
+        sgd_step_(p, neg(g) if h["maximize"] else g, k["minus_eta"], k["weight_decay"], k["decay_factor"])
         if isinstance(k["mu"], float) and k["mu"] == 1.0:
             copy_(average, p)
         else:

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .engine import Factors, jobs, joined
-from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, adapt_, add_, mul_, norms, off, over_root_
-from .rules import RuleOptimizer
+from .core.common_steps import adam_step_, add_over_root_
+from .core.eager_cpu import blocks_by_tensor, two_passes
+from .core.hyperparameters import BETAS, SWITCH, Number, table
+from .core.sharding import Placement, sum_over_ranks
+from .core.tensor_lists import Tensors, add_, is_zero, mul_, norms
+from .core.update_rule import RuleOptimizer
+from .core.work import Factors
 
-MOST = 10.0  # a parameter's norm counts up to this
+LARGEST_NORM = 10.0  # a parameter's norm counts up to this
 
 
 class Lamb(RuleOptimizer):
-    """LAMB (https://arxiv.org/abs/1904.00962): Adam's direction, as long as the parameter; without bias correction.
+    """LAMB: Adam's direction, as long as the parameter; without bias correction.
 
-    The state of a parameter is `exp_avg` and `exp_avg_sq`. The norm of a parameter counts up to 10.
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        r = m / (sqrt(v) + ε) + λ*θ
+        φ = min(norm(θ), 10)
+        q = φ / norm(r)
+        q = 1                                       if adam or norm(θ) == 0 or norm(r) == 0
+        θ = θ - η*q*r
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-    >>> optimizer = Lamb([weight], lr=0.1)
-    >>> weight.grad = torch.tensor([1.0, 0.0])
-    >>> optimizer.step()
-    >>> round(weight[0].item(), 4)
-    2.5
+    where θ is a parameter, g its gradient, η is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`. The
+    ratio q of the two norms is called the trust ratio.
+
+    State of a parameter of shape S:
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
 
     Args:
         params: parameters or groups.
@@ -40,6 +49,17 @@ class Lamb(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> optimizer = Lamb([weight], lr=0.1)
+    >>> weight.grad = torch.tensor([1.0, 0.0])
+    >>> optimizer.step()
+    >>> round(weight[0].item(), 4)
+    2.5
+
+    Source: https://arxiv.org/abs/1904.00962, algorithm 2, without its bias correction. tests/optim/reference.py has the
+    plain code.
     """
 
     hyper = table(lr=Number(low=0.0), betas=BETAS, eps=Number(low=0.0), weight_decay=Number(low=0.0), adam=SWITCH)
@@ -67,41 +87,57 @@ class Lamb(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         beta1, beta2 = h["betas"]
         return {
-            "first": 1 - beta1,
-            "keep": beta2,
-            "second": 1 - beta2,
+            "one_minus_beta1": 1 - beta1,
+            "beta2": beta2,
+            "one_minus_beta2": 1 - beta2,
             "eps": h["eps"],
             "weight_decay": h["weight_decay"],
-            "rate": -h["lr"],
+            "minus_lr": -h["lr"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        for job in jobs([p, g, *states], k["spread"]):
-            # A large tensor is gone through in pieces, a second time once the length of the whole direction is known.
-            direction: Tensors = []
-            weights, lengths = [], []
-            for x, now, m, v in job:
-                direction = [torch.zeros_like(y) for y in x]
-                adapt_(direction, now, m, v, k["first"], k["keep"], k["second"], 1.0, k["eps"])
-                if not off(k["weight_decay"]):
-                    add_(direction, x, k["weight_decay"])
-                if not h["adam"]:
-                    weights.append(norms(x))
-                    lengths.append(norms(direction))
-            rate = k["rate"]
-            if not h["adam"]:
-                weight, length = joined(weights, k).clamp(max=MOST), joined(lengths, k)
-                trust = torch.where((weight > 0) & (length > 0), weight / length, 1.0)
-                rate = list((trust * rate).unbind())
-            if len(job) == 1:
-                add_(job[0][0], direction, rate)
+        for blocks in blocks_by_tensor([p, g, *states], k["placement"]):
+            if len(blocks) > 1:  # a large tensor, in an eager step on the CPU
+                factor = k["minus_lr"] if h["adam"] else partial(_scaled, k)
+                two_passes(blocks, partial(_direction, k), factor, partial(_descend, k))
                 continue
-            amount = rate[0].item() if isinstance(rate, list) else rate  # parts there are on the host alone
-            for x, _, m, v in job:
-                if not off(k["weight_decay"]):
-                    mul_(x, 1 + amount * k["weight_decay"])
-                over_root_(x, m, v, amount, k["eps"])
+            (block,) = blocks
+            direction, factor = _direction(k, *block), k["minus_lr"]
+            if not h["adam"]:
+                lengths = [_full_norms(xs, k["placement"]) for xs in (block[0], direction)]
+                factor = list(_scaled(k, *lengths).unbind())
+            add_(block[0], direction, factor)
+
+
+def _direction(k: Factors, p: Tensors, g: Tensors, m: Tensors, v: Tensors) -> Tensors:
+    """Update the moments, and give r = m / (sqrt(v) + eps) + weight_decay * p."""
+    direction = [torch.zeros_like(x) for x in p]
+    adam_step_(direction, g, m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"], 1.0, k["eps"])
+    if not is_zero(k["weight_decay"]):
+        add_(direction, p, k["weight_decay"])
+    return direction
+
+
+def _scaled(k: Factors, norms_of_p: Tensor, norms_of_direction: Tensor) -> Tensor:
+    """-lr times the trust ratios."""
+    capped = norms_of_p.clamp(max=LARGEST_NORM)
+    ratio = torch.where((capped > 0) & (norms_of_direction > 0), capped / norms_of_direction, 1.0)
+    scaled: Tensor = ratio * k["minus_lr"]
+    return scaled
+
+
+def _descend(k: Factors, factor: float, p: Tensors, g: Tensors, m: Tensors, v: Tensors) -> None:
+    """p += factor * r, where r is computed from moments that have been updated."""
+    if not is_zero(k["weight_decay"]):
+        mul_(p, 1 + factor * k["weight_decay"])
+    add_over_root_(p, m, v, factor, k["eps"])
+
+
+def _full_norms(xs: Tensors, placement: Placement | None) -> Tensor:
+    """The norms of tensors as one tensor; of distributed tensors, those of the full ones."""
+    local = torch.stack(norms(xs))
+    return local if placement is None else sum_over_ranks(local.square(), placement).sqrt()

@@ -7,24 +7,24 @@ from typing import Any
 
 from torch import Tensor
 
-from .engine import Factors
-from .hyper import BETAS, Number, table
-from .lists import Tensors, descend_, lerp, lerp_, sign_
-from .rules import RuleOptimizer
+from .core.common_steps import sgd_step_
+from .core.hyperparameters import BETAS, Number, table
+from .core.tensor_lists import Tensors, lerp, lerp_, sign_
+from .core.update_rule import RuleOptimizer
+from .core.work import Factors
 
 
 class Lion(RuleOptimizer):
-    """Lion (https://arxiv.org/abs/2302.06675): steps of one size in the direction of a sign.
+    """Lion: steps of one size in the direction of a sign.
 
-    The state of a parameter is `exp_avg`.
+        c = β1*m + (1 - β1)*g
+        θ = θ - η*(sign(c) + λ*θ)
+        m = β2*m + (1 - β2)*g
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = Lion([weight], lr=0.25, weight_decay=0.5)
-    >>> weight.grad = torch.tensor([3.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.625
+    where θ is a parameter, g its gradient, η is `lr`, (β1, β2) is `betas`, and λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        exp_avg: S, m = 0
 
     Args:
         params: parameters or groups.
@@ -35,6 +35,16 @@ class Lion(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Lion([weight], lr=0.25, weight_decay=0.5)
+    >>> weight.grad = torch.tensor([3.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.625
+
+    Source: https://arxiv.org/abs/2302.06675, algorithm 2. tests/optim/reference.py has the plain code.
     """
 
     hyper = table(lr=Number(low=0.0), betas=BETAS, weight_decay=Number(low=0.0))
@@ -58,20 +68,20 @@ class Lion(RuleOptimizer):
         return ("exp_avg",)
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         beta1, beta2 = h["betas"]
         return {
-            "direct": 1 - beta1,
-            "enter": 1 - beta2,
-            "rate": -h["lr"],
+            "one_minus_beta1": 1 - beta1,
+            "one_minus_beta2": 1 - beta2,
+            "minus_lr": -h["lr"],
             "weight_decay": h["weight_decay"],
-            "shrink": 1 - h["lr"] * h["weight_decay"],
+            "decay_factor": 1 - h["lr"] * h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (m,) = states
-        direction = lerp(m, g, k["direct"])
+        direction = lerp(m, g, k["one_minus_beta1"])
         sign_(direction)
-        descend_(p, direction, k["rate"], k["weight_decay"], k["shrink"])
-        lerp_(m, g, k["enter"])
+        sgd_step_(p, direction, k["minus_lr"], k["weight_decay"], k["decay_factor"])
+        lerp_(m, g, k["one_minus_beta2"])

@@ -9,28 +9,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .engine import Factors
-from .hyper import FRACTION, SWITCH, Choice, Number, Several, table
-from .lists import Tensors, add, add_, lerp, lerp_, mul_, off
-from .rules import RuleOptimizer
-from .sharding import joined, like, local, whole
+from .core.hyperparameters import FRACTION, SWITCH, Choice, Number, Several, table
+from .core.sharding import distributed_as, from_local, full_tensor, local
+from .core.tensor_lists import Tensors, add, add_, is_zero, lerp, lerp_, mul_
+from .core.update_rule import RuleOptimizer
+from .core.work import Factors
 
 
 class Muon(RuleOptimizer):
-    """Muon (https://kellerjordan.github.io/posts/muon/): momentum made orthogonal by Newton-Schulz iterations in
-    bfloat16.
+    """Muon: momentum made orthogonal by Newton-Schulz iterations in bfloat16, for the matrices of hidden layers.
 
-    For matrices of hidden layers. A parameter of more than 2 dimensions counts as a matrix of `shape[0]` rows. The
-    state of a
-    parameter is `momentum_buffer`.
+        B = μ*B + (1 - μ)*g
+        G = B                                       if not nesterov
+        G = g + μ*B                                 if nesterov and adjust_lr_fn == "cerebras"
+        G = (1 - μ)*g + μ*B                         if nesterov and adjust_lr_fn != "cerebras"
+        O = NewtonSchulz(G)
+        s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
+        s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
+        θ = θ - η*s*λ*θ                             if adjust_lr_fn == "cerebras"
+        θ = θ - η*λ*θ                               if adjust_lr_fn != "cerebras"
+        θ = θ - η*s*O
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.eye(2))
-    >>> optimizer = Muon([weight], lr=0.5, weight_decay=0.0)
-    >>> weight.grad = torch.eye(2)
-    >>> optimizer.step()
-    >>> round(weight[0, 0].item(), 1)
-    0.8
+    where θ is a parameter, g its gradient, n and m the sizes of its first two dimensions, η is `lr`, μ is `momentum`,
+    and λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
+    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T, where (a, b, c) is `ns_coefficients`, and so comes near the orthogonal
+    matrix next to G. A parameter of more than 2 dimensions counts as a matrix of `shape[0]` rows there.
+
+    State of a parameter of shape S:
+        momentum_buffer: S, B = 0
 
     Args:
         params: parameters of 2 or more dimensions, or groups of them.
@@ -50,6 +56,16 @@ class Muon(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule, or a parameter has fewer than 2 dimensions.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.eye(2))
+    >>> optimizer = Muon([weight], lr=0.5, weight_decay=0.0)
+    >>> weight.grad = torch.eye(2)
+    >>> optimizer.step()
+    >>> round(weight[0, 0].item(), 1)
+    0.8
+
+    Source: https://kellerjordan.github.io/posts/muon/. tests/optim/reference.py has the plain code.
     """
 
     hyper = table(
@@ -57,7 +73,7 @@ class Muon(RuleOptimizer):
         weight_decay=Number(low=0.0),
         momentum=FRACTION,
         nesterov=SWITCH,
-        ns_steps=Number(low=1, high=99, whole=True, scheduled=False),
+        ns_steps=Number(low=1, high=99, integer=True, scheduled=False),
         ns_coefficients=Several((Number(scheduled=False),) * 3),
         eps=Number(low=0.0, scheduled=False),
         adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw")),
@@ -106,24 +122,29 @@ class Muon(RuleOptimizer):
         return ("momentum_buffer",)
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {"enter": 1 - h["momentum"], "momentum": h["momentum"], "lr": h["lr"], "weight_decay": h["weight_decay"]}
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {
+            "momentum": h["momentum"],
+            "one_minus_momentum": 1 - h["momentum"],
+            "lr": h["lr"],
+            "weight_decay": h["weight_decay"],
+        }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (buffer,) = states
         cerebras = h["adjust_lr_fn"] == "cerebras"
-        lerp_(buffer, g, k["enter"])
+        lerp_(buffer, g, k["one_minus_momentum"])
         directions = buffer
         if h["nesterov"]:
             directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
         for i, (x, here) in enumerate(zip(p, directions)):
-            direction = joined(here, k["spread"], i)
-            rate = k["lr"] * _adjustment(direction, h["adjust_lr_fn"])
-            if not off(k["weight_decay"]):
-                mul_([x], 1 - (rate if cerebras else k["lr"]) * k["weight_decay"])
+            direction = from_local(here, k["placement"], i)
+            step_size = k["lr"] * _adjustment(direction, h["adjust_lr_fn"])
+            if not is_zero(k["weight_decay"]):
+                mul_([x], 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
             step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"]).to(x.dtype)
-            add_([x], [local(step, step)], -rate)
+            add_([x], [local(step, step)], -step_size)
 
 
 def _adjustment(x: Tensor, form: str | None) -> float:
@@ -135,7 +156,7 @@ def _adjustment(x: Tensor, form: str | None) -> float:
 
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
-    flat = whole(x).flatten(1).bfloat16()  # all rows are needed, so that every rank computes all
+    flat = full_tensor(x).flatten(1).bfloat16()  # all rows are needed, so that every rank computes all
     tall = flat.shape[0] > flat.shape[1]
     y = flat.T if tall else flat
     y = y / y.norm().clamp(min=eps)
@@ -143,7 +164,7 @@ def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int,
     for _ in range(steps):
         gram = y @ y.T
         y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
-    return like((y.T if tall else y).reshape(x.shape), x)
+    return distributed_as((y.T if tall else y).reshape(x.shape), x)
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:

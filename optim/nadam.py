@@ -1,4 +1,4 @@
-"""NAdam; torch's formula."""
+"""NAdam."""
 
 from __future__ import annotations
 
@@ -7,25 +7,38 @@ from typing import Any
 
 from torch import Tensor
 
-from .engine import STEP, Factors
-from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, adapt_, copies, lerp_
-from .optimizer import State, counter
-from .rules import COMMON, RuleOptimizer, decay
+from .core.common_steps import adam_step_, apply_weight_decay
+from .core.hyperparameters import BETAS, SWITCH, Number, table
+from .core.optimizer import State, counter
+from .core.tensor_lists import Tensors, copies, lerp_
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class NAdam(RuleOptimizer):
-    """NAdam (https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ): Adam with Nesterov's momentum.
+    """NAdam: Adam with Nesterov's momentum.
 
-    The state of a parameter is `step`, `mu_product`, `exp_avg` and `exp_avg_sq`.
+        g = -g                                      if maximize
+        g = g + λ*θ                                 if not decoupled_weight_decay
+        θ = θ - α*λ*θ                               if decoupled_weight_decay
+        t = t + 1
+        μ = β1*(1 - 0.5 * 0.96**(t*ψ))
+        μ_next = β1*(1 - 0.5 * 0.96**((t + 1)*ψ))
+        Π = Π*μ
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        m_hat = μ_next*m / (1 - Π*μ_next) + (1 - μ)*g / (1 - Π)
+        v_hat = v / (1 - β2**t)
+        θ = θ - α*m_hat / (sqrt(v_hat) + ε)
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = NAdam([weight], lr=0.25)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.7359
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, λ is `weight_decay`, and
+    ψ is `momentum_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        mu_product: (), Π = 1
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
 
     Args:
         params: parameters or groups.
@@ -40,6 +53,16 @@ class NAdam(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = NAdam([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.7359
+
+    Source: https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ, in the form of torch.optim.NAdam.
     """
 
     hyper = table(
@@ -83,29 +106,32 @@ class NAdam(RuleOptimizer):
         return {**super().parameter_state(p, group), "mu_product": counter(p, 1.0)}
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
-        following = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
+        next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
         product = s["mu_product"] = stored(s["mu_product"] * stored(mu))  # as torch rounds it
         root = (1 - beta2**t) ** 0.5
-        # The step is along the gradient and ahead along its new average: a mix of the gradient and the old average.
-        along, ahead = (1 - mu) / (1 - product), following / (1 - product * following)
+        # The step along the gradient and the new average is Adam's along a mix of the gradient and the old average:
+        #     of_g * g + of_m * m_new, where m_new = beta1 * m_old + (1 - beta1) * g
+        #     (of_g + of_m) * ((1 - mix) * m_old + mix * g), where mix = (of_g + of_m * (1 - beta1)) / (of_g + of_m)
+        # and the correction of the second moment is folded into the step size and eps, as in Adam.
+        of_g, of_m = (1 - mu) / (1 - product), next_mu / (1 - product * next_mu)
         return {
-            "first": 1 - beta1,
-            "keep": beta2,
-            "second": 1 - beta2,
+            "one_minus_beta1": 1 - beta1,
+            "beta2": beta2,
+            "one_minus_beta2": 1 - beta2,
             "eps": h["eps"] * root,
-            "mix": (along + ahead * (1 - beta1)) / (along + ahead),
-            "rate": -lr * root * (along + ahead),
-            "shrink": 1 - lr * h["weight_decay"],
+            "mix": (of_g + of_m * (1 - beta1)) / (of_g + of_m),
+            "minus_step_size": -lr * root * (of_g + of_m),
+            "decay_factor": 1 - lr * h["weight_decay"],
             "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
-        g = decay(h, k, p, g)
+        g = apply_weight_decay(h, k, p, g)
         direction = copies(m)
-        lerp_(m, g, k["first"])
-        adapt_(p, g, direction, v, k["mix"], k["keep"], k["second"], k["rate"], k["eps"])
+        lerp_(m, g, k["one_minus_beta1"])
+        adam_step_(p, g, direction, v, k["mix"], k["beta2"], k["one_minus_beta2"], k["minus_step_size"], k["eps"])

@@ -12,7 +12,7 @@ import timesched
 from timesched.schedule import Schedule
 
 from . import lr_scheduler, weight_decay_scheduler
-from .optimizer import Optimizer
+from .core.optimizer import Optimizer
 from .scheduler import Scheduler
 
 

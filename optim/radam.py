@@ -1,4 +1,4 @@
-"""RAdam; torch's formula."""
+"""RAdam."""
 
 from __future__ import annotations
 
@@ -9,24 +9,36 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .engine import STEP, Factors
-from .hyper import BETAS, SWITCH, Number, table
-from .lists import Tensors, adapt_, add_, off, over_root_
-from .rules import COMMON, RuleOptimizer, decay
+from .core.common_steps import adam_step_, add_over_root_, apply_weight_decay
+from .core.hyperparameters import BETAS, SWITCH, Number, table
+from .core.tensor_lists import Tensors, add_, is_zero
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class RAdam(RuleOptimizer):
-    """RAdam (https://arxiv.org/abs/1908.03265): Adam that adapts only once its second moment is worth something.
+    """RAdam: Adam that adapts only once its second moment is worth something.
 
-    The state of a parameter is `step`, `exp_avg` and `exp_avg_sq`.
+        g = -g                                      if maximize
+        g = g + λ*θ                                 if not decoupled_weight_decay
+        θ = θ - α*λ*θ                               if decoupled_weight_decay
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        m_hat = m / (1 - β1**t)
+        ρ_inf = 2 / (1 - β2) - 1
+        ρ = ρ_inf - 2*t*β2**t / (1 - β2**t)
+        l = sqrt(1 - β2**t) / (sqrt(v) + ε)                                       if ρ > 5
+        r = sqrt((ρ - 4)*(ρ - 2)*ρ_inf / ((ρ_inf - 4)*(ρ_inf - 2)*ρ))             if ρ > 5
+        θ = θ - α*m_hat*r*l                                                       if ρ > 5
+        θ = θ - α*m_hat                                                           if ρ <= 5
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = RAdam([weight], lr=0.25)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.5
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
 
     Args:
         params: parameters or groups.
@@ -40,6 +52,16 @@ class RAdam(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = RAdam([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts from ρ > 4 on; 5 and ε are torch's.
     """
 
     hyper = table(COMMON, betas=BETAS, eps=Number(low=0.0), decoupled_weight_decay=SWITCH)
@@ -72,35 +94,42 @@ class RAdam(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
-        correction = 1 - beta2**t
-        longest = 2 / (1 - beta2) - 1
-        length = longest - 2 * t * beta2**t / correction
-        adapted = length > 5
-        # Where the length is too small to adapt, any positive number serves.
-        safe = where(adapted, length, 6.0 + 0.0 * length)
-        variance = (safe - 4) * (safe - 2) * longest / (safe * abs((longest - 4) * (longest - 2)))
-        rate = -lr / (1 - beta1**t)
+        bias_correction2 = 1 - beta2**t
+        rho_inf = 2 / (1 - beta2) - 1
+        rho = rho_inf - 2 * t * beta2**t / bias_correction2
+        adapts = rho > 5
+        # Where rho is too small to adapt, any number above 4 serves, as the result is not used.
+        safe = where(adapts, rho, 6.0 + 0.0 * rho)
+        rectified = (safe - 4) * (safe - 2) * rho_inf / (safe * abs((rho_inf - 4) * (rho_inf - 2)))
+        minus_step_size = -lr / (1 - beta1**t)
+        # Both cases of the rule at once, one of them with 0, as a graph cannot branch on rho. The correction of the
+        # second moment is folded into the step size (not into eps, which torch adds to the root of v itself):
+        #     p -= (lr / (1 - beta1**t)) * m                                    where rho <= 5
+        #     p -= (lr / (1 - beta1**t)) * r * sqrt(1 - beta2**t) * m / (sqrt(v) + eps)    elsewhere
         return {
-            "first": 1 - beta1,
-            "keep": beta2,
-            "second": 1 - beta2,
+            "one_minus_beta1": 1 - beta1,
+            "beta2": beta2,
+            "one_minus_beta2": 1 - beta2,
             "eps": h["eps"],
-            "plain": where(adapted, 0.0 * rate, rate),
-            "adaptive": where(adapted, rate * (variance * correction) ** 0.5, 0.0 * rate),
-            "shrink": 1 - lr * h["weight_decay"],
+            "minus_plain_step_size": where(adapts, 0.0 * minus_step_size, minus_step_size),
+            "minus_adaptive_step_size": where(
+                adapts, minus_step_size * (rectified * bias_correction2) ** 0.5, 0.0 * minus_step_size
+            ),
+            "decay_factor": 1 - lr * h["weight_decay"],
             "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
-        g = decay(h, k, p, g)
-        if off(k["plain"]):
-            adapt_(p, g, m, v, k["first"], k["keep"], k["second"], k["adaptive"], k["eps"])
+        g = apply_weight_decay(h, k, p, g)
+        moments = (m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"])
+        if is_zero(k["minus_plain_step_size"]):
+            adam_step_(p, g, *moments, k["minus_adaptive_step_size"], k["eps"])
             return
-        adapt_(p, g, m, v, k["first"], k["keep"], k["second"], 0.0, 1.0)  # the moments alone
-        add_(p, m, k["plain"])
-        if not off(k["adaptive"]):
-            over_root_(p, m, v, k["adaptive"], k["eps"])
+        adam_step_(p, g, *moments, 0.0, 1.0)  # the moments alone
+        add_(p, m, k["minus_plain_step_size"])
+        if not is_zero(k["minus_adaptive_step_size"]):
+            add_over_root_(p, m, v, k["minus_adaptive_step_size"], k["eps"])

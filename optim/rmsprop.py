@@ -1,4 +1,4 @@
-"""RMSprop; torch's formula."""
+"""RMSprop."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from typing import Any
 
 from torch import Tensor
 
-from .engine import Factors
-from .hyper import SWITCH, Number, table
-from .lists import Tensors, add_, addcdiv_, addcmul, addcmul_, follow_, lerp_, mul_, shift_, sqrt, sqrt_
-from .rules import COMMON, RuleOptimizer, absent, gradient
+from .core.common_steps import penalized_gradient, rmsprop_step_, square_average_
+from .core.hyperparameters import SWITCH, Number, absent, table
+from .core.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_, shift_, sqrt, sqrt_
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import Factors
 
 
 class RMSprop(RuleOptimizer):
-    """RMSprop (https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf): steps relative to recent
-    gradients.
+    """RMSprop: steps relative to the size of recent gradients.
 
-    The state of a parameter is `step`, `square_avg`, `momentum_buffer` if there is momentum, and `grad_avg` if
-    centered.
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        v = α*v + (1 - α)*g*g
+        a = α*a + (1 - α)*g                         if centered
+        d = g / (sqrt(v) + ε)                       if not centered
+        d = g / (sqrt(v - a*a) + ε)                 if centered
+        b = μ*b + d                                 if μ
+        θ = θ - γ*(b if μ else d)
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = RMSprop([weight], lr=0.25, alpha=0.75)
-    >>> weight.grad = torch.tensor([2.0])
-    >>> optimizer.step()
-    >>> round(weight.item(), 4)
-    0.5
+    where θ is a parameter, g its gradient, γ is `lr`, α is `alpha`, ε is `eps`, μ is `momentum`, and
+    λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        square_avg: S, v = 0
+        momentum_buffer: S, b = 0, if μ
+        grad_avg: S, a = 0, if centered
 
     Args:
         params: parameters or groups.
@@ -41,6 +49,17 @@ class RMSprop(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = RMSprop([weight], lr=0.25, alpha=0.75)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf, page 29, in torch's form;
+    `centered`: https://arxiv.org/abs/1308.0850, equations 38 to 45.
     """
 
     hyper = table(
@@ -83,27 +102,26 @@ class RMSprop(RuleOptimizer):
         return ("square_avg", momentum, "grad_avg" if group["centered"] else None)
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         return {
-            "keep": h["alpha"],
-            "enter": 1 - h["alpha"],
+            "alpha": h["alpha"],
+            "one_minus_alpha": 1 - h["alpha"],
             "eps": h["eps"],
             "momentum": h["momentum"],
-            "rate": -h["lr"],
+            "minus_lr": -h["lr"],
             "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         square, buffer, mean = states
-        g = gradient(h, k, p, g)
+        g = penalized_gradient(h, k, p, g)
         if not buffer and not mean:
-            follow_(p, g, square, k["keep"], k["enter"], k["rate"], k["eps"])
+            rmsprop_step_(p, g, square, k["alpha"], k["one_minus_alpha"], k["minus_lr"], k["eps"])
             return
-        mul_(square, k["keep"])
-        addcmul_(square, g, g, k["enter"])
+        square_average_(square, g, k["alpha"], k["one_minus_alpha"])
         if mean:
-            lerp_(mean, g, k["enter"])
+            lerp_(mean, g, k["one_minus_alpha"])
             root = addcmul(square, mean, mean, -1.0)
             sqrt_(root)
         else:
@@ -112,6 +130,6 @@ class RMSprop(RuleOptimizer):
         if buffer:
             mul_(buffer, k["momentum"])
             addcdiv_(buffer, g, root, 1.0)
-            add_(p, buffer, k["rate"])
+            add_(p, buffer, k["minus_lr"])
         else:
-            addcdiv_(p, g, root, k["rate"])
+            addcdiv_(p, g, root, k["minus_lr"])

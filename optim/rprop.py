@@ -1,4 +1,4 @@
-"""Rprop; torch's formula."""
+"""Rprop."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .engine import STEP, Factors
-from .hyper import SWITCH, Number, Several, table
-from .lists import Tensors, neg
-from .optimizer import State
-from .rules import RuleOptimizer
+from .core.hyperparameters import SWITCH, Number, Several, table
+from .core.optimizer import State
+from .core.tensor_lists import Tensors, neg
+from .core.update_rule import RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class Rprop(RuleOptimizer):
-    """Rprop (https://doi.org/10.1109/ICNN.1993.298623): a step size for each element, from the signs of its gradients.
+    """Rprop: a step size for each element, from the signs of its gradients.
 
-    The state of a parameter is `step`, `prev` (the last gradient, 0 where its sign had turned) and `step_size`.
+        g = -g                                      if maximize
+        t = t + 1
+        Δ = γ                                       if t == 1
+        Δ = where(g*g_prev > 0, η_plus*Δ, where(g*g_prev < 0, η_minus*Δ, Δ))
+        Δ = min(max(Δ, Δ_min), Δ_max)
+        g = where(g*g_prev < 0, 0, g)
+        θ = θ - sign(g)*Δ
+        g_prev = g
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = Rprop([weight], lr=0.25)
-    >>> for _ in range(2):
-    ...     weight.grad = torch.tensor([7.0])
-    ...     optimizer.step()
-    >>> round(weight.item(), 4)
-    0.45
+    where θ is a parameter, g its gradient, γ is `lr`, (η_minus, η_plus) is `etas`, and (Δ_min, Δ_max) is `step_sizes`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        prev: S, g_prev = 0
+        step_size: S, Δ = lr
 
     Args:
         params: parameters or groups.
@@ -41,6 +46,17 @@ class Rprop(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Rprop([weight], lr=0.25)
+    >>> for _ in range(2):
+    ...     weight.grad = torch.tensor([7.0])
+    ...     optimizer.step()
+    >>> round(weight.item(), 4)
+    0.45
+
+    Source: https://doi.org/10.1109/ICNN.1993.298623, in the form of torch.optim.Rprop, which takes no step back.
     """
 
     hyper = table(
@@ -78,26 +94,36 @@ class Rprop(RuleOptimizer):
         return {**super().parameter_state(p, group), "step_size": size}
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        (down, up), (low, high) = h["etas"], h["step_sizes"]
-        start = where(s[STEP] == 1, h["lr"] + 0.0, -1.0)
-        return {"down": down, "up": up, "low": low, "high": high, "start": start}
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
+        first_step_size = where(s[STEP] == 1, h["lr"] + 0.0, -1.0)  # negative: this is not the first step
+        return {
+            "eta_minus": eta_minus,
+            "eta_plus": eta_plus,
+            "smallest": smallest,
+            "largest": largest,
+            "first_step_size": first_step_size,
+        }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        prev, size = states
+        prev, sizes = states
         if h["maximize"]:
             g = neg(g)
-        begins = k["start"] if isinstance(k["start"], list) else [k["start"]] * len(p)
-        for x, now, before, step, start in zip(p, g, prev, size, begins):
-            if isinstance(start, Tensor):
-                step.copy_(torch.where(start < 0, step, start.to(step.dtype)))
-            elif start >= 0:
-                step.fill_(start)
+        first = k["first_step_size"]
+        firsts = first if isinstance(first, list) else [first] * len(p)
+        for x, now, before, size, first in zip(p, g, prev, sizes, firsts):
+            if isinstance(first, Tensor):
+                size.copy_(torch.where(first < 0, size, first.to(size.dtype)))
+            elif first >= 0:
+                size.fill_(first)
             agreement = (now * before).sign_()
             turned = agreement < 0
-            # 1 where the gradient was 0; else beyond the factor that is meant, which the clamp then gives exactly.
-            factor = agreement.mul_(k["up"]).add_(1.0)
-            step.mul_(factor.clamp_(k["down"], k["up"])).clamp_(k["low"], k["high"])
+            # Instead of a choice by the sign of agreement, a line through the three cases, clamped:
+            #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
+            #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
+            # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.
+            factor = agreement.mul_(k["eta_plus"]).add_(1.0)
+            size.mul_(factor.clamp_(k["eta_minus"], k["eta_plus"])).clamp_(k["smallest"], k["largest"])
             before.copy_(now).masked_fill_(turned, 0)
-            x.addcmul_(before.sign(), step, value=-1)
+            x.addcmul_(before.sign(), size, value=-1)

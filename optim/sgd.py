@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum; torch's formula."""
+"""Stochastic gradient descent with momentum."""
 
 from __future__ import annotations
 
@@ -10,28 +10,32 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .engine import STEP, Factors, Work
-from .hyper import SWITCH, Number, table
-from .lists import Tensors, add, add_, mul_
-from .optimizer import State
-from .rules import COMMON, RuleOptimizer, absent, gradient
+from .core.common_steps import penalized_gradient
+from .core.eager_cpu import fused_sgd
+from .core.hyperparameters import SWITCH, Number, absent, table
+from .core.optimizer import State
+from .core.tensor_lists import Tensors, add, add_, mul_
+from .core.update_rule import COMMON, RuleOptimizer
+from .core.work import STEP, Factors
 
 
 class SGD(RuleOptimizer):
-    """Stochastic gradient descent, with Nesterov's or heavy-ball momentum
-    (https://proceedings.mlr.press/v28/sutskever13.html).
+    """Stochastic gradient descent, with Nesterov's or heavy-ball momentum.
 
-    The state of a parameter is `momentum_buffer` if there is momentum, and `step` if it is dampened too: the first
-    gradient enters the buffer undampened, as in torch.
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        b = μ*b + (g if t == 1 else (1 - τ)*g)      if μ
+        g = b                                       if μ and not nesterov
+        g = g + μ*b                                 if nesterov
+        θ = θ - γ*g
 
-    >>> import torch
-    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-    >>> optimizer = SGD([weight], lr=0.1, momentum=0.5)
-    >>> for _ in range(2):
-    ...     weight.grad = torch.tensor([2.0])
-    ...     optimizer.step()
-    >>> round(weight.item(), 4)
-    0.5
+    where θ is a parameter, g its gradient, t counts its steps, γ is `lr`, μ is `momentum`, τ is `dampening`, and
+    λ is `weight_decay`. The first gradient enters the buffer undampened, as in torch.
+
+    State of a parameter of shape S:
+        momentum_buffer: S, b = 0, if μ
+        step: (), t = 0, if μ and τ
 
     Args:
         params: parameters or groups.
@@ -45,12 +49,25 @@ class SGD(RuleOptimizer):
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = SGD([weight], lr=0.1, momentum=0.5)
+    >>> for _ in range(2):
+    ...     weight.grad = torch.tensor([2.0])
+    ...     optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://proceedings.mlr.press/v28/sutskever13.html, in the form of torch.optim.SGD, where the learning rate
+    multiplies the buffer and not the gradient that enters it.
     """
 
     hyper = table(
         COMMON, momentum=Number(low=0.0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
     )
     may_be_missing = frozenset(("maximize", "nesterov"))
+    fused = staticmethod(fused_sgd)
 
     def __init__(
         self,
@@ -98,41 +115,21 @@ class SGD(RuleOptimizer):
         return state
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        dampened = 1 - h["dampening"]
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        undampened = 1 - h["dampening"]
         return {
-            "rate": -h["lr"],
-            "keep": h["momentum"],
-            "enter": where(s[STEP] == 1, 1.0, dampened) if STEP in s else dampened,
+            "minus_lr": -h["lr"],
+            "momentum": h["momentum"],
+            "one_minus_dampening": where(s[STEP] == 1, 1.0, undampened) if STEP in s else undampened,
             "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (buffer,) = states
-        g = gradient(h, k, p, g)
+        g = penalized_gradient(h, k, p, g)
         if buffer:
-            mul_(buffer, k["keep"])
-            add_(buffer, g, k["enter"])
-            g = add(g, buffer, k["keep"]) if h["nesterov"] else buffer
-        add_(p, g, k["rate"])
-
-    @staticmethod
-    def fused(h: dict[str, Any], work: Work) -> bool:
-        if work.tensors[0] and h["momentum"] == 0:
-            return False  # a tensor that is 0 for now; the kernel then wants no buffer
-        if not absent(h["dampening"]) or work.params[0].dtype.itemsize < 4:
-            return False  # torch's kernel leaves tensors in half precision unchanged (2.7 to 2.13)
-        torch._fused_sgd_(
-            work.params,
-            work.grads,
-            work.tensors[0],
-            weight_decay=h["weight_decay"],
-            momentum=h["momentum"],
-            lr=h["lr"],
-            dampening=h["dampening"],
-            nesterov=h["nesterov"],
-            maximize=h["maximize"],
-            is_first_step=False,  # without dampening, the first step from a buffer of zeros is like any other
-        )
-        return True
+            mul_(buffer, k["momentum"])
+            add_(buffer, g, k["one_minus_dampening"])
+            g = add(g, buffer, k["momentum"]) if h["nesterov"] else buffer
+        add_(p, g, k["minus_lr"])

@@ -14,12 +14,12 @@ from timesched.clock import Clock
 from timesched.schedule import Schedule
 
 from .. import lr_scheduler, weight_decay_scheduler
+from ..core.optimizer import Optimizer
 from ..groups.grouping import grouped
 from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
 from ..groups.writers import refuse_decay, refuse_shared, unchanged_on_error
 from ..names import optimizers
-from ..optimizer import Optimizer
 from ..scheduler import ScalePerParamScheduler, Scheduler
 from . import resolve
 from .read import plain, read

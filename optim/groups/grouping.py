@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..hyper import RATE, as_tags
+from ..core.hyperparameters import RATE, as_tags
 from .parameters import is_norm_or_bias, of_model, of_pairs
 from .rules import (
     Claim,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from timesched.units import exact
 
-from ..hyper import KNOWN, RATE, as_tags
+from ..core.hyperparameters import KNOWN, RATE, as_tags
 from .parameters import Parameters, named_like
 
 Selector = str | type[nn.Module]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hyper import as_tags
+from ..core.hyperparameters import as_tags
 from .rules import comparable
 
 

@@ -19,7 +19,7 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
 
 # What some steps on a copy cannot show, by package and class.
-LATER = {
+LATER_STATE = {
     ("pytorch_optimizer", "SWATS"): "it adds a buffer when it changes from Adam to SGD, at a step that depends on the "
     "gradients",
 }
@@ -99,12 +99,12 @@ class Recorder(dict[Any, Any]):
         return found
 
 
-def pieces(tensor: Tensor) -> Iterator[Tensor]:
+def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
     """The plain tensors that a tensor is made of: of a DTensor its local part, of a plain tensor itself."""
     if hasattr(tensor, "__tensor_flatten__"):
         for part in (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]):
             if isinstance(part, Tensor):  # torch 2.13 names the mesh of a DTensor as well
-                yield from pieces(part)
+                yield from plain_tensors(part)
     elif tensor.is_sparse:
         yield from (tensor._indices(), tensor._values())
     else:
@@ -139,7 +139,7 @@ def without_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for p in parameters(optimizer) if trainable(p) and not optimizer.state.get(p)]
 
 
-def twin(
+def trial_copy(
     optimizer: AnyOptimizer,
     convert: Callable[[Tensor], Tensor],
     convert_state: Callable[[Tensor], Tensor] | None = None,
@@ -149,7 +149,7 @@ def twin(
     copy.deepcopy(optimizer) would drop all attributes but three: Optimizer.__getstate__ says so.
     """
     for kind in type(optimizer).__mro__:
-        if reason := LATER.get((kind.__module__.partition(".")[0], kind.__name__)):
+        if reason := LATER_STATE.get((kind.__module__.partition(".")[0], kind.__name__)):
             raise Refused(reason)
     members = {key: value for key, value in vars(optimizer).items() if key != "step"}  # a scheduler's wrapper
     for name, value in members.items():
@@ -173,7 +173,7 @@ def twin(
             memo[id(tensor)] = convert_state(tensor)
     try:
         vars(clone).update(copy.deepcopy(members, memo))
-    except Exception as error:  # a stranger's code may raise anything
+    except Exception as error:  # other people's code may raise anything
         raise Refused(f"it cannot be copied ({summary(error)})") from error
     return clone
 
@@ -186,14 +186,14 @@ def same_values(parameter: Tensor) -> Tensor:
     return clone
 
 
-def gradient(parameter: Tensor, seed: int, sparse: bool) -> Tensor:
+def random_gradient(parameter: Tensor, seed: int, sparse: bool) -> Tensor:
     """Normal numbers, the small ones replaced by zeros of either sign, without a draw from anybody's generator."""
     grad = torch.empty_like(parameter, requires_grad=False)
-    for piece in pieces(grad):
-        numbers = torch.view_as_real(piece) if piece.is_complex() else piece
-        numbers.normal_(generator=torch.Generator(piece.device).manual_seed(seed))
+    for values in plain_tensors(grad):
+        numbers = torch.view_as_real(values) if values.is_complex() else values
+        numbers.normal_(generator=torch.Generator(values.device).manual_seed(seed))
         numbers.mul_(numbers.abs().gt_(0.05))
-        if piece.is_complex():
+        if values.is_complex():
             numbers.add_(0.0)  # no -0.0: torch itself loses the sign of a zero when it scales a complex number
     return grad.to_sparse(min(1, grad.dim())) if sparse else grad
 
@@ -237,7 +237,7 @@ def step(optimizer: torch.optim.Optimizer, grads: Iterable[Tensor | None], draw:
     with undisturbed((parameter.device for parameter in parameters(optimizer)), draw), torch.enable_grad():
         try:
             optimizer.step()
-        except Exception as error:  # a stranger's code may raise anything
+        except Exception as error:  # other people's code may raise anything
             raise Refused(f"its step fails ({summary(error)})") from error
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer of the suite says of itself, its state and its update rule, and what follows from that."""
+"""The base class of the optimizers here: a subclass says its state and its update rule, and the rest follows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from .engine import STEP, Factors, Work, in_graph, on_host, plain, readable, together
-from .following import look
-from .hyper import SWITCH, Number, Rule
-from .lists import Tensors, add, add_, mul_, neg, off
+from .execution import in_graph, on_host
+from .hyperparameters import SWITCH, Number, Rule
 from .optimizer import Optimizer, State, counter
-from .stepping import makes_no_state
+from .state_follows import follow
+from .step_wrapper import makes_no_state
+from .tensor_lists import Tensors
+from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind, readable
 
 SILENT = TorchVersion(torch.__version__) < "2.9"  # torch 2.7 says that an error was raised in a graph, not which
 
@@ -30,7 +31,7 @@ class RuleOptimizer(Optimizer):
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
     reduced: ClassVar[Mapping[str, int]] = {}  # states of `update` without a dimension of the parameter: which
-    reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `numbers` needs
+    reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._compiled: Callable[..., None] | None = None
@@ -61,9 +62,8 @@ class RuleOptimizer(Optimizer):
         return p.dtype
 
     @staticmethod
-    def numbers(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        """The factors of the rule, from hyperparameters `h` and scalar states `s`, where `step` has been counted
-        already.
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        """The factors that `update` needs, from hyperparameters `h` and scalar states `s`, with this step counted.
 
         They are Python numbers, or tensors with one element for each parameter. A new value of a scalar state is put
         into `s`; `stored` rounds a number as the state will.
@@ -72,12 +72,12 @@ class RuleOptimizer(Optimizer):
 
     @staticmethod
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        """Update parameters and states in place; of `h` it looks at switches only, all numbers are in `k`."""
+        """Update parameters and states in place; of `h` it reads switches only, all numbers are in `k`."""
         raise NotImplementedError
 
     @staticmethod
     def fused(h: dict[str, Any], work: Work) -> bool:
-        """Run torch's fused CPU kernel on contiguous tensors; False where there is none for this case."""
+        """Take the step with torch's fused CPU kernel, on contiguous tensors; False where there is none for it."""
         return False
 
     # What follows from it
@@ -103,7 +103,7 @@ class RuleOptimizer(Optimizer):
         if torch.compiler.is_compiling():
             in_graph(self.gather())
             return loss
-        look(self)
+        follow(self)
         if self._compiled is not None:
             self._hold_tensors()
             self._compiled(self.gather())
@@ -142,7 +142,7 @@ class RuleOptimizer(Optimizer):
             self._check_gradients(live, grads)
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
-            for alike in together(live, self.by_rank):
+            for alike in grouped_by_kind(live, self.by_rank):
                 names = self.tensor_states(group, alike[0])
                 if torch.compiler.is_compiling():
                     self._refuse_misfits(alike, names)
@@ -158,7 +158,7 @@ class RuleOptimizer(Optimizer):
                     {name: list(map(itemgetter(name), states)) for name in scalars},
                     [list(map(itemgetter(name), states)) if name else [] for name in names],
                 )
-                works.append(plain(work))
+                works.append(as_plain_tensors(work))
         return works
 
     def _check_gradients(self, params: Tensors, grads: Tensors) -> None:
@@ -215,27 +215,3 @@ class RuleOptimizer(Optimizer):
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)
         return (*names, STEP) if self.enable_global_step and STEP not in names else names
-
-
-def gradient(h: Mapping[str, Any], k: Factors, p: Tensors, g: Tensors) -> Tensors:
-    """What is descended: the gradient, with its sign turned to maximize, plus the weight decay of an L2 penalty."""
-    if h["maximize"]:
-        g = neg(g)
-        if not off(k["weight_decay"]):
-            add_(g, p, k["weight_decay"])
-        return g
-    return g if off(k["weight_decay"]) else add(g, p, k["weight_decay"])
-
-
-def decay(h: Mapping[str, Any], k: Factors, p: Tensors, g: Tensors) -> Tensors:
-    """`gradient`, or with decoupled weight decay: shrink the parameters now and leave the gradient as it is."""
-    if not h["decoupled_weight_decay"]:
-        return gradient(h, k, p, g)
-    if not off(k["weight_decay"]):
-        mul_(p, k["shrink"])
-    return neg(g) if h["maximize"] else g
-
-
-def absent(value: Any) -> bool:
-    """Whether a hyperparameter is the number 0, so that the state it needs is not kept; a tensor may change."""
-    return not isinstance(value, Tensor) and value == 0

@@ -1,7 +1,7 @@
 """State follows its parameter: what becomes of the state of a parameter that was moved, cast, resized or replaced.
 
 Between steps, programs change what the constructor saw: a model is moved or cast, embeddings are resized, a trainer
-puts other tensors into the groups, somebody clears `optimizer.state`. `look` notices before any kernel runs. `plan`
+puts other tensors into the groups, somebody clears `optimizer.state`. `follow` notices before any kernel runs. `plan`
 says what the state of each such parameter has to be, or refuses, and changes nothing; `settle` carries the plan out.
 """
 
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 from torch._C._dynamo import guards as dynamo_guards
 
-from .engine import STEP
-from .sharding import distribution, local, notice
+from .sharding import distribution, local, notice_dtensor
+from .work import STEP
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 State = dict[str, Any]
 
-# Dynamo's comparison of many tensors, five times as fast as in Python. It is private: without it, every look takes the
+# Dynamo's comparison of many tensors, five times as fast as in Python. It is private: without it, every step takes the
 # longer way.
 TensorGuards: Any = getattr(dynamo_guards, "TensorGuards", None)
 
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
     state: dict[str, Kind | None]  # None for what is not a tensor
 
 
-def look(optimizer: Optimizer) -> None:
+def follow(optimizer: Optimizer) -> None:
     """Let the state follow all parameters. Raises `ValueError` where it cannot, and changes nothing then."""
     try:
         if optimizer._guards is not None and optimizer._guards.check(*_tensors(optimizer)):
@@ -74,7 +74,7 @@ def plan(optimizer: Optimizer, keep: bool = True) -> dict[Tensor, State]:
     if not changed:
         return {}
     for p, name in changed.items():
-        notice(p)
+        notice_dtensor(p)
         optimizer.check_parameter(p, f"{type(optimizer).__name__}, {name}: ")
     fresh = optimizer.fresh_state(groups)
     return {p: _carried(optimizer, p, fresh[p], name) if keep else fresh[p] for p, name in changed.items()}
@@ -95,9 +95,9 @@ def settle(optimizer: Optimizer, planned: Mapping[Tensor, State]) -> None:
 def reset(optimizer: Optimizer, params: Iterable[Tensor] | None) -> None:
     """See `Optimizer.reset_state`."""
     chosen = set(_params(optimizer) if params is None else params)
-    for stranger in chosen.difference(_params(optimizer)):
+    for unknown in chosen.difference(_params(optimizer)):
         raise ValueError(
-            f"{type(optimizer).__name__}: a tensor of shape {tuple(stranger.shape)} is in none of the groups; pass "
+            f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups; pass "
             f"parameters that are, or add it with add_param_group()."
         )
     groups = [{**g, "params": [p for p in g["params"] if p in chosen]} for g in optimizer.param_groups]
@@ -204,5 +204,5 @@ def _has_stepped(state: State) -> bool:
 
 
 def _text(x: Any) -> str:
-    spread = "" if distribution(x) is None else f" distributed as {distribution(x)}"
-    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{spread}"
+    placed = "" if distribution(x) is None else f" distributed as {distribution(x)}"
+    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{placed}"

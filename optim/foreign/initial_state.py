@@ -18,19 +18,19 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .optimizer import Optimizer
-from .twin import (
+from ..core.optimizer import Optimizer
+from .trial_copies import (
     Recorder,
     Refused,
-    gradient,
     parameters,
-    pieces,
+    plain_tensors,
+    random_gradient,
     same_values,
     start,
     step,
     tensors,
     trainable,
-    twin,
+    trial_copy,
 )
 
 Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
@@ -150,7 +150,7 @@ def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, plan:
     for parameter in parameters(optimizer):
         waits = number < LATE and plan in WAITING and given % 2 == WAITING.index(plan)
         seed = 1000003 * number + len(found)
-        found.append(gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
+        found.append(random_gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
         given += trainable(parameter)
     return found
 
@@ -171,7 +171,7 @@ def captured(optimizer: torch.optim.Optimizer) -> tuple[Initial, bool]:
 
 def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial:
     """What the first steps of a copy assign first to keys that are new."""
-    clone = twin(optimizer, same_values)
+    clone = trial_copy(optimizer, same_values)
     memo: dict[int, Any] = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
     state = Recorder({key: value for key, value in clone.state.items() if value != {}}, memo, dict)
     groups = [Recorder(group, memo) for group in clone.param_groups]
@@ -219,7 +219,7 @@ def before_counting(value: Any) -> Any:
 
 def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, plan: str) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
-    plain, filled = twin(optimizer, same_values), twin(optimizer, same_values)
+    plain, filled = trial_copy(optimizer, same_values), trial_copy(optimizer, same_values)
     memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
     install(filled, copy.deepcopy(initial, memo))
     before = outline(filled.state)
@@ -263,7 +263,7 @@ def difference(one: Any, other: Any, name: str) -> list[str]:
             return [f"the keys of {name}"]
         return next((found for key in one if (found := difference(one[key], other[key], label(name, key)))), [])
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = all(bits_equal(a, b) for a, b in zip(pieces(one), pieces(other)))
+        alike = all(bits_equal(a, b) for a, b in zip(plain_tensors(one), plain_tensors(other)))
     elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
         alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
     elif isinstance(one, set):

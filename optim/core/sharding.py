@@ -1,21 +1,28 @@
-"""Distributed tensors (DTensor): what the engine and the rules do with them.
+"""Distributed tensors (DTensor): what the execution and the update rules do with them.
 
 torch's module for them is imported only where there is one, as it takes a third of the time that torch itself takes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-Spread = tuple[Any, Any, list[tuple[Any, Any]]]  # mesh, placements, and the shape and strides of each whole tensor
 DISTRIBUTED: tuple[type, ...] = ()  # the class DTensor, once there is one
 
 
-def notice(x: Any) -> None:
+class Placement(NamedTuple):
+    """How the parameters of a piece of work are distributed."""
+
+    mesh: Any
+    placements: Any
+    full: list[tuple[Any, Any]]  # of each parameter, the shape and the strides of the full tensor
+
+
+def notice_dtensor(x: Any) -> None:
     """Know distributed tensors from now on, if `x` is one. To be called with whatever comes from outside."""
     global DISTRIBUTED  # noqa: PLW0603  # a graph of torch 2.7 can neither import the class nor ask for an attribute
     if not DISTRIBUTED and type(x) is not Parameter and type(x) is not Tensor and hasattr(x, "placements"):
@@ -35,7 +42,7 @@ def any_distributed(tensors: list[Tensor]) -> bool:
 
 
 def local(x: Any, p: Any) -> Tensor:
-    """The part of `x` that is here, distributed as the parameter `p` is."""
+    """The shard of `x` that this rank holds, distributed as the parameter `p` is."""
     if distribution(x) is None:
         return x  # type: ignore[no-any-return]  # then it is a tensor
     if x.placements != p.placements:  # a gradient that is yet to be summed up
@@ -43,81 +50,79 @@ def local(x: Any, p: Any) -> Tensor:
     return x.to_local()  # type: ignore[no-any-return]  # DTensor's methods are untyped
 
 
-def whole(x: Any) -> Tensor:
+def full_tensor(x: Any) -> Tensor:
     """All of `x`, on every rank."""
     return x if distribution(x) is None else x.full_tensor()  # type: ignore[no-any-return]  # as above
 
 
-def like(x: Tensor, other: Any) -> Tensor:
-    """`x`, which every rank has, distributed as `other` is."""
-    spread = distribution(other)
-    if spread is None:
+def distributed_as(x: Tensor, other: Any) -> Tensor:
+    """`x`, which every rank has in full, distributed as `other` is."""
+    found = distribution(other)
+    if found is None:
         return x
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = spread
+    mesh, placements = found
     everywhere = DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return everywhere.redistribute(mesh, placements)
 
 
-def total(x: Tensor, spread: Spread | None, dims: Any = None) -> Tensor:
-    """The sum over the ranks that hold different parts: parts of these dimensions, or of any."""
+def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> Tensor:
+    """The sum over the ranks that hold different shards: shards of these dimensions, or of any."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    if spread is None:
+    if placement is None:
         return x
-    mesh, placements = spread[:2]
     pending = [
         Replicate() if dim is None or (dims is not None and dim not in dims) else Partial()
-        for dim in map(split, placements)
+        for dim in map(shard_dim, placement.placements)
     ]
-    if all(placement.is_replicate() for placement in pending):
+    if all(one.is_replicate() for one in pending):
         return x
-    return DTensor.from_local(x, mesh, pending, run_check=False).full_tensor()
+    return DTensor.from_local(x, placement.mesh, pending, run_check=False).full_tensor()
 
 
-def split(placement: Any) -> int | None:
+def shard_dim(placement: Any) -> int | None:
     """The dimension that is split. (A strided shard of torch 2.13 does not call itself a shard.)"""
     return None if placement.is_replicate() else placement.dim
 
 
-def joined(x: Tensor, spread: Spread | None, i: int) -> Tensor:
-    """The distributed tensor with the local part `x`, for the `i`-th parameter of a piece of work."""
-    if spread is None:
+def from_local(x: Tensor, placement: Placement | None, i: int) -> Tensor:
+    """The distributed tensor with the local shard `x`, for the `i`-th parameter of a piece of work."""
+    if placement is None:
         return x
     from torch.distributed.tensor import DTensor
 
-    mesh, placements, shapes = spread
-    shape, stride = shapes[i]
-    return DTensor.from_local(x, mesh, placements, run_check=False, shape=shape, stride=stride)
+    shape, stride = placement.full[i]
+    return DTensor.from_local(x, placement.mesh, placement.placements, run_check=False, shape=shape, stride=stride)
 
 
-def zeros_without(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
+def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
     """Zeros of the shape of `p` without the dimension `dim` (counted from 0), split among the ranks as `p` is.
 
     torch 2.7 forgets that shards are strided when it sums over another dimension.
     """
     here = torch.zeros_like(local(p.detach(), p).sum(dim), dtype=dtype)
-    spread = distribution(p)
-    if spread is None:
+    found = distribution(p)
+    if found is None:
         return here
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = spread
+    mesh, placements = found
     kept = []
     for placement in placements:
-        at = split(placement)
+        at = shard_dim(placement)
         if at is None or at == dim:
             kept.append(Replicate())
         else:
-            kept.append(placement if at < dim else moved(placement))
+            kept.append(placement if at < dim else _of_the_dim_before(placement))
     shape = (*p.shape[:dim], *p.shape[dim + 1 :])
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(here, mesh, kept, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def moved(placement: Any) -> Any:
-    """The same for the dimension before."""
+def _of_the_dim_before(placement: Any) -> Any:
+    """The same shard, of the dimension before."""
     from torch.distributed.tensor import Shard
 
     if type(placement) is Shard:

@@ -1,4 +1,4 @@
-"""What the hyperparameters of a parameter group may be: one record for each, checked wherever a group comes from."""
+"""Hyperparameter rules: what values a hyperparameter accepts, checked wherever a parameter group comes from."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Number:
     open_low: bool = False
     open_high: bool = False
     optional: bool = False  # may be None
-    whole: bool = False  # an int, and never a tensor
+    integer: bool = False  # an int, and never a tensor
     scheduled: bool = True  # compile() turns it into a tensor
-    zero_is_off: bool = False  # at 0 a part of the state is absent, so compile() leaves a 0 alone
+    zero_is_off: bool = False  # at 0 some state is absent, so compile() leaves a 0 alone
 
     @property
     def rule(self) -> str:
-        kind = "a whole number" if self.whole else "a finite number"
+        kind = "a whole number" if self.integer else "a finite number"
         ends = []
         if self.low > -math.inf:
             ends.append(f"above {self.low:g}" if self.open_low else f"at least {self.low:g}")
@@ -40,7 +40,7 @@ class Number:
         if value is None and self.optional:
             return
         number: Any = value
-        if isinstance(value, Tensor) and not self.whole:
+        if isinstance(value, Tensor) and not self.integer:
             if value.numel() != 1 or value.dim() > 1 or not value.is_floating_point():
                 raise ValueError(
                     f"{name}={value!r}: a tensor must hold a single floating-point number; pass "
@@ -49,7 +49,7 @@ class Number:
             if value.is_meta:
                 return
             number = value.item()
-        if isinstance(number, bool) or not isinstance(number, (Integral if self.whole else Real)):
+        if isinstance(number, bool) or not isinstance(number, (Integral if self.integer else Real)):
             raise TypeError(
                 f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
                 f"{self.example!r}, say."
@@ -66,7 +66,7 @@ class Number:
     @property
     def example(self) -> float:
         for candidate in (0.001, 5, 1.5):
-            if self.low < candidate < self.high and (not self.whole or candidate == int(candidate)):
+            if self.low < candidate < self.high and (not self.integer or candidate == int(candidate)):
                 return candidate
         return self.low
 
@@ -83,7 +83,7 @@ class Number:
         self.check("a hyperparameter", value)
         if isinstance(value, Tensor):
             return value.item()
-        return value if value is None or self.whole else float(value)
+        return value if value is None or self.integer else float(value)
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def table(*tables: Mapping[str, Rule], **rules: Rule) -> Mapping[str, Rule]:
     A dict and not a read-only view of one, whose guards fail in a graph of torch 2.7.
     """
     merged: dict[str, Rule] = {}
-    for part in (*tables, rules):
-        merged.update(part)
+    for one in (*tables, rules):
+        merged.update(one)
     return merged
 
 
@@ -194,3 +194,8 @@ def as_tags(tags: Any, where: str) -> set[Any]:
     if not all(isinstance(tag, str) for tag in tags):
         raise TypeError(f"{where}tags={tags!r}: every tag is a string.")
     return set(tags)
+
+
+def absent(value: Any) -> bool:
+    """Whether a hyperparameter is the number 0, so that the state it needs is not kept; a tensor may change."""
+    return not isinstance(value, Tensor) and value == 0

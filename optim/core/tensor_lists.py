@@ -17,7 +17,7 @@ Tensors: TypeAlias = list[Tensor]
 Factor: TypeAlias = "float | Tensor | list[Tensor]"
 
 
-def off(factor: Factor) -> bool:
+def is_zero(factor: Factor) -> bool:
     """Whether a factor is the number 0, so that what it multiplies can be left out."""
     return isinstance(factor, (int, float)) and factor == 0
 
@@ -190,91 +190,3 @@ def addcdiv_(xs: Tensors, ys: Tensors, zs: Tensors, c: Factor) -> None:
         torch._foreach_addcdiv_(xs, ys, zs, value=c)
     else:
         torch._foreach_addcdiv_(xs, mul(ys, c), zs)
-
-
-# Steps that several rules take. On the CPU, torch's fused kernels take them in one pass over the memory.
-
-ENDLESS = torch.full((), 1e30, dtype=torch.float32, device="cpu")  # so many steps correct no bias
-
-
-def _fusable(columns: tuple[Tensors, ...], factors: tuple[Factor, ...]) -> bool:
-    if torch.compiler.is_compiling() or not columns[0][0].is_cpu:
-        return False
-    numbers = all(isinstance(c, (float, int)) for c in factors)
-    return numbers and all(all(map(Tensor.is_contiguous, column)) for column in columns)
-
-
-def descend_(p: Tensors, g: Tensors, rate: Any, decay: Any, shrink: Any) -> None:
-    """p = shrink * p + rate * g, where shrink = 1 + rate * decay."""
-    # torch's kernel leaves tensors in half precision unchanged (2.7 to 2.13).
-    if p[0].dtype.itemsize >= 4 and _fusable((p, g), (rate, decay)):
-        torch._fused_sgd_(
-            p,
-            g,
-            [],
-            weight_decay=decay,
-            momentum=0.0,
-            lr=-rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
-        return
-    if not off(decay):
-        mul_(p, shrink)
-    add_(p, g, rate)
-
-
-def adapt_(
-    p: Tensors,
-    g: Tensors,
-    m: Tensors,
-    v: Tensors,
-    first: Any,
-    keep: Any,
-    second: Any,
-    rate: Any,
-    eps: Any,
-) -> None:
-    """m += first * (g - m); v = keep * v + second * g * g; p += rate * m / (sqrt(v) + eps)."""
-    if _fusable((p, g, m, v), (first, keep, second, rate, eps)) and keep < 1:
-        torch._fused_adam_(
-            p,
-            g,
-            m,
-            v,
-            [],
-            [ENDLESS] * len(p),
-            lr=-rate,
-            beta1=1 - first,
-            beta2=keep,
-            weight_decay=0.0,
-            eps=eps,
-            amsgrad=False,
-            maximize=False,
-        )
-        return
-    lerp_(m, g, first)
-    mul_(v, keep)
-    addcmul_(v, g, g, second)
-    if not off(rate):
-        over_root_(p, m, v, rate, eps)
-
-
-def follow_(p: Tensors, g: Tensors, v: Tensors, keep: Any, second: Any, rate: Any, eps: Any) -> None:
-    """v = keep * v + second * g * g; p += rate * g / (sqrt(v) + eps)."""
-    if _fusable((p, g, v), (keep, second, rate, eps)) and keep < 1:
-        adapt_(p, g, [torch.zeros_like(x) for x in g], v, 1.0, keep, second, rate, eps)
-        return
-    mul_(v, keep)
-    addcmul_(v, g, g, second)
-    over_root_(p, g, v, rate, eps)
-
-
-def over_root_(p: Tensors, x: Tensors, v: Tensors, rate: Any, eps: Any) -> None:
-    """p += rate * x / (sqrt(v) + eps)."""
-    root = sqrt(v)
-    if not off(eps):
-        shift_(root, eps)
-    addcdiv_(p, x, root, rate)

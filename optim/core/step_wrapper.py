@@ -1,4 +1,4 @@
-"""What surrounds every `step`: no gradients, torch's hooks, and a look at the state that was made.
+"""What surrounds every `step`: no gradients, torch's hooks, and the refusal of state that it made.
 
 torch wraps `step` itself, which breaks the graph of a compiled step; the attribute `hooked` tells it that this is done.
 """
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 import torch
 import torch.optim.optimizer as torch_optimizer
 
-from .following import look
+from .state_follows import follow
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 def makes_no_state(step: Step) -> Step:
-    """Mark a `step` that cannot make state, so that the looking is saved."""
+    """Mark a `step` that cannot make state, so that nobody has to look."""
     step.makes_no_state = True  # type: ignore[attr-defined]  # a mark on the function, as torch's `hooked`
     return step
 
@@ -42,7 +42,7 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
             with _hooks(self, call), torch.no_grad():
                 args, kwargs = _with_gradients(call[0], call[1])
                 if not trusted:
-                    look(self)
+                    follow(self)
                 result = step(self, *args, **kwargs)
                 if not trusted:
                     _refuse_new_state(self)

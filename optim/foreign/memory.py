@@ -10,20 +10,20 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .optimizer import Optimizer
-from .twin import (
+from ..core.optimizer import Optimizer
+from .trial_copies import (
     Refused,
     parameters,
-    pieces,
+    plain_tensors,
+    random_gradient,
     same_values,
     start,
     step,
     tensors,
     trainable,
-    twin,
+    trial_copy,
     without_state,
 )
-from .twin import gradient as drawn_gradient
 
 # How a step runs, where the meta device lacks a way or an operation (maximize: to negate a sparse gradient). The
 # state has the same size with all of them.
@@ -88,7 +88,7 @@ def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
     found = {id(tensor): tensor for value in state.values() for tensor in tensors(value)}
     for parameter in parameters(optimizer):
         found.pop(id(parameter), None)
-    return sum(piece.numel() * piece.element_size() for tensor in found.values() for piece in pieces(tensor))
+    return sum(x.numel() * x.element_size() for tensor in found.values() for x in plain_tensors(tensor))
 
 
 def on_meta(parameter: Tensor) -> Tensor:
@@ -175,20 +175,20 @@ def foreseen(optimizer: torch.optim.Optimizer) -> int:
     except Refused:
         if not copied:
             raise
-        clone = twin(optimizer, same_values)
+        clone = trial_copy(optimizer, same_values)
         start(clone)
-        return after_steps(clone, lambda parameter, sparse: drawn_gradient(parameter, 0, sparse))
+        return after_steps(clone, lambda parameter, sparse: random_gradient(parameter, 0, sparse))
     return sizes.pop()
 
 
 def on_meta_after_steps(optimizer: torch.optim.Optimizer, answer: bool) -> int:
-    clone = twin(optimizer, on_meta, state_on_meta)
+    clone = trial_copy(optimizer, on_meta, state_on_meta)
     for group in clone.param_groups:
         group.update(without_switches(group))
     clone.defaults = without_switches(clone.defaults)
     with HostReads(answer), NoAddresses():
         start(clone)
-        return after_steps(clone, gradient)
+        return after_steps(clone, meta_gradient)
 
 
 def after_steps(clone: torch.optim.Optimizer, gradient_of: Callable[[Tensor, bool], Tensor]) -> int:
@@ -211,7 +211,7 @@ def after_steps(clone: torch.optim.Optimizer, gradient_of: Callable[[Tensor, boo
     return sizes[-1]
 
 
-def gradient(parameter: Tensor, sparse: bool) -> Tensor:
+def meta_gradient(parameter: Tensor, sparse: bool) -> Tensor:
     if not sparse:
         return torch.empty_like(parameter, requires_grad=False)
     # No entry at all: on the meta device sparse tensors know few operations.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .following import plan, settle
-from .hyper import KNOWN, as_tags, check_group
-from .sharding import distribution, notice
+from .hyperparameters import KNOWN, as_tags, check_group
+from .sharding import distribution, notice_dtensor
+from .state_follows import plan, settle
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer
@@ -163,13 +163,13 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
         value = value.reshape(())
     if value.shape != mine.shape:
         raise ValueError(f"{where}it has the shape {tuple(value.shape)}, this optimizer's {tuple(mine.shape)}.")
-    count = mine.dim() == 0  # older versions kept whole ones
+    count = mine.dim() == 0  # older versions kept ints
     same_kind = value.is_complex() == mine.is_complex() and (value.is_floating_point() or value.is_complex() or count)
     if not same_kind or value.is_quantized or value.dtype is torch.bool:
         raise ValueError(f"{where}it is of {value.dtype}, this optimizer's of {mine.dtype}.")
     if value.layout is not mine.layout or (value.is_meta and not mine.is_meta):
         raise ValueError(f"{where}it is {value.layout} on {value.device}, and only dense values can be loaded.")
-    notice(value)
+    notice_dtensor(value)
     split, split_here = (distribution(x) for x in (value, mine))
     if split != split_here:
         raise ValueError(

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from . import checkpoint, following
-from .engine import STEP
-from .hyper import KNOWN, Rule, as_tags, check_group
-from .sharding import notice
-from .stepping import guarded
+from . import checkpoint, state_follows
+from .hyperparameters import KNOWN, Rule, as_tags, check_group
+from .sharding import notice_dtensor
+from .step_wrapper import guarded
+from .work import STEP
 
 State = dict[str, Any]
 
@@ -84,7 +84,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._ready = False
-        self._seen: dict[Tensor, following.Seen] = {}  # what state was made for each parameter
+        self._seen: dict[Tensor, state_follows.Seen] = {}  # what state was made for each parameter
         self._guards: Any = None  # compares all of it at once
         self._stepping = False
         self.enable_global_step = bool(enable_global_step)
@@ -97,7 +97,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         check_group(self.hyper, defaults, f"{type(self).__name__}: ")
         super().__init__(params, defaults)
         self._ready = True
-        following.settle(self, self.fresh_state(self.param_groups))
+        state_follows.settle(self, self.fresh_state(self.param_groups))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -148,7 +148,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         >>> optimizer.state[weight]["step"].item()
         0.0
         """
-        following.reset(self, params)
+        state_follows.reset(self, params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose state is made at once. A bad group raises, and nothing is added."""
@@ -173,14 +173,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         try:
             super().add_param_group(group)
             for p in group["params"]:
-                notice(p)
+                notice_dtensor(p)
                 self.check_parameter(p, where)
             added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
         except BaseException:
             del self.param_groups[before:]
             raise
         if self._ready:
-            following.settle(self, added)
+            state_follows.settle(self, added)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
@@ -282,8 +282,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The state in torch's form; the tensors are those in use, and `tags` are sorted lists."""
-        if not following.complete(self):
-            following.look(self)
+        if not state_follows.complete(self):
+            state_follows.follow(self)
         state = super().state_dict()
         for group in state["param_groups"]:
             if "tags" in group:

@@ -1,0 +1,15 @@
+"""How the step of any optimizer runs; what is said of one optimizer stands in its own file, one folder up.
+
+optimizer.py        the base class: all state exists before the first step
+update_rule.py      the base class of the optimizers here: state, factors and update, as a subclass says them
+hyperparameters.py  what values a hyperparameter accepts
+work.py             the tensors and numbers of a step that go together
+execution.py        how an update runs: on numbers in eager steps on the CPU, on tensors in graphs and elsewhere
+eager_cpu.py        what makes the former fast: torch's fused kernels, and blocks that fit the cache
+tensor_lists.py     arithmetic on lists of tensors
+common_steps.py     steps that several update rules share
+step_wrapper.py     what surrounds every `step`: gradients off, torch's hooks, refusal of new state
+state_follows.py    what becomes of the state of a parameter that was moved, cast, resized or replaced
+checkpoint.py       loading a state dict
+sharding.py         distributed tensors (DTensor)
+"""
