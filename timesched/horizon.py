@@ -282,3 +282,9 @@ def _restore(length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, 
     horizon = object.__new__(Horizon)
     horizon._fill(length, ratio, rates, scaled)
     return horizon
+
+
+def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[Any]:
+    """The count at which a time is reached on a run; Composer's tests and some of its users call it by this name."""
+    count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
+    return Time._of(count, unit)
