@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from timesched.fields import LARGEST
 from timesched.horizon import Horizon, Rate
 from timesched.timestamp import (
     BATCH_IN_EPOCH,
@@ -21,7 +20,7 @@ from timesched.timestamp import (
     microseconds,
 )
 from timesched.timevalue import Time
-from timesched.units import Exact, TimeError, TimeUnit
+from timesched.units import LARGEST, Exact, TimeError, TimeUnit
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 

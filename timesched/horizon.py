@@ -6,9 +6,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from timesched.fields import LARGEST
 from timesched.timevalue import Time, counter
-from timesched.units import Exact, TimeUnit, exact, number_text
+from timesched.units import LARGEST, Exact, TimeUnit, exact, number_text
 
 Rate = int | float | Fraction
 

@@ -6,9 +6,8 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from timesched.fields import LARGEST
 from timesched.timevalue import Time, counter
-from timesched.units import Ordered, TimeError, TimeUnit
+from timesched.units import LARGEST, Ordered, TimeError, TimeUnit
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
 _COUNTERS = {
