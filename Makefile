@@ -46,10 +46,11 @@ test-deep: ## the same, with 25 times as many examples per property, new ones ea
 test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)
 
-lint: ## ruff and mypy
+lint: ## ruff, mypy, and no circular imports
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \
+	"$$python" tools/imports.py && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py tests/typing/*.py)
 
 # The optimizers are compared on the newest torch, where their rivals are; the schedules with Composer.

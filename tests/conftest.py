@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from hypothesis import HealthCheck, settings
 
-from timesched.testing import hook
+from timesched import testing
 
 HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 NEEDS_COMPOSER = ["integration", "parity"]
@@ -30,7 +30,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000, derandomize=False)
-hook.register()  # what Hypothesis does by itself where the package is installed: tests/packaging
+testing.register()  # what Hypothesis does by itself where the package is installed: tests/packaging
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 
 

@@ -9,9 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from timesched.horizon import Horizon, Rate
-from timesched.timestamp import WALL_CLOCKS, Timestamp
+from timesched.timestamp import (
+    BATCH_IN_EPOCH,
+    FIELDS,
+    WALL_CLOCKS,
+    Timestamp,
+    after_batch,
+    after_epoch,
+    field_number,
+    microseconds,
+)
 from timesched.timevalue import Time
-from timesched.units import Exact, TimeError, TimeUnit
+from timesched.units import LARGEST, Exact, TimeError, TimeUnit
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -51,6 +60,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
+        self._pace: tuple[Horizon, int | None, int, int] | None = None  # what a tick without arguments counts
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -73,7 +83,7 @@ class Clock:
     @property
     def done(self) -> bool:
         """Whether the run has reached its (scaled) length."""
-        return self.horizon.progress(self.timestamp) >= 1
+        return self.horizon._is_over(self.timestamp)
 
     @property
     def fraction(self) -> float:
@@ -93,14 +103,18 @@ class Clock:
         Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
         known, and `TimeError` for negative and fractional numbers; nothing is counted then.
         """
-        more_samples = self._count("samples", samples, self.horizon.samples_per_batch, 1)
-        more_tokens = self._count("tokens", tokens, self.horizon.tokens_per_sample, more_samples)
-        now = time.monotonic()
-        took = datetime.timedelta(seconds=now - self._last) if duration is None else duration
-        after = self.timestamp.to_next_batch(more_samples or 0, more_tokens or 0, took)
-        if self.dataloader_len is not None and after.batch_in_epoch >= self.dataloader_len:
-            after = after.to_next_epoch()
-        self.timestamp, self._last = after, now
+        pace = self._pace
+        if pace is None or samples is not None or tokens is not None or pace[0] is not self.horizon:
+            pace = self._count_batch(samples, tokens)
+        _, batches, more_samples, more_tokens = pace
+        stamp, now = self.timestamp, time.monotonic()
+        if type(stamp) is not Timestamp:  # set by the user, to one of another kind
+            stamp = Timestamp(*[getattr(stamp, name) for name in FIELDS])
+        took = round((now - self._last) * 1e6) if duration is None else microseconds(duration)
+        after = after_batch(stamp._numbers, more_samples, more_tokens, took)
+        if batches is not None and after[BATCH_IN_EPOCH] >= batches:
+            after = after_epoch(after)
+        self.timestamp, self._last = Timestamp._of(after), now
 
     def next_epoch(self) -> None:
         """Count an epoch: for loops whose `batches_per_epoch` is not known, or that leave an epoch early.
@@ -139,6 +153,7 @@ class Clock:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet())
+        self._pace = None
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
@@ -148,7 +163,19 @@ class Clock:
         """Undo `notify`."""
         self._listeners.discard(listener)
 
+    def _count_batch(self, samples: Any, tokens: Any) -> tuple[Horizon, int | None, int, int]:
+        """The horizon, the batches of an epoch, and the samples and tokens that one batch counts."""
+        horizon = self.horizon
+        more_samples = self._count("samples", samples, horizon.samples_per_batch, 1)
+        more_tokens = self._count("tokens", tokens, horizon.tokens_per_sample, more_samples)
+        pace = horizon, self.dataloader_len, more_samples or 0, more_tokens or 0
+        if samples is None and tokens is None:
+            self._pace = pace  # of every batch whose numbers follow from the rates
+        return pace
+
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
+        if type(given) is int and 0 <= given <= LARGEST:
+            return given
         if given is not None:
             unit = TimeUnit[what[:-1].upper()]
             time_given = Time.from_input(given, unit)
@@ -156,7 +183,7 @@ class Clock:
                 raise TimeError(
                     f"{what}={given} counts in {time_given.unit.value}: give a number, or a time in {unit.value}."
                 )
-            return int(time_given)
+            return field_number(what[:-1], int(time_given))
         if rate is None or of is None:
             if self.max_duration.unit.name.lower() + "s" == what:
                 known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from timesched.timevalue import Time
-from timesched.units import TimeError, TimeUnit, exact
+from timesched.units import LARGEST, TimeError, TimeUnit, exact
 
-LARGEST = 10**300  # of numbers whose sums and products are to be floats
 _REQUIRED: Any = dataclasses.MISSING
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from timesched.fields import LARGEST
 from timesched.timevalue import Time, counter
-from timesched.units import Exact, TimeUnit, exact, number_text
+from timesched.units import LARGEST, Exact, TimeUnit, exact, number_text
 
 Rate = int | float | Fraction
 
@@ -53,11 +52,12 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_key", "_length", "_rates", "_ratio", "_unscaled", "max_duration", "ssr")
+    __slots__ = ("_ends", "_key", "_length", "_rates", "_ratio", "_unscaled", "max_duration", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
     _length: tuple[Exact, TimeUnit] | None  # the scaled length, in batches where it is in epochs and their length known
+    _ends: tuple[tuple[Exact, TimeUnit], ...]  # where the run is over, on one counter or on another
     _rates: tuple[Exact | None, ...]
     _ratio: Exact
     _key: tuple[Any, ...]
@@ -84,6 +84,7 @@ class Horizon:
         put(self, "ssr", float(ratio))
         put(self, "max_duration", full)
         put(self, "_length", None if full is None else self._counted(full.exact, full.unit))
+        put(self, "_ends", () if full is None else tuple({self._length, (full.exact, full.unit)}))
         put(self, "_key", (None if full is None else (full.exact, full.unit), rates, ratio))
 
     @classmethod
@@ -214,9 +215,17 @@ class Horizon:
         """
         if self._length is None or self.max_duration is None:
             raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
-        ends = {self._length, (self.max_duration.exact, self.max_duration.unit)}
-        done = [Fraction(counter(timestamp, unit).exact) / end if end else 1 for end, unit in ends]
+        done = [Fraction(counter(timestamp, unit).exact) / end if end else 1 for end, unit in self._ends]
         return done[0] if len(done) == 1 else max(done)
+
+    def _is_over(self, timestamp: Any) -> bool:
+        """Whether the (scaled) run is over at a timestamp: whether its `progress` has reached 1."""
+        if not self._ends:
+            self.progress(timestamp)  # raises
+        for end, unit in self._ends:  # noqa: SIM110  # a generator would take twice as long
+            if counter(timestamp, unit).exact >= end:
+                return True
+        return False
 
     def falls_short(self, time: Time[Any] | str) -> bool:
         """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
@@ -288,3 +297,9 @@ def _restore(length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, 
     horizon = object.__new__(Horizon)
     horizon._fill(length, ratio, rates, scaled)
     return horizon
+
+
+def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[Any]:
+    """The count at which a time is reached on a run; Composer's tests and some of its users call it by this name."""
+    count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
+    return Time._of(count, unit)

@@ -1,7 +1,8 @@
-"""The parts a resolved schedule is made of: points on a counter, stretches between them, periods, and the switch.
+"""Positions on a counter: points, the spans between them, periods, and the switch from one function to another.
 
-Each takes the tuple of counts that the schedule reads and looks at one of them, its `slot`. A count is an int or a
-Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one formula.
+Each takes the tuple of counts that a schedule reads and looks at one of them: `slot` is its index. A count is an
+int or a Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one
+formula.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Mark:
 class Span:
     """A stretch of a counter: the fraction of it that is done, and the fraction that is left, both in [0, 1].
 
-    One of no length is done from the start, or with `empty=0.0` never begins.
+    A span of no length has `empty` done at every count: 1.0, or 0.0 for one that never begins.
     """
 
     __slots__ = ("_end", "_length", "_start", "_weights", "empty", "slot")

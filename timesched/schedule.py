@@ -13,6 +13,7 @@ from torch import Tensor
 
 from timesched.horizon import Horizon
 from timesched.phases import Frame, Resolved
+from timesched.timestamp import POSITION, Timestamp
 from timesched.timevalue import Time, counter
 from timesched.units import FRACTIONAL, TimeError, TimeUnit, exact
 
@@ -29,11 +30,14 @@ Readers = tuple[tuple[Callable[[Any], Any], TimeUnit], ...]  # how the counters 
 class _Plan:
     """A schedule on one run: all that the resolution depends on, what it reads of a timestamp, and its last value."""
 
-    __slots__ = ("function", "horizon", "last", "length", "memo", "own", "read", "readers", "ssr")
+    __slots__ = (
+        "function", "horizon", "last", "length", "memo", "own", "position", "read", "readers", "ssr",
+    )  # fmt: skip
 
     def __init__(self, function: Resolved, readers: Readers, state: Any = None, ssr: Any = None) -> None:
         self.function, self.readers = function, readers
         self.read = readers[0][0] if len(readers) == 1 else None
+        self.position = POSITION.get(readers[0][1]) if len(readers) == 1 else None  # in a Timestamp's numbers
         self.ssr, self.own, self.horizon = ssr, getattr(state, "ssr", None), getattr(state, "horizon", None)
         self.length = None if state is None or isinstance(self.horizon, Horizon) else _length(state)
         self.last: Any = object()
@@ -96,23 +100,24 @@ class Schedule:
         if plan.read is None:
             several: float = plan.function(_counts(state.timestamp, plan.readers))
             return several
-        now = plan.read(state.timestamp)
+        timestamp, position = state.timestamp, plan.position
+        if timestamp.__class__ is Timestamp and position is not None:
+            count = timestamp._numbers[position]  # without a Time
+        else:
+            now = plan.read(timestamp)
+            try:
+                count = now.value
+            except AttributeError:  # a state that counts in plain numbers
+                count = now
+            if type(count) is not int or count < 0:
+                return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
         memo = plan.memo
-        if now is memo[0]:  # the same immutable count: another parameter group of the same step
-            return memo[1]
-        try:
-            count = now.value
-        except AttributeError:  # a state that counts in plain numbers
-            count = now
-        if type(count) is not int or count < 0:
-            return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
-        same = now if type(now) is Time else count  # a time of another package may change in place
-        if same is memo[0]:
+        if count is memo[0]:  # the same number: another parameter group of the same step
             return memo[1]
         value: float = plan.function((count,))
-        if same is plan.last:  # there are several groups: keep the value for the third and all after it
-            plan.memo = same, value
-        plan.last = same
+        if count is plan.last:  # there are several groups: keep the value for the third and all after it
+            plan.memo = count, value
+        plan.last = count
         return value
 
     def at(self, time: Any, horizon: Any) -> float:
@@ -189,6 +194,9 @@ def _length(state: Any) -> tuple[Any, ...]:
 
 
 def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
+    if type(timestamp) is Timestamp:
+        numbers = timestamp._numbers
+        return tuple([numbers[POSITION[unit]] if unit in POSITION else read(timestamp).exact for read, unit in readers])
     times = [(read(timestamp), unit) for read, unit in readers]
     return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from timesched.fields import LARGEST
 from timesched.timevalue import Time, counter
-from timesched.units import Ordered, TimeError, TimeUnit
+from timesched.units import LARGEST, Ordered, TimeError, TimeUnit
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
 _COUNTERS = {
@@ -24,10 +23,39 @@ _COUNTERS = {
     "token_in_epoch": TimeUnit.TOKEN,
 }
 WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
-_FIELDS = (*_COUNTERS, *WALL_CLOCKS)
+FIELDS = (*_COUNTERS, *WALL_CLOCKS)
+POSITION = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}  # of the total of each unit
+BATCH_IN_EPOCH = FIELDS.index("batch_in_epoch")
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_SECOND = datetime.timedelta(seconds=1)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 _NONE = datetime.timedelta(0)
+_LONGEST = datetime.timedelta.max // _MICROSECOND  # less than the largest count
+
+Numbers = tuple[int, ...]  # the values of FIELDS, wall clocks in microseconds
+
+
+class _Counter:
+    """A field that counts: its number becomes a `Time` only when it is read, as most numbers never are."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._position, self._unit = FIELDS.index(name), _COUNTERS[name]
+
+    def __get__(self, timestamp: Any, owner: type | None = None) -> Time[int]:
+        if timestamp is None:
+            return self  # type: ignore[return-value]  # the field itself, for those who look at the class
+        return Time._of(timestamp._numbers[self._position], self._unit)
+
+
+class _WallClock:
+    """A field that measures: its number of microseconds becomes a `timedelta` when it is read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._position = FIELDS.index(name)
+
+    def __get__(self, timestamp: Any, owner: type | None = None) -> datetime.timedelta:
+        if timestamp is None:
+            return self  # type: ignore[return-value]
+        return datetime.timedelta(microseconds=timestamp._numbers[self._position])
 
 
 class Timestamp(Ordered):
@@ -46,21 +74,23 @@ class Timestamp(Ordered):
     Names and behaviour: `composer.core.time` of MosaicML Composer 0.32.
     """
 
-    __slots__ = _FIELDS
-    iteration: Time[int]
-    epoch: Time[int]
-    batch: Time[int]
-    sample: Time[int]
-    token: Time[int]
-    epoch_in_iteration: Time[int]
-    token_in_iteration: Time[int]
-    batch_in_epoch: Time[int]
-    sample_in_epoch: Time[int]
-    token_in_epoch: Time[int]
-    total_wct: datetime.timedelta
-    iteration_wct: datetime.timedelta
-    epoch_wct: datetime.timedelta
-    batch_wct: datetime.timedelta
+    __slots__ = ("_numbers",)
+    _numbers: Numbers  # replaced as a whole, so that no thread and no signal handler sees half of a batch counted
+
+    iteration = _Counter()
+    epoch = _Counter()
+    batch = _Counter()
+    sample = _Counter()
+    token = _Counter()
+    epoch_in_iteration = _Counter()
+    token_in_iteration = _Counter()
+    batch_in_epoch = _Counter()
+    sample_in_epoch = _Counter()
+    token_in_epoch = _Counter()
+    total_wct = _WallClock()
+    iteration_wct = _WallClock()
+    epoch_wct = _WallClock()
+    batch_wct = _WallClock()
 
     def __init__(
         self,
@@ -80,23 +110,27 @@ class Timestamp(Ordered):
         batch_wct: datetime.timedelta | None = None,
     ) -> None:
         given = locals()
-        for name in _FIELDS:
-            value = given[name]
-            object.__setattr__(self, name, _checked(name, _NONE if value is None else value))
+        _put(self, tuple([field_number(name, _NONE if given[name] is None else given[name]) for name in FIELDS]))
+
+    @classmethod
+    def _of(cls, numbers: Numbers) -> Timestamp:
+        """A timestamp of numbers that are checked already."""
+        new = object.__new__(cls)
+        _put(new, numbers)
+        return new
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "epoch_in_iteration":
             raise AttributeError(f"a Timestamp is not updated in place: use .copy({name}=...).")
-        object.__setattr__(self, name, _checked(name, value))
+        _put(self, self.copy(epoch_in_iteration=field_number(name, value))._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Timestamp, tuple(getattr(self, name) for name in _FIELDS)
+        return Timestamp, tuple(getattr(self, name) for name in FIELDS)
 
     def state_dict(self) -> dict[str, Any]:
         """Every counter as an int and every wall clock as a `timedelta`, under their names."""
-        return {name: getattr(self, name).value for name in _COUNTERS} | {
-            name: getattr(self, name) for name in WALL_CLOCKS
-        }
+        state: dict[str, Any] = dict(zip(FIELDS, self._numbers))
+        return state | {name: state[name] * _MICROSECOND for name in WALL_CLOCKS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over the counters of a `state_dict()`, Composer's included; what old ones lack keeps its value.
@@ -108,9 +142,8 @@ class Timestamp(Ordered):
         missing = [name for name in _ALWAYS_SAVED if name not in state]
         if missing:
             raise KeyError(f"the state of a Timestamp lacks {', '.join(missing)}: is it of another object?")
-        loaded = {name: _checked(name, state[name]) for name in _FIELDS if name in state}
-        for name, value in loaded.items():
-            object.__setattr__(self, name, value)
+        own = zip(FIELDS, self._numbers)
+        _put(self, tuple([field_number(name, state[name]) if name in state else value for name, value in own]))
 
     def get(self, unit: str | TimeUnit) -> Time[int]:
         """The counter of `unit`; for `sec`, the whole seconds of `total_wct`, which comparisons read exactly.
@@ -119,11 +152,10 @@ class Timestamp(Ordered):
         """
         unit = TimeUnit(unit)
         if unit is TimeUnit.SECOND:
-            return Time(self.total_wct // _SECOND, unit)
+            return Time(self.total_wct // datetime.timedelta(seconds=1), unit)
         if unit is TimeUnit.DURATION:
             raise TimeError("A timestamp has no counter in 'dur': divide by the run's max_duration instead.")
-        time: Time[int] = getattr(self, unit.name.lower())
-        return time
+        return Time._of(self._numbers[POSITION[unit]], unit)
 
     @property
     def _seconds(self) -> Time[Any]:
@@ -135,14 +167,11 @@ class Timestamp(Ordered):
         >>> Timestamp(epoch=1).copy(batch=2).batch
         Time(2, TimeUnit.BATCH)
         """
-        unknown = [name for name in changes if name not in _FIELDS]
+        unknown = [name for name in changes if name not in FIELDS]
         if unknown:
-            raise TypeError(f"{unknown[0]!r} is not a field of a Timestamp: use one of {', '.join(_FIELDS)}.")
-        new = object.__new__(Timestamp)
-        for name in _FIELDS:
-            value = changes.get(name)
-            object.__setattr__(new, name, getattr(self, name) if value is None else _checked(name, value))
-        return new
+            raise TypeError(f"{unknown[0]!r} is not a field of a Timestamp: use one of {', '.join(FIELDS)}.")
+        given = {name: field_number(name, value) for name, value in changes.items() if value is not None}
+        return Timestamp._of(tuple([given.get(name, value) for name, value in zip(FIELDS, self._numbers)]))
 
     def to_next_batch(
         self,
@@ -151,53 +180,18 @@ class Timestamp(Ordered):
         duration: datetime.timedelta | None = None,
     ) -> Timestamp:
         """The timestamp after one more batch of `samples` and `tokens`, summed over all ranks, that took `duration`."""
-        took = duration or _NONE
-        more_samples = _checked("sample", samples)
-        more_tokens = _checked("token", tokens)
-        return self.copy(
-            batch=self.batch + 1,
-            batch_in_epoch=self.batch_in_epoch + 1,
-            sample=self.sample + more_samples,
-            sample_in_epoch=self.sample_in_epoch + more_samples,
-            token=self.token + more_tokens,
-            token_in_epoch=self.token_in_epoch + more_tokens,
-            token_in_iteration=self.token_in_iteration + more_tokens,
-            total_wct=self.total_wct + took,
-            iteration_wct=self.iteration_wct + took,
-            epoch_wct=self.epoch_wct + took,
-            batch_wct=took,
-        )
+        more_samples, more_tokens = field_number("sample", samples), field_number("token", tokens)
+        return Timestamp._of(after_batch(self._numbers, more_samples, more_tokens, microseconds(duration)))
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next epoch; `duration` passed since the last batch."""
-        took = duration or _NONE
-        return self.copy(
-            epoch=self.epoch + 1,
-            epoch_in_iteration=self.epoch_in_iteration + 1,
-            batch_in_epoch=0,
-            sample_in_epoch=0,
-            token_in_epoch=0,
-            total_wct=self.total_wct + took,
-            iteration_wct=self.iteration_wct + took,
-            epoch_wct=_NONE,
-            batch_wct=_NONE,
-        )
+        return Timestamp._of(after_epoch(self._numbers, microseconds(duration)))
 
     def to_next_iteration(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next iteration; `duration` passed since the last batch."""
-        took = duration or _NONE
-        return self.copy(
-            iteration=self.iteration + 1,
-            epoch_in_iteration=0,
-            token_in_iteration=0,
-            batch_in_epoch=0,
-            sample_in_epoch=0,
-            token_in_epoch=0,
-            total_wct=self.total_wct + took,
-            iteration_wct=_NONE,
-            epoch_wct=_NONE,
-            batch_wct=_NONE,
-        )
+        iteration, epoch, batch, sample, token, *_, total, _, _, _ = self._numbers
+        total += microseconds(duration)
+        return Timestamp._of(_held((iteration + 1, epoch, batch, sample, token, 0, 0, 0, 0, 0, total, 0, 0, 0)))
 
     __hash__ = None  # counters can be loaded in place
 
@@ -213,26 +207,69 @@ class Timestamp(Ordered):
         return super().__eq__(other)
 
     def __repr__(self) -> str:
-        fields = [f"{name}={getattr(self, name).value}" for name in _COUNTERS]
-        fields += [f"{name}={getattr(self, name)!r}" for name in WALL_CLOCKS]
+        fields = [f"{name}={value!r}" for name, value in self.state_dict().items()]
         return f"Timestamp({', '.join(fields)})"
 
 
-def _checked(name: str, value: Any) -> Any:
-    """The value of a field, as a Time of the field's unit or a timedelta; refused where it is neither."""
+_put: Callable[[Timestamp, Numbers], None] = Timestamp.__dict__["_numbers"].__set__  # past Timestamp.__setattr__
+
+
+def after_batch(numbers: Numbers, samples: int, tokens: int, took: int) -> Numbers:
+    """The numbers of a timestamp after one more batch."""
+    (
+        iteration, epoch, batch, sample, token,
+        epoch_in_iteration, token_in_iteration, batch_in_epoch, sample_in_epoch, token_in_epoch,
+        total_wct, iteration_wct, epoch_wct, _,
+    ) = numbers  # fmt: skip
+    after = (
+        iteration, epoch, batch + 1, sample + samples, token + tokens,
+        epoch_in_iteration, token_in_iteration + tokens, batch_in_epoch + 1, sample_in_epoch + samples,
+        token_in_epoch + tokens, total_wct + took, iteration_wct + took, epoch_wct + took, took,
+    )  # fmt: skip
+    return after if max(after) <= _LONGEST else _held(after)
+
+
+def after_epoch(numbers: Numbers, took: int = 0) -> Numbers:
+    """The numbers of a timestamp after the end of its epoch."""
+    iteration, epoch, batch, sample, token, epochs, tokens, _, _, _, total_wct, iteration_wct, _, _ = numbers
+    inner = epochs + 1, tokens, 0, 0, 0
+    return _held((iteration, epoch + 1, batch, sample, token, *inner, total_wct + took, iteration_wct + took, 0, 0))
+
+
+def _held(numbers: Numbers) -> Numbers:
+    """The numbers themselves; raises `TimeError` or `OverflowError` where one is larger than its field can hold."""
+    if max(numbers) > _LONGEST:
+        for name, value in zip(FIELDS, numbers):
+            if name in _COUNTERS:
+                field_number(name, value)
+            else:
+                datetime.timedelta(microseconds=value)
+    return numbers
+
+
+def microseconds(duration: datetime.timedelta | None) -> int:
+    """The wall-clock duration of a batch as a number; 0 where there is none."""
+    return field_number("duration", duration) if duration else 0
+
+
+def field_number(name: str, value: Any) -> int:
+    """The number of a field: of a count in the field's unit, or of a duration; refused where it is neither."""
+    if type(value) is int and 0 <= value <= _LONGEST and name in _COUNTERS:
+        return value
     unit = _COUNTERS.get(name)
     if unit is None:
         if not isinstance(value, datetime.timedelta) or value < _NONE:
             raise TimeError(f"{name}={value!r} is not a datetime.timedelta of 0 or more, as a wall-clock duration is.")
-        return value
+        return value // _MICROSECOND
     try:
         time = value if type(value) is Time else Time.from_input(value, unit)
     except TimeError as error:
         raise TimeError(f"{name}: {error}") from None
     if time.unit is not unit:
         raise TimeError(f"{name}={value} counts in {time.unit.value}: give a number or a time in {unit.value}.")
-    if type(time.exact) is not int or not 0 <= time.exact <= LARGEST:
+    number = time.exact
+    if type(number) is not int or not 0 <= number <= LARGEST:
         raise TimeError(
             f"{name}={str(value)[:40]} is not a count: a counter is a whole number, 0 or more, below 1e300."
         )
-    return time
+    return number

@@ -59,7 +59,7 @@ class Time(Ordered, Generic[TValue]):
     def _of(cls, number: Exact, unit: TimeUnit) -> Time[Any]:
         """A time whose number is exact already; a scaled run length (half of 3ba) may be fractional in any unit."""
         time = object.__new__(cls)
-        if isinstance(number, Fraction) and number.denominator == 1:
+        if type(number) is not int and number.denominator == 1:
             number = number.numerator
         time._fill(number, unit)
         return time

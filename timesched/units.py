@@ -93,7 +93,7 @@ class TimeUnit(str, Enum):
 
 
 class Ordered:
-    """The comparisons, from one method that says -1, 0 or 1, or None where the other value is of a strange type."""
+    """The comparisons, from one method that returns -1, 0 or 1, or None where the other value is not comparable."""
 
     __slots__ = ()
 
@@ -123,6 +123,7 @@ class Ordered:
         return NotImplemented if order is None else order >= 0
 
 
+LARGEST = 10**300  # of numbers whose sums and products are to be floats
 FRACTIONAL = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
 UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 

@@ -116,12 +116,16 @@ def test_import_finds_the_installed_packages(installed: Path, tmp_path: Path) ->
         assert installed.parents[1] in Path(line).parents
 
 
-def test_hypothesis_draws_our_types_without_being_told(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["hypothesis", "timesched", "timesched.testing"])
+def test_hypothesis_draws_our_types_without_being_told(installed: Path, tmp_path: Path, first: str) -> None:
+    """Whichever is imported first: `timesched.testing` imports Hypothesis, whose hook imports `timesched.testing`."""
     code = (
+        f"import {first}\n"
         "from hypothesis import find, strategies as st\n"
-        "from timesched import Time\n"
-        "print(type(find(st.from_type(Time), lambda time: True)).__name__)\n"
+        "from timesched import LinearScheduler, Time\n"
+        "for each in (Time, LinearScheduler):\n"
+        "    print(type(find(st.from_type(each), lambda value: True)).__name__)\n"
         "import sys\n"
         "print('timesched.testing.hook' in sys.modules)"  # nobody but Hypothesis has imported it
     )
-    assert run(installed, "-c", code, cwd=tmp_path).splitlines()[-2:] == ["Time", "True"]
+    assert run(installed, "-c", code, cwd=tmp_path).splitlines()[-3:] == ["Time", "LinearScheduler", "True"]

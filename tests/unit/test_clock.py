@@ -5,6 +5,7 @@ import datetime
 import io
 import math
 import pickle
+from fractions import Fraction
 
 import pytest
 import torch
@@ -199,3 +200,112 @@ def test_a_clock_can_be_copied_and_pickled():
         assert other.timestamp == clock.timestamp and other.max_duration == "5ba"
         other.tick()
         assert other.timestamp.batch == 2 and clock.timestamp.batch == 1
+
+
+RATES = st.none() | st.integers(1, 5)
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("tick"), st.none() | st.integers(0, 99), st.none() | st.integers(0, 10**18)),
+        st.sampled_from([("next_epoch",), ("next_iteration",)]),
+    ),
+    max_size=30,
+)
+
+
+@given(epoch=RATES, batch=RATES, sample=RATES, moves=MOVES)
+def test_counts_like_steps_of_a_timestamp(epoch, batch, sample, moves):
+    """Given and known numbers in any order; and a timestamp that was read once never changes."""
+    clock = Clock("100iter", batches_per_epoch=epoch, samples_per_batch=batch, tokens_per_sample=sample)
+    expected, seen = Timestamp(), [(clock.timestamp, clock.timestamp.state_dict())]
+    for name, *numbers in moves:
+        if name == "tick":
+            samples = batch if numbers[0] is None else numbers[0]
+            follows = None if samples is None or sample is None else samples * sample
+            tokens = follows if numbers[1] is None else numbers[1]
+            clock.tick(*numbers, duration=SECOND)
+            expected = expected.to_next_batch(samples or 0, tokens or 0, SECOND)
+            if epoch is not None and expected.batch_in_epoch >= epoch:
+                expected = expected.to_next_epoch()
+        elif name == "next_iteration" or epoch is None or expected.batch_in_epoch > 0:
+            getattr(clock, name)()
+            expected = getattr(expected, f"to_{name}")()
+        assert clock.timestamp == expected and repr(clock.timestamp) == repr(expected)
+        seen.append((clock.timestamp, clock.timestamp.state_dict()))
+    assert all(stamp.state_dict() == state for stamp, state in seen)
+
+
+def test_fractional_rates_count_whole_numbers_or_are_refused():
+    clock = Clock("10ba", samples_per_batch=4, tokens_per_sample=Fraction(5, 4))
+    clock.tick()
+    clock.tick(samples=8)
+    assert (clock.timestamp.sample, clock.timestamp.token) == (12, 15)
+    with pytest.raises(TimeError, match=r"A batch has 3.75 tokens on average"):
+        clock.tick(samples=3)
+    assert clock.timestamp.batch == 2
+    clock.tick(samples=3, tokens=4)
+    clock.tick()
+    assert (clock.timestamp.sample, clock.timestamp.token) == (19, 24)
+
+
+def test_the_horizon_and_the_timestamp_may_be_set():
+    """The numbers of a batch follow from the horizon of now; a counter that is set in place counts on from there."""
+    clock = Clock("4ba", samples_per_batch=2)
+    clock.tick()
+    clock.horizon = Horizon("3ba", batches_per_epoch=2, samples_per_batch=5)
+    clock.tick()
+    assert (clock.timestamp.sample, clock.timestamp.epoch, clock.done) == (7, 1, False)
+    clock.timestamp = Timestamp(batch=8, batch_in_epoch=1, sample=40)
+    clock.timestamp.epoch_in_iteration = 7
+    clock.tick()
+    assert (clock.timestamp.batch, clock.timestamp.sample, clock.timestamp.epoch_in_iteration) == (9, 45, 8)
+    assert clock.done
+
+
+class Stamp(Timestamp):
+    """Another class of timestamps."""
+
+
+def test_a_timestamp_of_another_class_counts_on():
+    clock = Clock("4ba", samples_per_batch=2)
+    clock.timestamp = Stamp(batch=2, total_wct=SECOND)
+    assert LinearScheduler()(clock) == 0.5
+    clock.tick(duration=SECOND)
+    assert clock.timestamp == Timestamp(batch=3, batch_in_epoch=1, sample=2, sample_in_epoch=2).copy(
+        total_wct=2 * SECOND, iteration_wct=SECOND, epoch_wct=SECOND, batch_wct=SECOND
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "tick", "error"),
+    [
+        ({"sample": 10**300}, {"samples": 1}, TimeError),
+        ({"batch": 10**300}, {}, TimeError),
+        ({"token_in_epoch": 10**300}, {"tokens": 1}, TimeError),
+        ({"total_wct": datetime.timedelta.max}, {"duration": SECOND}, OverflowError),
+        ({"iteration_wct": datetime.timedelta.max}, {"duration": SECOND}, OverflowError),
+    ],
+)
+def test_a_count_beyond_all_bounds_is_refused(state, tick, error):
+    clock = Clock("10iter")
+    clock.timestamp = before = Timestamp(**state)
+    with pytest.raises(error):
+        clock.tick(**tick)
+    assert clock.timestamp is before
+    clock.next_iteration()  # which is none of its business
+
+
+@pytest.mark.parametrize(
+    ("length", "ratio", "batches"),
+    [("3ba", 1, 3), ("5ba", 0.5, 3), ("2ep", 1, 4), ("1.5ep", 1, 3), ("7sp", 1, 4), ("25tok", 1, 5), ("3.5sec", 1, 4)],
+)
+def test_done_is_a_progress_of_one(length, ratio, batches):
+    clock = Clock(length, batches_per_epoch=2, samples_per_batch=2, tokens_per_sample=3, ssr=ratio)
+    for batch in range(8):
+        assert clock.done is (clock.horizon.progress(clock.timestamp) >= 1) is (batch >= batches)
+        clock.tick(duration=SECOND)
+    early = Clock("2ep", batches_per_epoch=3)
+    for _ in range(2):
+        assert not early.done
+        early.tick()
+        early.next_epoch()
+    assert early.done and early.fraction == 1.0

@@ -14,7 +14,7 @@ from timesched import schedulers as s
 from timesched.composition import SequenceScheduler
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
-from timesched.testing.runs import COUNTED, Run, runs
+from timesched.testing.runs import COUNTED, Run
 from timesched.timevalue import Time
 from timesched.units import Exact, TimeUnit
 
@@ -262,7 +262,3 @@ ROWS = [
         _sequence,
     ),
 ]
-
-for _row in ROWS:
-    st.register_type_strategy(_row.schedule, runs().flatmap(_row.schedules))
-st.register_type_strategy(Schedule, st.sampled_from(ROWS).flatmap(lambda row: runs().flatmap(row.schedules)))

@@ -9,6 +9,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from timesched.horizon import SMALLEST, Horizon
+from timesched.schedule import Schedule
+from timesched.testing.rows import ROWS
+from timesched.testing.runs import runs
 from timesched.timestamp import Timestamp
 from timesched.timevalue import Time
 from timesched.units import FRACTIONAL, TimeUnit
@@ -76,15 +79,15 @@ def horizons() -> st.SearchStrategy[Horizon]:
 
 def schedules() -> st.SearchStrategy[Any]:
     """Any schedule of this package, with times in every unit."""
-    from timesched.testing.rows import ROWS
-    from timesched.testing.runs import runs
-
     return st.sampled_from(ROWS).flatmap(lambda row: runs().flatmap(row.schedules))
 
 
 def register() -> None:
-    """Teach `st.from_type` the times, timestamps and horizons."""
+    """Teach `st.from_type` the times, timestamps, horizons and schedules, as importing `timesched.testing` does."""
     st.register_type_strategy(TimeUnit, units())
     st.register_type_strategy(Time, times())
     st.register_type_strategy(Timestamp, timestamps())
     st.register_type_strategy(Horizon, horizons())
+    st.register_type_strategy(Schedule, schedules())
+    for row in ROWS:
+        st.register_type_strategy(row.schedule, runs().flatmap(row.schedules))
