@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.timevalue import Time
+from timesched.time.value import Time
 
 from .schedules import assembled, by_formula, composites, cycles, formulas
 from .schedules.by_formula import schedule_by

@@ -24,9 +24,9 @@ from timesched.clock import Clock
 from timesched.description import difference, plain
 from timesched.horizon import Horizon
 from timesched.keys import Key, is_number, known_tags, listed, select
-from timesched.phases import Frame, Resolved
+from timesched.positions import Frame, Resolved
 from timesched.schedule import Schedule
-from timesched.units import TimeError, TimeUnit, exact
+from timesched.time.units import TimeError, TimeUnit, exact
 
 # Graphs of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
 _BLIND = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)

@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any
 
 from timesched.schedule import Schedule
-from timesched.timevalue import Time
-from timesched.units import number_text
+from timesched.time.units import number_text
+from timesched.time.value import Time
 
 
 def plain(value: Any) -> Any:

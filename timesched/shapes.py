@@ -10,7 +10,7 @@ from torch import Tensor
 
 from timesched import curves
 from timesched.ops import Value
-from timesched.phases import Counts, Milestones, Period, Resolved, Span
+from timesched.positions import Counts, Milestones, Period, Resolved, Span
 
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:

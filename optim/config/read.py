@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from timesched.timevalue import Time
+from timesched.time.value import Time
 
 _OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
 _PLAIN = (str, int, float, bool, type(None))

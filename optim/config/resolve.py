@@ -16,8 +16,8 @@ import torch
 from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
-from timesched.timevalue import Time
-from timesched.units import TimeError
+from timesched.time.units import TimeError
+from timesched.time.value import Time
 
 from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, claims_of_rules
 from ..names import SCHEDULE, SCHEDULER, Family, closed_forms, is_ours, nearest, optimizers

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from timesched.units import exact
+from timesched.time.units import exact
 
 from ..core.hyperparameters import KNOWN, RATE, as_tags
 from .parameters import Parameters, named_like

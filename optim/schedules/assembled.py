@@ -10,7 +10,7 @@ import torch
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.keys import listed, select
-from timesched.units import TimeError
+from timesched.time.units import TimeError
 
 from . import composites
 from .closed_form import Scheduler

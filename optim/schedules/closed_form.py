@@ -12,9 +12,9 @@ from torch import Tensor
 from timesched.binding import Bound, checked_count, refuse_graph
 from timesched.horizon import Horizon
 from timesched.keys import is_number, listed
-from timesched.phases import Frame, Resolved
+from timesched.positions import Frame, Resolved
 from timesched.schedule import Schedule
-from timesched.units import TimeUnit
+from timesched.time.units import TimeUnit
 
 from .arguments import adjustment, describe, noting, timed
 from .composites import Closed

@@ -8,7 +8,7 @@ from optim import lr_scheduler, scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
 from tests.optim.config.objects import description, network, outline, train, values
 from timesched import Clock, LinearScheduler
-from timesched.phases import Frame
+from timesched.positions import Frame
 
 
 class Velocity(optim.Optimizer):
