@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.timevalue import Time
+from timesched.time.value import Time
 
 from .schedules.assembled import Chained, ScalePerParam, Sequential
 from .schedules.closed_form import Scheduler as Scheduler

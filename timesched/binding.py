@@ -21,7 +21,7 @@ from timesched.clock import Clock
 from timesched.schedule import Schedule
 from timesched.slots import Slot
 from timesched.targets import Target, targets_of
-from timesched.units import TimeError, exact
+from timesched.time.units import TimeError, exact
 
 
 class Bound:

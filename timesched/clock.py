@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from timesched.horizon import Horizon, Rate
-from timesched.timestamp import (
+from timesched.time.timestamp import (
     BATCH_IN_EPOCH,
     FIELDS,
     WALL_CLOCKS,
@@ -19,8 +19,8 @@ from timesched.timestamp import (
     field_number,
     microseconds,
 )
-from timesched.timevalue import Time
-from timesched.units import LARGEST, Exact, TimeError, TimeUnit
+from timesched.time.units import LARGEST, Exact, TimeError, TimeUnit
+from timesched.time.value import Time
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 

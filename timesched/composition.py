@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from timesched.fields import times
-from timesched.phases import Counts, Frame, Resolved, stages
+from timesched.positions import Counts, Frame, Resolved, stages
 from timesched.schedule import Schedule
-from timesched.timevalue import TimeLike
-from timesched.units import TimeError
+from timesched.time.units import TimeError
+from timesched.time.value import TimeLike
 
 
 def _read(name: str, value: Any) -> tuple[Schedule, ...]:

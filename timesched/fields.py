@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from timesched.timevalue import Time
-from timesched.units import LARGEST, TimeError, TimeUnit, exact
+from timesched.time.units import LARGEST, TimeError, TimeUnit, exact
+from timesched.time.value import Time
 
 _REQUIRED: Any = dataclasses.MISSING
 

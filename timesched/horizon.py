@@ -6,8 +6,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from timesched.timevalue import Time, counter
-from timesched.units import LARGEST, Exact, TimeUnit, exact, number_text
+from timesched.time.units import LARGEST, Exact, TimeUnit, exact, number_text
+from timesched.time.value import Time, counter
 
 Rate = int | float | Fraction
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from timesched import ops
 from timesched.ops import Value
-from timesched.phases import Counts, Frame, Mark, Resolved, nearest, switch
-from timesched.timevalue import TimeLike
-from timesched.units import Exact, TimeError
+from timesched.positions import Counts, Frame, Mark, Resolved, nearest, switch
+from timesched.time.units import Exact, TimeError
+from timesched.time.value import TimeLike
 
 _BITS = 256  # of the fixed point in which starts and lengths are kept; a start errs by less than 2**-200, downwards
 _ONE = 1 << _BITS
@@ -30,12 +30,12 @@ def restarting(frame: Frame, first: TimeLike, growth: float, name: str = "t_mult
     if growth == 1:
         return frame.period(first).done
     mark = frame.mark(first)
-    cycles = Cycles(mark.slot, mark.count, Fraction(str(growth)))
+    cycles = Cycles(mark.counter, mark.count, Fraction(str(growth)))
     if not cycles.complete:
         _check_reach(frame, mark, cycles.end, f"{name}={growth}")
     if cycles.limit is None:
         return cycles.done
-    return switch(Mark(mark.slot, mark.unit, cycles.limit), cycles.done, lambda counts: 1.0)
+    return switch(Mark(mark.counter, mark.unit, cycles.limit), cycles.done, lambda counts: 1.0)
 
 
 def _check_reach(frame: Frame, mark: Mark, end: Fraction, growth: str) -> None:
@@ -62,12 +62,12 @@ class Cycles:
     cycles end at `limit`, the sum of them all.
     """
 
-    __slots__ = ("_nears", "_parts", "_starts", "_steps", "_tables", "_whole", "complete", "end", "limit", "slot")
+    __slots__ = ("_nears", "_parts", "_starts", "_steps", "_tables", "_whole", "complete", "counter", "end", "limit")
 
-    def __init__(self, slot: int, length: Exact, growth: Fraction) -> None:
+    def __init__(self, counter: int, length: Exact, growth: Fraction) -> None:
         if length < _SHORTEST:
             raise ValueError(f"The first cycle lasts {float(length):.3g} counts of this run: it has to be longer.")
-        self.slot = slot
+        self.counter = counter
         self.limit = length / (1 - growth) if growth < 1 else None
         self._starts: list[int] = []
         self._steps: list[int] = []
@@ -94,7 +94,7 @@ class Cycles:
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done, for counts below the limit."""
-        count = counts[self.slot]
+        count = counts[self.counter]
         if type(count) is int and self._whole and count < self._whole[-1]:
             k = bisect_right(self._whole, count) - 1
             return (count - self._whole[k]) / (self._whole[k + 1] - self._whole[k])

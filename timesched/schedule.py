@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from timesched.horizon import Horizon
-from timesched.phases import Frame, Resolved
-from timesched.timestamp import POSITION, Timestamp
-from timesched.timevalue import Time, counter
-from timesched.units import FRACTIONAL, TimeError, TimeUnit, exact
+from timesched.positions import Frame, Resolved
+from timesched.time.timestamp import POSITION, Timestamp
+from timesched.time.units import FRACTIONAL, TimeError, TimeUnit, exact
+from timesched.time.value import Time, counter
 
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")

@@ -14,7 +14,7 @@ from timesched.binding import Bound
 from timesched.schedule import Schedule
 from timesched.slots import Slot
 from timesched.targets import targets_of
-from timesched.timevalue import Time
+from timesched.time.value import Time
 
 from ..configure import Built
 from ..schedules.closed_form import Scheduler

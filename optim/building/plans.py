@@ -15,8 +15,8 @@ import timesched.schedulers  # noqa: F401  # what is imported can be found
 from timesched.binding import bind
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
-from timesched.timevalue import Time
-from timesched.units import TimeError, TimeUnit
+from timesched.time.units import TimeError, TimeUnit
+from timesched.time.value import Time
 
 from ..lr_scheduler import ChainedScheduler, LRScheduler
 from ..schedules.closed_form import Scheduler

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import ParametrizationList
 
-from timesched.units import exact
+from timesched.time.units import exact
 
 from ..hyper import KNOWN, RATE, as_tags
 

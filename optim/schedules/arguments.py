@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.schedule import Schedule
-from timesched.timevalue import Time
-from timesched.units import TimeUnit
+from timesched.time.units import TimeUnit
+from timesched.time.value import Time
 
 APART = ("optimizer", "clock", "self")  # arguments that belong to a run, and not to the schedule
 _ELSEWHERE = ("param_group_tags", "last_epoch")  # what a state dict says in its own place

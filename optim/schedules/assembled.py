@@ -13,7 +13,7 @@ from timesched.fields import counts
 from timesched.schedule import Schedule
 from timesched.slots import select
 from timesched.targets import listed, targets_of
-from timesched.units import TimeError
+from timesched.time.units import TimeError
 
 from . import composites
 from .closed_form import Scheduler

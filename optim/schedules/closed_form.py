@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from timesched.horizon import Horizon
-from timesched.phases import Frame, Resolved
+from timesched.positions import Frame, Resolved
 from timesched.schedule import Schedule
 from timesched.targets import Target
-from timesched.units import TimeUnit
+from timesched.time.units import TimeUnit
 
 from .arguments import adjustment, is_number, noting, timed
 from .composites import Closed

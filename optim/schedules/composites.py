@@ -13,9 +13,9 @@ from torch import Tensor
 
 from timesched.curves import decay
 from timesched.fields import number
-from timesched.phases import Counts, Frame, Resolved
+from timesched.positions import Counts, Frame, Resolved
 from timesched.schedule import Schedule
-from timesched.units import TimeError
+from timesched.time.units import TimeError
 
 from .formulas import Formula, in_steps, time
 
@@ -56,10 +56,10 @@ class Lambda(Formula):
     functions: Sequence[Callable[[Tensor], Any]] = ()
 
     def resolve(self, frame: Frame) -> Resolved:
-        slot = frame.mark(time(0)).slot
+        counter = frame.mark(time(0)).counter
 
         def value(counts: Counts) -> Any:
-            now = counts[slot]
+            now = counts[counter]
             step = now if isinstance(now, Tensor) else torch.tensor(math.floor(now), device="cpu")
             product: Any = self.initial_val
             for function in self.functions:
@@ -104,8 +104,8 @@ class Closed(Formula):
     formula: Schedule | None = None  # which it may be made of
 
     def resolve(self, frame: Frame) -> Resolved:
-        slot = frame.mark(time(0)).slot
+        counter = frame.mark(time(0)).counter
         if self.formula is None:
-            return lambda counts: self.form(counts[slot], None)
+            return lambda counts: self.form(counts[counter], None)
         own = self.formula.resolve(frame)
-        return lambda counts: self.form(counts[slot], partial(own, counts))
+        return lambda counts: self.form(counts[counter], partial(own, counts))

@@ -14,9 +14,9 @@ from torch import Tensor
 from timesched import ops
 from timesched.curves import cosine, decay, linear, mix
 from timesched.fields import choice, count, counts, flag, number, numbers
-from timesched.phases import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
+from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.restarts import restarting
-from timesched.units import TimeError, exact, number_text
+from timesched.time.units import TimeError, exact, number_text
 
 from .formulas import Count, Formula, in_steps, time
 
@@ -25,7 +25,7 @@ def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
     """Milestones on a run; raises `TimeError` where those of one counter fall."""
     marks = [frame.mark(time(milestone)) for milestone in milestones]
     for before, mark in pairwise(marks):
-        if before.slot == mark.slot and before.count > mark.count:
+        if before.counter == mark.counter and before.count > mark.count:
             raise TimeError(
                 f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}{before.unit.value} "
                 f"comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
@@ -207,7 +207,7 @@ class Cyclic(Formula):
         up = frame.mark(time(self.step_size_up))
         down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
         length = up.count + frame.horizon.change(down.count, down.unit, up.unit)
-        cycles, share = Period(up.slot, length), float(up.count / Fraction(length))
+        cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
 
         plain = self.scale_mode == "cycle" or (self.mode == "triangular" and self.scale_fn is None)
         iterations = (lambda counts: 0) if plain else in_steps(frame, up)
@@ -280,13 +280,13 @@ class OneCycle(Formula):
         line = cosine if self.anneal_strategy == "cos" else linear
         parts, before, begin = [], self.initial_val, exact(0)
         for end, to in ends:
-            parts.append(_between(Span(total.slot, begin, max(end - begin, 0)), line, before, to))
+            parts.append(_between(Span(total.counter, begin, max(end - begin, 0)), line, before, to))
             before, begin = to, end
-        value = stages([Mark(total.slot, total.unit, end) for end, _ in ends[:-1]], parts)
+        value = stages([Mark(total.counter, total.unit, end) for end, _ in ends[:-1]], parts)
         if peak != 0 or peak == last[0]:
             return value
         # the way up is step 0 alone, where it starts
-        return lambda counts: ops.where(counts[total.slot] == 0, self.initial_val, value(counts))
+        return lambda counts: ops.where(counts[total.counter] == 0, self.initial_val, value(counts))
 
 
 def _between(span: Span, line: Callable[[Any, float, float], Any], start: float, end: float) -> Resolved:

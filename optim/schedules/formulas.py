@@ -14,10 +14,10 @@ from timesched import ops
 from timesched.curves import cosine, decay, linear, polynomial
 from timesched.fields import count, flag, number
 from timesched.horizon import Horizon
-from timesched.phases import Counts, Frame, Mark, Period, Resolved
+from timesched.positions import Counts, Frame, Mark, Period, Resolved
 from timesched.schedule import Schedule
-from timesched.timevalue import Time
-from timesched.units import TimeError, TimeUnit
+from timesched.time.units import TimeError, TimeUnit
+from timesched.time.value import Time
 
 Count = int | Time[Any]
 
@@ -32,7 +32,7 @@ def in_steps(frame: Frame, mark: Mark) -> Resolved:
     not made of shares of time.
     """
     one = float(frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit))
-    return lambda counts: ops.real(counts[mark.slot]) / one
+    return lambda counts: ops.real(counts[mark.counter]) / one
 
 
 def steps_at(frame: Frame, mark: Mark) -> float:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor
 
 from timesched.schedule import Schedule
-from timesched.units import TimeError
+from timesched.time.units import TimeError
 
 from . import composites
 from .closed_form import Scheduler

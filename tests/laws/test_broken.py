@@ -26,8 +26,8 @@ def truncates(state, ssr=1.0):
 class TakesSamplesForBatches(LinearScheduler):
     def resolve(self, frame):
         end = frame.mark(self.t_max)
-        slot = frame.mark("1ba").slot
-        return lambda counts: max(0.0, 1.0 - counts[slot] / float(end.count or 1))
+        counter = frame.mark("1ba").counter
+        return lambda counts: max(0.0, 1.0 - counts[counter] / float(end.count or 1))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,8 +11,8 @@ from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.schedule import Schedule
 from timesched.slots import Slot, known_tags, select
-from timesched.timevalue import Time
-from timesched.units import number_text
+from timesched.time.units import number_text
+from timesched.time.value import Time
 
 _SCHEDULER = ("step", "state_dict", "load_state_dict")  # what makes an object one
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from timesched.curves import cosine, decay, linear, polynomial
 from timesched.fields import number, time, times
 from timesched.ops import where
-from timesched.phases import Frame, Milestones, Resolved
+from timesched.positions import Frame, Milestones, Resolved
 from timesched.restarts import restarting
 from timesched.schedule import Schedule
-from timesched.timevalue import TimeLike
+from timesched.time.value import TimeLike
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from timesched.curves import cosine, linear, polynomial
 from timesched.fields import flag, number, time, times
-from timesched.phases import Frame, Resolved, Span, switch
+from timesched.positions import Frame, Resolved, Span, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.plain import LinearScheduler, MultiStepScheduler
-from timesched.timevalue import TimeLike
+from timesched.time.value import TimeLike
 
 
 class _WithWarmup(Schedule):

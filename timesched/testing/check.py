@@ -13,7 +13,7 @@ from timesched.horizon import Horizon
 from timesched.testing.laws import LAWS
 from timesched.testing.rows import ROWS, Promise
 from timesched.testing.runs import COUNTED, Run, runs
-from timesched.timevalue import Time
+from timesched.time.value import Time
 
 
 def check_schedule_laws(

@@ -23,8 +23,8 @@ from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing.rows import Promise
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
-from timesched.timevalue import Time
-from timesched.units import TimeUnit
+from timesched.time.units import TimeUnit
+from timesched.time.value import Time
 
 
 class LawBroken(AssertionError):

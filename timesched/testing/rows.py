@@ -15,8 +15,8 @@ from timesched.composition import SequenceScheduler
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing.runs import COUNTED, Run
-from timesched.timevalue import Time
-from timesched.units import Exact, TimeUnit
+from timesched.time.units import Exact, TimeUnit
+from timesched.time.value import Time
 
 _UNITS = (*COUNTED, TimeUnit.DURATION)
 

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
-from timesched.timestamp import Timestamp
-from timesched.timevalue import Time
-from timesched.units import Exact, TimeUnit
+from timesched.time.timestamp import Timestamp
+from timesched.time.units import Exact, TimeUnit
+from timesched.time.value import Time
 
 
 @dataclasses.dataclass(frozen=True)

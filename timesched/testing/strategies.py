@@ -12,9 +12,9 @@ from timesched.horizon import SMALLEST, Horizon
 from timesched.schedule import Schedule
 from timesched.testing.rows import ROWS
 from timesched.testing.runs import runs
-from timesched.timestamp import Timestamp
-from timesched.timevalue import Time
-from timesched.units import FRACTIONAL, TimeUnit
+from timesched.time.timestamp import Timestamp
+from timesched.time.units import FRACTIONAL, TimeUnit
+from timesched.time.value import Time
 
 _COUNTS = st.one_of(st.integers(-(10**6), 10**6), st.integers(-(10**30), 10**30))
 

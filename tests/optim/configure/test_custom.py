@@ -9,7 +9,7 @@ from optim.building.describing import to_config
 from optim.configure import build, configure_lr_scheduler, configure_optimizer
 from tests.optim.configure.objects import description, network, outline, train, values
 from timesched import Clock, LinearScheduler
-from timesched.phases import Frame
+from timesched.positions import Frame
 
 
 class Velocity(optim.Optimizer):

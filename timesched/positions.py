@@ -1,6 +1,6 @@
 """Positions on a counter: points, the spans between them, periods, and the switch from one function to another.
 
-Each takes the tuple of counts that a schedule reads and looks at one of them: `slot` is its index. A count is an
+Each takes the tuple of counts that a schedule reads and looks at one of them: `counter` is its index. A count is an
 int or a Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one
 formula.
 """
@@ -19,8 +19,8 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.timevalue import TimeLike
-from timesched.units import Exact, TimeUnit, exact
+from timesched.time.units import Exact, TimeUnit, exact
+from timesched.time.value import TimeLike
 
 Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
@@ -32,16 +32,16 @@ _SMALLEST = 5e-324  # the smallest float above 0
 class Mark:
     """A point on a counter, and whether a count has reached it."""
 
-    __slots__ = ("count", "first", "near", "slot", "unit")
+    __slots__ = ("count", "counter", "first", "near", "unit")
 
-    def __init__(self, slot: int, unit: TimeUnit, count: Exact) -> None:
-        self.slot, self.unit, self.count = slot, unit, count
+    def __init__(self, counter: int, unit: TimeUnit, count: Exact) -> None:
+        self.counter, self.unit, self.count = counter, unit, count
         self.first = math.ceil(count)  # the first whole count that reaches it
         self.near = nearest(count)
 
     def reached(self, counts: Counts) -> Any:
         """True, False, or a bool tensor."""
-        count = counts[self.slot]
+        count = counts[self.counter]
         if type(count) is int:
             return count >= self.first
         if isinstance(count, Fraction):
@@ -57,10 +57,10 @@ class Span:
     A span of no length has `empty` done at every count: 1.0, or 0.0 for one that never begins.
     """
 
-    __slots__ = ("_end", "_length", "_start", "_weights", "empty", "slot")
+    __slots__ = ("_end", "_length", "_start", "_weights", "counter", "empty")
 
-    def __init__(self, slot: int, start: Exact, length: Exact, empty: float = 1.0) -> None:
-        self.slot = slot
+    def __init__(self, counter: int, start: Exact, length: Exact, empty: float = 1.0) -> None:
+        self.counter = counter
         self.empty = empty
         # (count - start) / length as (a * count - b) / d in whole numbers: one rounding, the same for equal ratios
         a = Fraction(1) / length if length > 0 else Fraction(0)
@@ -73,7 +73,7 @@ class Span:
 
     def done(self, counts: Counts, limit: bool = True) -> Value:
         """The fraction done; past 1 as well without `limit`."""
-        count = counts[self.slot]
+        count = counts[self.counter]
         a, b, d = self._weights
         if type(count) is int and d:  # what a training loop asks for
             x = (a * count - b) / d
@@ -90,7 +90,7 @@ class Span:
 
     def left(self, counts: Counts) -> Value:
         """The fraction left, as exact near the end as `done` is near the start."""
-        count = counts[self.slot]
+        count = counts[self.counter]
         a, b, d = self._weights
         if not d:
             return 1.0 - self.done(counts)
@@ -103,16 +103,16 @@ class Span:
 class Period:
     """Equal periods of a counter from 0 on: how many are complete, and how much of the current one is done."""
 
-    __slots__ = ("_p", "_q", "_ratio", "slot")
+    __slots__ = ("_p", "_q", "_ratio", "counter")
 
-    def __init__(self, slot: int, length: Exact) -> None:
-        self.slot = slot
+    def __init__(self, counter: int, length: Exact) -> None:
+        self.counter = counter
         p, q = self._p, self._q = length.numerator, length.denominator
         self._ratio = (float(p), float(q)) if max(p, q) < 2**53 else (nearest(length), 1.0)
 
     def complete(self, counts: Counts) -> Any:
         """The number of complete periods: an int, or a float or tensor that holds a whole number."""
-        count = counts[self.slot]
+        count = counts[self.counter]
         if type(count) is int or isinstance(count, Fraction):
             return count * self._q // self._p
         if self._in_int64(count):
@@ -125,7 +125,7 @@ class Period:
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current period that is done, in [0, 1)."""
-        count = counts[self.slot]
+        count = counts[self.counter]
         if type(count) is int or isinstance(count, Fraction):
             return float(count * self._q % self._p / self._p)
         if self._in_int64(count):
@@ -162,18 +162,18 @@ class Milestones:
 
     def __init__(self, marks: list[Mark]) -> None:
         self._rows = []
-        for slot in sorted({mark.slot for mark in marks}):
-            row = sorted((mark for mark in marks if mark.slot == slot), key=lambda mark: mark.count)
+        for counter in sorted({mark.counter for mark in marks}):
+            row = sorted((mark for mark in marks if mark.counter == counter), key=lambda mark: mark.count)
             first = [min(mark.first, _INT64_MAX) for mark in row]
             near = [mark.near for mark in row]
             tensors = ops.table(first, torch.int64), ops.table(near, torch.float64)
-            self._rows.append((slot, [mark.count for mark in row], first, near, *tensors))
+            self._rows.append((counter, [mark.count for mark in row], first, near, *tensors))
 
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for slot, points, first, near, first_tensor, near_tensor in self._rows:
-            count = counts[slot]
+        for counter, points, first, near, first_tensor, near_tensor in self._rows:
+            count = counts[counter]
             if type(count) is int:
                 total += bisect_right(first, count)
             elif isinstance(count, Fraction):
@@ -188,10 +188,10 @@ class Milestones:
 
 def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     """One function of the counts before a mark, another from the mark on."""
-    slot, first, reached = mark.slot, mark.first, mark.reached
+    counter, first, reached = mark.counter, mark.first, mark.reached
 
     def value(counts: Counts) -> Value:
-        count = counts[slot]
+        count = counts[counter]
         if type(count) is int:  # what a training loop asks for: without the detour
             return after(counts) if count >= first else before(counts)
         there = reached(counts)
@@ -207,12 +207,12 @@ def stages(marks: list[Mark], parts: list[Resolved]) -> Resolved:
     value = parts[0]
     for mark, part in zip(marks, parts[1:]):
         value = switch(mark, value, part)
-    if len({mark.slot for mark in marks}) != 1:
+    if len({mark.counter for mark in marks}) != 1:
         return value
-    slot, firsts = marks[0].slot, [mark.first for mark in marks]
+    counter, firsts = marks[0].counter, [mark.first for mark in marks]
 
     def staged(counts: Counts) -> Value:
-        count = counts[slot]
+        count = counts[counter]
         if type(count) is int:  # what a training loop asks for: without the detours
             return parts[bisect_right(firsts, count)](counts)
         return value(counts)
@@ -244,12 +244,12 @@ class Frame:
     def span(self, time: TimeLike, scale: bool = True) -> Span:
         """The stretch from 0 to a time of the schedule."""
         end = self.mark(time, scale)
-        return Span(end.slot, 0, end.count)
+        return Span(end.counter, 0, end.count)
 
     def between(self, start: Mark, end: Mark) -> Span:
         """The stretch from one mark to another, on the counter of the second; never begun where it has no length."""
         first = self.horizon.change(start.count, start.unit, end.unit)
-        return Span(end.slot, first, end.count - first, empty=0.0)
+        return Span(end.counter, first, end.count - first, empty=0.0)
 
     def later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
@@ -265,15 +265,15 @@ class Frame:
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
         mark = self.mark(time)
-        return Period(mark.slot, mark.count)
+        return Period(mark.counter, mark.count)
 
 
-def _since(slot: int, first: Exact) -> Callable[[Counts], Value]:
+def _since(counter: int, first: Exact) -> Callable[[Counts], Value]:
     """How far a count is beyond another; 0 before it."""
     whole, part = _split(first)  # here, as no graph holds a Fraction
 
     def since(counts: Counts) -> Value:
-        count = counts[slot]
+        count = counts[counter]
         if type(count) is int or isinstance(count, Fraction):
             return max(count - first, 0)
         if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not part:

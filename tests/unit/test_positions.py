@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesched import TimeUnit
-from timesched.phases import Mark, Milestones, Period, nearest
+from timesched.positions import Mark, Milestones, Period, nearest
 
 LONGEST = 2**63 - 1
 

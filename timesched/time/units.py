@@ -22,7 +22,7 @@ class TimeError(TypeError, ValueError, RuntimeError):
     >>> from timesched import Time
     >>> Time.from_timestring("3")
     Traceback (most recent call last):
-    timesched.units.TimeError: '3' has no unit: append one of iter, ep, ba, sp, tok, dur, sec, as in '3ba'.
+    timesched.time.units.TimeError: '3' has no unit: append one of iter, ep, ba, sp, tok, dur, sec, as in '3ba'.
     """
 
 

@@ -6,8 +6,8 @@ import datetime
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from timesched.timevalue import Time, counter
-from timesched.units import LARGEST, Ordered, TimeError, TimeUnit
+from timesched.time.units import LARGEST, Ordered, TimeError, TimeUnit
+from timesched.time.value import Time, counter
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
 _COUNTERS = {

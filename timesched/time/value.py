@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Generic, TypeVar, Union, cast
 
-from timesched.units import FRACTIONAL, Exact, Ordered, TimeError, TimeUnit, exact, number_text, parse
+from timesched.time.units import FRACTIONAL, Exact, Ordered, TimeError, TimeUnit, exact, number_text, parse
 
 TValue = TypeVar("TValue", int, float, Fraction)
 TimeLike = Union["Time[Any]", str]
