@@ -12,6 +12,7 @@ import numbers
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -512,7 +513,6 @@ class Bound:
             bases = [_base(value, f"the initial {self.key}") for value in bases]
         before = int(self._count), self._bases, self._largest
         clock = self.clock if isinstance(self.clock, Clock) else None
-        moment = None if clock is None else clock.timestamp
         self._bases, self._largest = bases, max(map(abs, bases), default=0.0)
         self._count_to(count)
         try:
@@ -523,8 +523,9 @@ class Bound:
         except BaseException:
             self._count_to(before[0])
             self._bases, self._largest = before[1:]
-            if clock is not None and moment is not None:
-                clock.timestamp = moment
+            if clock is not None and "clock" in state_dict:
+                with suppress(ValueError):  # where this one cannot write, it has not written
+                    self.refresh()
             raise
         if clock is not None:
             self._warn_of(state_dict, own, clock)
@@ -560,7 +561,7 @@ class Bound:
                 warnings.warn(
                     f"The clock of this {self._name()} has not moved in two steps: call clock.tick() after each "
                     f"step of the optimizer, before scheduler.step().",
-                    stacklevel=4,
+                    stacklevel=3,
                 )
 
     def __getstate__(self) -> dict[str, Any]:
