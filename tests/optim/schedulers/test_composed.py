@@ -138,3 +138,13 @@ def test_factors_inside_and_outside_of_others(kind):
         for t in range(8):
             assert rates(on) == [factor * one.values(9)[t] for factor in factors]
             one.step()
+
+
+def test_inside_of_torchs_sequence():
+    """It sets its schedulers back to -1, from where these cannot begin."""
+    for kind in KINDS:
+        on = optimizer(kind)
+        of_torch, first = torch.optim.lr_scheduler.ConstantLR(on, 1.0), make(*WARMUP, on)
+        with pytest.raises(ValueError, match=r"write optim\.lr_scheduler\.SequentialLR\(optimizer, \[first, second\]"):
+            torch.optim.lr_scheduler.SequentialLR(on, [of_torch, first], milestones=[2])
+        assert int(first.last_epoch) == 0
