@@ -68,6 +68,14 @@ def test_children_own_nothing():
     assert rates(on) == second.values(2)[1:] * 4
 
 
+def test_what_was_superseded_by_a_child_names_the_parent():
+    on = optimizer("numbers")
+    first = make(*STEPS, on)
+    lr_scheduler.SequentialLR(on, [make(*WARMUP, on), make(*COSINE, on)], [5])
+    with pytest.raises(ValueError, match="was superseded by SequentialLR, which was made later"):
+        first.step()
+
+
 def test_a_parent_that_cannot_be_made_changes_no_owner():
     on = optimizer("numbers", *GROUPS)
     decay = constant(on, 0.3, "c")
