@@ -12,6 +12,7 @@ import numbers
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -31,6 +32,7 @@ from timesched.time.units import TimeError, TimeUnit, exact
 # Graphs of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
 _BLIND = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 
+_UNBOUND = "was unbound: make another one"
 _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
 
 
@@ -431,17 +433,17 @@ class Bound:
     def _own(self) -> None:
         """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
         if self.owner is None:
-            mine = {i for i, _ in self._selected}
-            for other in bound_to(self.optimizer):
-                if other is not self and other.key == self.key and mine.intersection(i for i, _ in other._selected):
+            mine = set(self.indices)
+            others = [other for ref in _bound.get(self.optimizer, []) if (other := ref()) not in (None, self)]
+            for other in others:  # those superseded before, too: they are to name the owner of now
+                if other.key == self.key and mine.intersection(other.indices) and other.owner != _UNBOUND:
                     other.owner = (
                         f"was superseded by {self._name()}, which was made later: step that one. To drive one number "
                         f"by two schedules, bind the list of both, which multiplies them, or make them one sequence; "
                         f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
                     )
                     other._leave_clock()
-            others = [ref for ref in _bound.get(self.optimizer, []) if ref() is not None and ref() is not self]
-            _bound[self.optimizer] = [*others, weakref.ref(self)]
+            _bound[self.optimizer] = [*map(weakref.ref, others), weakref.ref(self)]
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)
 
@@ -453,7 +455,7 @@ class Bound:
     def unbind(self) -> None:
         """Leave the key without an owner; this one writes no more. The groups keep their present values."""
         if self.owner is None:
-            self.owner = "was unbound: make another one"
+            self.owner = _UNBOUND
         self._leave_clock()
 
     def _leave_clock(self) -> None:
@@ -512,7 +514,6 @@ class Bound:
             bases = [_base(value, f"the initial {self.key}") for value in bases]
         before = int(self._count), self._bases, self._largest
         clock = self.clock if isinstance(self.clock, Clock) else None
-        moment = None if clock is None else clock.timestamp
         self._bases, self._largest = bases, max(map(abs, bases), default=0.0)
         self._count_to(count)
         try:
@@ -523,8 +524,9 @@ class Bound:
         except BaseException:
             self._count_to(before[0])
             self._bases, self._largest = before[1:]
-            if clock is not None and moment is not None:
-                clock.timestamp = moment
+            if clock is not None and "clock" in state_dict:
+                with suppress(ValueError):  # where this one cannot write, it has not written
+                    self.refresh()
             raise
         if clock is not None:
             self._warn_of(state_dict, own, clock)
@@ -560,7 +562,7 @@ class Bound:
                 warnings.warn(
                     f"The clock of this {self._name()} has not moved in two steps: call clock.tick() after each "
                     f"step of the optimizer, before scheduler.step().",
-                    stacklevel=4,
+                    stacklevel=3,
                 )
 
     def __getstate__(self) -> dict[str, Any]:

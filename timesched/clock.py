@@ -140,13 +140,23 @@ class Clock:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
 
-        Raises `KeyError` or `TimeError` when it is not the state of a clock; nothing is changed then.
+        Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
+        when it cannot write; nothing is changed then.
         """
         loaded = Timestamp()
         loaded.load_state_dict(_with_durations(state) if isinstance(state, Mapping) else state)
-        self.timestamp, self._last = loaded, time.monotonic()
-        for listener in list(self._listeners):
-            listener.refresh()
+        before, self.timestamp = self.timestamp, loaded
+        written = []
+        try:
+            for listener in list(self._listeners):
+                listener.refresh()
+                written.append(listener)
+        except BaseException:
+            self.timestamp = before
+            for listener in written:
+                listener.refresh()
+            raise
+        self._last = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:  # a copy has listeners of its own, and time goes on from then
         return {"horizon": self.horizon, "timestamp": self.timestamp}

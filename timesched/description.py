@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from timesched.schedule import Schedule
-from timesched.time.units import number_text
+from timesched.time.units import TimeError, number_text
 from timesched.time.value import Time
 
 
@@ -24,8 +24,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Schedule):
         arguments = {name: plain(each) for name, each in value.__getstate__().items()}
         return {"class": type(value).__name__, "arguments": arguments}
-    if callable(getattr(value, "description", None)) and not isinstance(value, type):  # a scheduler in closed form
-        return value.description()
+    if callable(getattr(value, "description", None)) and not isinstance(value, type):
+        # a child in closed form, whose groups are those of its parent
+        return {name: each for name, each in value.description().items() if name != "param_group_tags"}
     if callable(getattr(value, "tolist", None)):  # tensors, and what numpy has
         return plain(value.tolist())
     if isinstance(value, Mapping):
@@ -56,4 +57,14 @@ def difference(theirs: Any, ours: Any, path: str) -> str:
     # arrays and tensors, which a state may hold in error, have no such comparison
     scalars = all(value is None or isinstance(value, (bool, int, float, str)) for value in (theirs, ours))
     same = scalars and (theirs == ours or repr(theirs) == repr(ours) == "nan")
+    same = same or (isinstance(theirs, str) and isinstance(ours, str) and _written_alike(theirs, ours))
     return "" if same else f"{path} is {theirs!r} in the state, and {ours!r} here"
+
+
+def _written_alike(theirs: str, ours: str) -> bool:
+    """Whether two texts are of one time, as 1.0dur and 1dur, or of one function; states had its module, too."""
+    try:
+        first, second = Time.from_timestring(theirs), Time.from_timestring(ours)
+    except TimeError:
+        return ours.split(".", maxsplit=1)[0].isidentifier() and theirs.endswith(f".{ours}")
+    return first.unit is second.unit and first.exact == second.exact

@@ -201,9 +201,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             other = count.is_floating_point() or count.is_complex() or count.dtype is torch.bool
             whole = count.numel() == 1 and not other
             read = whole and count.is_cpu and not torch.compiler.is_compiling()
+            if read and count == -1:
+                self._refuse_composite()
             if read or not whole:
                 checked_count(int(count) if read else count, type(self).__name__)
-        if type(count) is int and count == -1:
+        elif type(count) is int and count == -1:
             self._refuse_composite()
         if isinstance(count, Tensor) and isinstance(self._count, Tensor):
             self._count.view(1).copy_(count.view(1))
@@ -223,13 +225,15 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         )
 
     def _step_by_methods(self) -> None:
-        before = None if torch.compiler.is_compiling() else int(self._count)
+        count: Any = self._count
+        before = count.clone() if isinstance(count, Tensor) and not torch.compiler.is_compiling() else count  # not read
         self.increment_last_epoch()
         try:
             self._write()
         except BaseException:
-            if before is not None:
-                self._count_to(before)
+            if isinstance(count, Tensor):
+                count.copy_(before)
+            self._count = count
             raise
         self.update_last_value()
 

@@ -42,12 +42,13 @@ class Lambda(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         counter = frame.mark(time(0)).counter
+        initial, functions = self.initial_val, self.functions  # without self: a cycle would keep what they hold alive
 
         def value(counts: Counts) -> Any:
             now = counts[counter]
             step = now if isinstance(now, Tensor) else torch.tensor(math.floor(now), device="cpu")
-            product: Any = self.initial_val
-            for function in self.functions:
+            product: Any = initial
+            for function in functions:
                 factor = function(step.clone())
                 product = product * (factor.double() if isinstance(factor, Tensor) else factor)
             return product
@@ -90,7 +91,8 @@ class Closed(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         counter = frame.mark(time(0)).counter
+        form = self.form  # without self: a cycle would keep the scheduler alive, and its optimizer
         if self.formula is None:
-            return lambda counts: self.form(counts[counter], None)
+            return lambda counts: form(counts[counter], None)
         own = self.formula.resolve(frame)
-        return lambda counts: self.form(counts[counter], partial(own, counts))
+        return lambda counts: form(counts[counter], partial(own, counts))

@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import linecache
 import math
 import pickle
 import re
@@ -572,6 +573,27 @@ def test_the_state_of_another_schedule_is_refused(other, words):
     assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0
 
 
+def test_a_load_that_another_scheduler_cannot_follow_changes_nothing():
+    """All that follow a clock are written by its load; where one cannot be, none is."""
+    saved, (clock, first, scheduler) = bound(), bound()
+    run(4, *saved)
+    others = [torch.optim.SGD(parameters(), lr=0.8) for _ in range(6)]
+    followers = [bind(LinearScheduler(), other, clock) for other in others]
+    broken = others[3].param_groups.pop()
+    for load, state in (
+        (scheduler.load_state_dict, saved[2].state_dict()),
+        (clock.load_state_dict, saved[0].state_dict()),
+    ):
+        with pytest.raises(ValueError, match="has 0 parameter groups"):
+            load({**state, "base": [0.4]})
+        assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0 and scheduler.base_lrs == [0.8]
+        rates = [group["lr"] for each in (first, *others) for group in each.param_groups]
+        assert rates == [0.8] * 6
+    others[3].param_groups.append(broken)
+    clock.load_state_dict(saved[0].state_dict())
+    assert [each.get_last_lr() for each in (scheduler, *followers)] == [saved[2].get_last_lr()] * 7
+
+
 def test_tags_are_compared():
     optimizer, clock = torch.optim.SGD(groups({"tags": "x"}, {"tags": "x"}), lr=1.0), Clock("4ba")
     state = bind(LinearScheduler(), optimizer, clock, tags="x").state_dict()
@@ -625,8 +647,9 @@ def test_a_foreign_state_is_not_saved():
 def test_a_clock_that_is_never_ticked_is_said_once():
     _, _, scheduler = bound()
     scheduler.step()
-    with pytest.warns(UserWarning, match=r"has not moved in two steps: call clock\.tick\(\)"):
+    with pytest.warns(UserWarning, match=r"has not moved in two steps: call clock\.tick\(\)") as warned:
         scheduler.step()
+    assert warned[0].filename == __file__ and "scheduler.step()" in linecache.getline(__file__, warned[0].lineno)
     scheduler.step()
     for late in (False, True):  # no warning, which would be an error here
         clock, _, scheduler = bound()

@@ -68,6 +68,14 @@ def test_children_own_nothing():
     assert rates(on) == second.values(2)[1:] * 4
 
 
+def test_what_was_superseded_by_a_child_names_the_parent():
+    on = optimizer("numbers")
+    first = make(*STEPS, on)
+    lr_scheduler.SequentialLR(on, [make(*WARMUP, on), make(*COSINE, on)], [5])
+    with pytest.raises(ValueError, match="was superseded by SequentialLR, which was made later"):
+        first.step()
+
+
 def test_a_parent_that_cannot_be_made_changes_no_owner():
     on = optimizer("numbers", *GROUPS)
     decay = constant(on, 0.3, "c")
@@ -138,3 +146,13 @@ def test_factors_inside_and_outside_of_others(kind):
         for t in range(8):
             assert rates(on) == [factor * one.values(9)[t] for factor in factors]
             one.step()
+
+
+def test_inside_of_torchs_sequence():
+    """It sets its schedulers back to -1, from where these cannot begin."""
+    for kind in KINDS:
+        on = optimizer(kind)
+        of_torch, first = torch.optim.lr_scheduler.ConstantLR(on, 1.0), make(*WARMUP, on)
+        with pytest.raises(ValueError, match=r"write optim\.lr_scheduler\.SequentialLR\(optimizer, \[first, second\]"):
+            torch.optim.lr_scheduler.SequentialLR(on, [of_torch, first], milestones=[2])
+        assert int(first.last_epoch) == 0

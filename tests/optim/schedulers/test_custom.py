@@ -1,12 +1,15 @@
 """Schedulers of one's own: closed forms of torch operations, other keys, functions of the step, scaled cycles."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
 
 import optim
+import timesched
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
 from tests.optim.schedulers.building import KINDS, count, make, moved, optimizer, stepped, value
 from tests.optim.schedulers.rows import COSINE, HALVING, STEPS
@@ -265,3 +268,31 @@ def test_the_scale_of_each_mode_can_be_asked_for():
     ):
         scale = lr_scheduler.CyclicLR(optimizer(), **given, **more).set_scale_fn()
         assert [float(scale(torch.tensor(n))) for n in (1, 2, 3)] == expected
+
+
+def test_none_is_kept_alive_by_its_clock():
+    """No cycle of references, so that optimizer and scheduler go with their last name."""
+    gc.collect()
+    gc.disable()
+    try:
+        for wrap in (lambda on, one: one, lr_scheduler.ScalePerParamLR):
+            on, clock = optimizer("numbers"), timesched.Clock("20ba")
+            one = wrap(on, CustomScheduler(on, 0.4, 5, clock=clock))
+            one.step()
+            refs = [weakref.ref(each) for each in (on, one, clock)]
+            del on, one, clock
+            assert [ref() for ref in refs] == [None] * 3
+    finally:
+        gc.enable()
+
+
+@KIND
+def test_a_step_that_fails_is_not_counted(kind):
+    on = optimizer(kind)
+    one = CustomScheduler(on, 0.4, 5)
+    stepped(one, 3)
+    written = value(one)
+    one.peak = float("nan")
+    with pytest.raises(ValueError, match="nan.* at step 3"):
+        one.step()
+    assert count(one) == 2 and value(one) == written

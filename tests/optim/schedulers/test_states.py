@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from optim import scheduler
+import timesched
+from optim import lr_scheduler, scheduler
 from tests.optim.schedulers.building import count, make, name_of, optimizer, stepped, value
 from tests.optim.schedulers.parts import Nested
 from tests.optim.schedulers.rows import CASES, COSINE, HALVING, IDS, STEPS, WARMUP
@@ -165,3 +166,57 @@ def test_arguments_that_are_no_such_numbers(wrong, argument):
     state = one.state_dict()
     state["schedule"]["arguments"][argument] = wrong
     assert_refused(one, state, f"of another schedule: schedule.arguments.{argument} is .* in the state, and .* here")
+
+
+@pytest.mark.parametrize("tags", [None, "a"])
+def test_children_as_earlier_versions_described_them(tags):
+    """Without tags, since a child has the groups of its parent."""
+    on = optimizer("numbers", {"tags": "a"}, {"tags": "a"})
+    children = [make(*each, on, param_group_tags=tags) for each in (WARMUP, COSINE)]
+    one = lr_scheduler.ScalePerParamLR(on, lr_scheduler.SequentialLR(on, children, [5]))
+    stepped(one, 4)
+    state = one.state_dict()
+    assert state["schedule"]["param_group_tags"] == ([] if tags is None else ["a"])
+    inner = state["schedule"]["arguments"]["scheduler"]
+    assert inner.keys() == inner["arguments"]["schedulers"][1].keys() == {"class", "arguments"}
+    one.load_state_dict(state)
+    assert count(one) == 3
+
+
+class Rising(lr_scheduler.LRScheduler):
+    def __init__(self, optimizer, function, end, clock=None):
+        self.function = function
+        super().__init__(optimizer, clock=clock)
+
+    def _get_closed_form_lr(self):
+        return self.function(self.last_epoch)
+
+
+def tenth(step):
+    return step / 10
+
+
+def test_names_as_earlier_versions_wrote_them():
+    """A function with its module, and a time as it was given."""
+    on, clock = optimizer("numbers"), timesched.Clock("10ba")
+    one = Rising(on, tenth, timesched.Time(1, "dur"), clock=clock)
+    state = one.state_dict()
+    arguments = state["schedule"]["arguments"]
+    assert arguments == {"function": "tenth", "end": "1dur"}
+    arguments.update(function=f"{__name__}.tenth", end="1.0dur")
+    one.load_state_dict({**state, "last_epoch": 4})
+    assert count(one) == 4
+    for other in (
+        {"end": "0.1dur"},
+        {"end": "1.0ba"},
+        {"function": f"{__name__}.twentytenth"},
+        {"function": "tenth.x"},
+    ):
+        with pytest.raises(ValueError, match="of another schedule"):
+            one.load_state_dict({**state, "schedule": {**state["schedule"], "arguments": {**arguments, **other}}})
+    half, five = (
+        make("Linear", {**WARMUP.arguments, "total_iters": end}, optimizer("numbers"), clock=clock)
+        for end in ("0.5dur", "5dur")
+    )
+    with pytest.raises(ValueError, match="'0.5dur' in the state, and '5dur' here"):
+        five.load_state_dict(half.state_dict())
