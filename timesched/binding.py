@@ -11,8 +11,8 @@ import math
 import numbers
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -629,6 +629,37 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     if len(optimizers) != 1:
         raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule drives one: use bind().")
     return BoundLR(optimizers[0], scheduler, "lr", None, state, ssr)
+
+
+@contextmanager
+def unchanged_on_error(optimizer: Optimizer) -> Iterator[None]:
+    """On an error, give the optimizer its groups and their values back, and the keys to those that owned them."""
+    earlier = bound_to(optimizer)
+    groups = [(group, dict(group)) for group in optimizer.param_groups]
+    tensors = [(each, each.detach().clone()) for _, values in groups for each in _tensors(values)]
+    try:
+        yield
+    except BaseException:
+        for each in bound_to(optimizer):
+            if each not in earlier:
+                each.unbind()
+        for each in earlier:
+            each.take_back()
+        with torch.no_grad():
+            for tensor, value in tensors:
+                tensor.copy_(value)
+        optimizer.param_groups[:] = [group for group, _ in groups]
+        for group, values in groups:
+            group.clear()
+            group.update(values)
+        raise
+
+
+def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
+    for name, value in values.items():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, Tensor) and name != "params":
+                yield each
 
 
 def refuse_graph(why: str) -> None:

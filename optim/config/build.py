@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from timesched.binding import bind
+from timesched.binding import bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.schedule import Schedule
 
@@ -18,7 +18,7 @@ from ..core.optimizer import Optimizer
 from ..groups.grouping import grouped
 from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
-from ..groups.writers import refuse_decay, refuse_shared, unchanged_on_error
+from ..groups.writers import refuse_decay, refuse_shared
 from ..names import optimizers
 from ..scheduler import ScalePerParamScheduler, Scheduler
 from . import resolve

@@ -1,13 +1,11 @@
-"""Which schedulers write to the parameter groups of an optimizer, and what is left of those whose making failed."""
+"""Which schedulers write to the parameter groups of an optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, bound_to
@@ -55,34 +53,3 @@ def refuse_decay(scheduler: Any, spared: frozenset[int], path: str) -> None:
             f"{path}: it would give weight decay to parameter group {hit[0]} ({names}, ...), which 'no_decay' leaves "
             f"without: give the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
         )
-
-
-@contextmanager
-def unchanged_on_error(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """On an error, give the optimizer its groups and their values back, and the keys to those that owned them."""
-    earlier = bound_to(optimizer)
-    groups = [(group, dict(group)) for group in optimizer.param_groups]
-    tensors = [(each, each.detach().clone()) for _, values in groups for each in _tensors(values)]
-    try:
-        yield
-    except BaseException:
-        for each in bound_to(optimizer):
-            if each not in earlier:
-                each.unbind()
-        for each in earlier:
-            each.take_back()
-        with torch.no_grad():
-            for tensor, value in tensors:
-                tensor.copy_(value)
-        optimizer.param_groups[:] = [group for group, _ in groups]
-        for group, values in groups:
-            group.clear()
-            group.update(values)
-        raise
-
-
-def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
-    for name, value in values.items():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, Tensor) and name != "params":
-                yield each

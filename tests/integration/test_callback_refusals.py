@@ -29,7 +29,7 @@ from tests.integration.callback_run import (
     saving,
     sequence,
 )
-from timesched import Clock, LinearScheduler, bind
+from timesched import Clock, ConstantScheduler, LinearScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
 DECAYING = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 20}
@@ -129,6 +129,20 @@ def test_a_scheduler_of_another_optimizer() -> None:
     _, optimizer = make_optimizer()
     with pytest.raises(ValueError, match="LinearWD drives another optimizer than the Trainer's"):
         make_trainer([Schedules(LinearWD(optimizer, 0.2, 0.0, 20))])
+
+
+def test_a_trainer_that_is_refused_leaves_the_optimizer_as_it_was() -> None:
+    """Also what the entries before the refused one had written."""
+    model, optimizer = make_optimizer()
+    before = [{**group} for group in optimizer.param_groups]
+    first = LinearWD(optimizer, 0.3, 0.0, 20)
+    written = [{**group} for group in optimizer.param_groups]
+    entries = (Binding(ConstantScheduler(0.25), "lr"), lambda on: ConstantWD(on, 0.7), Binding(LinearScheduler(), "no"))
+    with pytest.raises(ValueError, match="has no 'no' to schedule"):
+        make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
+    assert written != before and optimizer.param_groups == written
+    first.step()
+    assert first.get_last_value() == [pytest.approx(0.285, rel=1e-15)] * len(before)
 
 
 def test_a_part_of_another_scheduler() -> None:

@@ -102,6 +102,14 @@ def test_compositions(make):
     assert count == 1 and close(rates, [factor * value for value in made[0].values(STEPS)])
 
 
+@pytest.mark.parametrize("make", [sequence, chain, scaled, custom])
+def test_a_step_reads_nothing_on_the_host(make):
+    reads = []
+    between = lambda step: reads.append(metrics.counter_value("aten::_local_scalar_dense"))  # noqa: E731
+    train(adamw, lambda optimizer: [make(optimizer)], between=between)
+    assert reads == reads[:1] * STEPS
+
+
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Lion", "RMSprop"])
 def test_learning_rate_and_weight_decay_with_several_optimizers(name):
     def make(optimizer):

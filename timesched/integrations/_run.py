@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from timesched.binding import Bound, bind, bound_to
+from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.keys import Key
 
@@ -56,21 +56,15 @@ class Run:
         return int(self.state.timestamp.batch)
 
     def make(self) -> None:
-        """Make the schedulers; where one is refused, the keys go back to those that owned them."""
+        """Make the schedulers; where one is refused, nothing is changed."""
         (optimizer,), clock = self.state.optimizers, RunClock(self.state, self.ssr)  # a Trainer takes no second one
         made: list[tuple[Any, Any]] = []
-        owners = bound_to(optimizer)
-        try:
+        with unchanged_on_error(optimizer):
             for entry in self.entries:
                 made += [(entry, each) for each in _resolved(entry, optimizer, clock)]
             for entry, scheduler in made:
                 _refuse_misfit(scheduler, entry, optimizer)
             self._refuse_shared([scheduler for _, scheduler in made])
-        except BaseException:
-            release(made)
-            for owner in owners:
-                owner.take_back()
-            raise
         self.made, self._stepped = made, [self._batches] * len(made)
 
     def after_load(self) -> None:
