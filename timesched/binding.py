@@ -72,6 +72,7 @@ class Bound:
         if clock is not None and not hasattr(clock, "timestamp"):
             raise TypeError(f"{name}: {clock!r} is not a clock: pass a timesched.Clock, or a state with timestamp.")
         self._key = Key(key)
+        self._plain = self._key.plain
         self.optimizer = optimizer
         self.key = self._key.name
         self.tags = listed(tags)
@@ -143,11 +144,12 @@ class Bound:
             raise ValueError(
                 f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
             )
-        if self.owner is not None or not self._is_current():
+        compiling = torch.compiler.is_compiling()
+        if self.owner is not None or not self._is_current(compiling):
             self._catch_up()
         if self._waits is not None:
             self._watch_clock()
-        if not self._direct or torch.compiler.is_compiling():
+        if compiling or not self._direct:
             self._step_by_methods()
             return
         count: Any = self._count
@@ -199,7 +201,7 @@ class Bound:
 
     def _put(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups."""
-        groups, key = self.optimizer.param_groups, self._key.plain
+        groups, key = self.optimizer.param_groups, self._plain
         number = value.__class__ is float
         if number:
             largest = value * self._largest if self.relative else value
@@ -330,12 +332,12 @@ class Bound:
 
     # The groups, and who owns their key
 
-    def _is_current(self) -> bool:
+    def _is_current(self, compiling: bool) -> bool:
         """Whether the groups are those that were seen last."""
         groups = self.optimizer.param_groups
         if len(groups) != self._seen:
             return False
-        if _BLIND and torch.compiler.is_compiling():
+        if compiling and _BLIND:
             return True
         for i, known in self._selected:  # noqa: SIM110  # a generator would take twice as long
             if groups[i] is not known:
