@@ -12,6 +12,7 @@ from timesched.ops import where
 
 from .core.hyperparameters import SWITCH, Number, Several, table
 from .core.optimizer import State
+from .core.sharding import local
 from .core.tensor_lists import Tensors, neg
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
@@ -87,10 +88,8 @@ class Rprop(RuleOptimizer):
         size = torch.zeros_like(p)
         lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         with torch.no_grad():
-            if p.is_complex():
-                torch.view_as_real(size).fill_(lr)
-            else:
-                size.fill_(lr)
+            part = local(size, size)  # a DTensor is not filled with a tensor
+            (torch.view_as_real(part) if p.is_complex() else part).fill_(lr)
         return {**super().parameter_state(p, group), "step_size": size}
 
     @staticmethod

@@ -88,9 +88,9 @@ class Bound:
         self._largest = 0.0  # of their sizes
         self._waits: tuple[int, Any] | None = None  # steps since the clock was seen to stand at a timestamp
         self._prepare()
-        first = self._value()  # before anything is changed: it may raise
-        self._take_groups(first)
-        self.refresh()
+        with unchanged_on_error(optimizer):
+            self._take_groups(self._value())
+            self.refresh()
         self._own()
         self._watch_clock()
 
@@ -368,8 +368,8 @@ class Bound:
                     )
                 self._selected[at] = (i, group)
 
-    def _take_groups(self, value: Any) -> list[int]:
-        """Select the groups not seen so far, which are to get a value at once. Returns their indices.
+    def _take_groups(self, value: Any) -> None:
+        """Select the groups not seen so far, which are to get a value at once.
 
         Raises `ValueError` when no group matches, a group has no such number, or shares its tensor with one that is not
         selected; nothing is changed then.
@@ -392,7 +392,6 @@ class Bound:
         self._selected += [(i, groups[i]) for i in new]
         self.indices += new
         self._seen = len(groups)
-        return new
 
     def _accept(self, indices: list[int], values: list[Any], value: Any) -> None:
         """Note the initial values of groups that are to be selected; nothing is changed where this raises."""
@@ -646,7 +645,8 @@ def unchanged_on_error(optimizer: Optimizer) -> Iterator[None]:
             if each not in earlier:
                 each.unbind()
         for each in earlier:
-            each.take_back()
+            if each.owner is not None:
+                each.take_back()
         with torch.no_grad():
             for tensor, value in tensors:
                 tensor.copy_(value)

@@ -12,7 +12,7 @@ from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim._distributed.common import CASES, STEPS, Network, assert_parts, copies, optimizers_of, train
 from tests.optim._distributed.training import shard
 
-SCHEDULED = ("AdamW", "SGD", "Muon")
+SCHEDULED = ("AdamW", "SGD", "Muon", "Rprop")
 
 
 def scheduled(name: str, folder: Path) -> None:
@@ -29,15 +29,18 @@ def run(name: str, model: nn.Module) -> tuple[list[optim.Optimizer], list[tuple[
     optimizers = optimizers_of(name, model)
     schedulers: list[optim.scheduler.Scheduler] = []
     for optimizer in optimizers:
-        parts = [LinearLR(optimizer, 0.0, 0.01, 2), CosineDecayLR(optimizer, 0.01, 0.0, STEPS)]
-        schedulers += [SequentialLR(optimizer, parts, [2]), CosineDecayWD(optimizer, 0.1, 0.0, STEPS)]
+        parts = [LinearLR(optimizer, 0.0, 0.01, 2), CosineDecayLR(optimizer, 0.01, 0.001, STEPS)]
+        schedulers.append(SequentialLR(optimizer, parts, [2]))
+        if "weight_decay" in optimizer.defaults:
+            schedulers.append(CosineDecayWD(optimizer, 0.1, 0.0, STEPS))
+        optimizer.state.clear()  # and made afresh from a rate that is a tensor
     values = []
 
     def after(step: int) -> None:
         for each in schedulers:
             each.step()
         group = optimizers[0].param_groups[0]
-        values.append((float(group["lr"]), float(group["weight_decay"])))
+        values.append((float(group["lr"]), float(group.get("weight_decay", 0.0))))
 
     train(model, optimizers, 1, STEPS, after)
     return optimizers, values

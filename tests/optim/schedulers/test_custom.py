@@ -296,3 +296,40 @@ def test_a_step_that_fails_is_not_counted(kind):
     with pytest.raises(ValueError, match="nan.* at step 3"):
         one.step()
     assert count(one) == 2 and value(one) == written
+
+
+class Once(scheduler.Scheduler):
+    param_group_key = "lr"
+
+    def _get_closed_form(self):
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls > 1:
+            raise ArithmeticError("a second time")
+        return torch.tensor(0.25)
+
+
+def once(on):
+    calls = []
+    timesched.bind(lambda state: calls.append(state) or 1.0 / (len(calls) < 2), on, timesched.Clock("4ba"))
+
+
+@KIND
+@pytest.mark.parametrize("make", [Once, once])
+def test_a_scheduler_whose_making_fails_late_changes_nothing(kind, make):
+    on = optimizer(kind, {}, {})
+    owner = lr_scheduler.ConstantLR(on, 0.1)
+    before = [dict(group) for group in on.param_groups]
+    numbers = [float(group["lr"]) for group in on.param_groups]
+    with pytest.raises(ArithmeticError):
+        make(on)
+    for group, was, number in zip(on.param_groups, before, numbers):
+        assert group.keys() == was.keys() and all(group[key] is was[key] for key in was)
+        assert float(group["lr"]) == number
+    owner.step()
+
+
+def test_a_number_stays_one_where_the_making_fails():
+    on = optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    with pytest.raises(ArithmeticError):
+        Once(on)
+    assert on.param_groups[0]["lr"] == 0.5 and type(on.param_groups[0]["lr"]) is float
