@@ -486,7 +486,8 @@ class Bound:
         """Go on from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
         Where several schedulers follow one clock, the last load sets it. A state of another horizon loads with a
-        warning that shows both. Raises `ValueError` when the state is of another schedule, key, tags or number of
+        warning that shows both. With Composer's State as clock, the value is written at the next step or `refresh()`.
+        Raises `ValueError` when the state is of another schedule, key, tags or number of
         groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
         """
         self.check()
@@ -519,8 +520,8 @@ class Bound:
         try:
             if clock is not None and "clock" in state_dict:
                 clock.load_state_dict(state_dict["clock"])  # which refreshes all that follow it
-            else:
-                self.refresh()
+            elif clock is not None or self.clock is None:
+                self.refresh()  # any other state is loaded by its owner, maybe later than this
         except BaseException:
             self._count_to(before[0])
             self._bases, self._largest = before[1:]

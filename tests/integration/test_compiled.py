@@ -78,13 +78,14 @@ def test_bound_lr_and_weight_decay() -> None:
     assert [x / BASE_WEIGHT_DECAY for x in record.weight_decay] == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]
 
 
-def test_binding_twice_is_refused_on_the_trainers_optimizer() -> None:
+def test_the_schedule_bound_last_owns_the_trainers_learning_rate() -> None:
     trainer = make_trainer("8ba", None)
     (optimizer,) = trainer.state.optimizers
     bound = timesched.bind(timesched.LinearScheduler(), optimizer, trainer.state)
-    with pytest.raises(ValueError, match="bound already"):
-        timesched.bind(timesched.StepScheduler("2ba"), optimizer, trainer.state)
-    assert bound.get_last_lr() == [BASE_LR]
+    other = timesched.bind(timesched.ConstantScheduler(0.5), optimizer, trainer.state)
+    with pytest.raises(ValueError, match="was superseded by ConstantScheduler"):
+        bound.step()
+    assert other.get_last_lr() == [0.5 * BASE_LR]
     trainer.close()
 
 

@@ -640,8 +640,11 @@ def test_a_foreign_state_is_not_saved():
     saved = bind(LinearScheduler(), optimizer, state).state_dict()
     assert saved.keys() == {"key", "schedule", "last_epoch", "tags", "base"}
     scheduler = bind(LinearScheduler(), optimizer, state)
+    optimizer.param_groups[0]["lr"] = 0.3  # as a checkpoint's, which may be loaded before the state or after it
     scheduler.load_state_dict(saved)
-    assert scheduler.get_last_lr() == [0.8] and state.timestamp.batch == 2
+    assert scheduler.get_last_lr() == [0.3] and state.timestamp.batch == 2
+    scheduler.refresh()
+    assert scheduler.get_last_lr() == [0.8]
 
 
 def test_a_clock_that_is_never_ticked_is_said_once():

@@ -1,0 +1,22 @@
+"""The tables of the documents, as lists of their cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def rows(name: str, header: list[str]) -> list[list[list[str]]]:
+    """The tables of a document that have these cells in their first line, each as a list of its rows."""
+    found: list[list[list[str]]] = []
+    inside = False
+    for line in (DOCS / name).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if cells == header:
+            found.append([])
+        elif inside and cells and set(line) != {"|", "-"}:
+            found[-1].append(cells)
+        inside = cells == header or (inside and bool(cells))
+    assert found, f"{name} has no table of {header}"
+    return found

@@ -1,0 +1,46 @@
+"""The documents name files, sections and make targets that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md", *sorted(ROOT.glob("docs/*.md"))]
+named = pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors(page):
+    """The sections of a page, as GitHub names them in links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@named
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        linked = page.parent / target if target else page
+        assert linked.exists(), f"{target} does not exist"
+        assert not anchor or anchor in anchors(linked), f"{target} has no section {anchor}: {sorted(anchors(linked))}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page):
+    """Those with a folder; a file alone is in the folder of the page, or in the one that is named with it."""
+    text = page.read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:timesched|optim|tests|benchmarks|examples|docs)/[\w./]*)", text)) - {"optim/name.py"}
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    if page.parent.name == "benchmarks":
+        assert [name for name in re.findall(r"`(\w+\.py)", text) if not (page.parent / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_targets_that_are_named_exist(page):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(named) <= set(targets)
+
+
+def test_every_page_is_linked_from_the_readme():
+    linked = set(re.findall(r"\(docs/([\w]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert linked == {page.name for page in ROOT.glob("docs/*.md")}

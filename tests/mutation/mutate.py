@@ -1,0 +1,159 @@
+"""Change one thing in the source at a time, and see whether the tests of that file notice. Not part of make test.
+
+    python tests/mutation/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
+
+Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
+source). It runs in a copy of the checkout, with the tests that tests.txt names for its file, and is killed where one of
+them fails. The survivors are printed with their lines, and written to --out as JSON, by which two runs are compared:
+`--compare OLD.json NEW.json` lists the mutants of unchanged lines that were killed in OLD and survive in NEW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
+    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
+    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div},
+}
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The mutants of one node: what is changed, and the node in its place."""
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
+        new = copy.deepcopy(node)
+        new.ops = [SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]  # of the same kind
+        yield f"{type(node.ops[0]).__name__} to {type(new.ops[0]).__name__}", new
+    elif isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in SWAPS:
+        new = copy.deepcopy(node)
+        new.op = SWAPS[type(node.op)]()  # type: ignore[assignment]  # of the same kind
+        yield f"{type(node.op).__name__} to {type(new.op).__name__}", new
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield "without not", copy.deepcopy(node.operand)
+    elif isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        new = copy.deepcopy(node)
+        new.test = ast.UnaryOp(ast.Not(), new.test)
+        yield "condition turned round", new
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        value = (not node.value) if isinstance(node.value, bool) else node.value + 1
+        yield f"{node.value!r} to {value!r}", ast.Constant(value)
+    elif isinstance(node, ast.Raise):
+        yield "nothing raised", ast.Pass()
+
+
+def mutants(path: Path) -> Iterator[dict[str, Any]]:
+    """All mutants of a file, each with the line as it stands and the text of the whole file in its place."""
+    text = path.read_text(encoding="utf-8")
+    tree, lines = ast.parse(text), text.splitlines()
+    skipped: set[int] = set()  # annotations, which nothing runs
+    for parent in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            if isinstance(getattr(parent, name, None), ast.AST):
+                skipped.update(map(id, ast.walk(getattr(parent, name))))
+        for field, value in ast.iter_fields(parent):
+            for i, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                if not isinstance(child, ast.AST) or id(child) in skipped:
+                    continue
+                for what, new in changes(child):
+                    ast.copy_location(new, child)
+                    _put(parent, field, i, new)
+                    changed = ast.unparse(ast.fix_missing_locations(tree))
+                    _put(parent, field, i, child)
+                    line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # what is mutated has a line
+                    yield {"file": str(path.relative_to(ROOT)), "line": line, "what": what, "text": changed}
+
+
+def _put(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
+    if i is None:
+        setattr(parent, field, node)
+    else:
+        getattr(parent, field)[i] = node
+
+
+def tests_of(file: str) -> list[str]:
+    """The tests that cover a file, as tests.txt says: `pattern: paths` in each line, the first that fits."""
+    for row in Path(__file__).with_name("tests.txt").read_text(encoding="utf-8").splitlines():
+        pattern, _, paths = row.partition(":")
+        if row.strip() and not row.startswith("#") and fnmatch(file, pattern.strip()):
+            return paths.split()
+    raise SystemExit(f"{file}: tests.txt names no tests for it; add a line.")
+
+
+def outcome(mutant: dict[str, Any]) -> str:
+    """`killed`, or `survived`."""
+    with tempfile.TemporaryDirectory() as folder:
+        there = Path(folder) / "checkout"
+        shutil.copytree(ROOT, there, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+        (there / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
+        tests = [test for test in tests_of(mutant["file"]) if (there / test).exists()]
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(there), "OMP_NUM_THREADS": "1", "HYPOTHESIS_PROFILE": "ci"}
+        try:
+            done = subprocess.run(
+                command, cwd=there, env=environment, capture_output=True, timeout=TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return "killed"
+        return "survived" if done.returncode == 0 else "killed"
+
+
+def compare(old: Path, new: Path) -> int:
+    """The mutants that both runs tried and only the old one killed."""
+
+    def read(path: Path) -> dict[tuple[str, ...], str]:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return {(Path(row["file"]).name, row["line"], row["what"]): row["outcome"] for row in rows}
+
+    before, after = read(old), read(new)
+    lost = [key for key in before.keys() & after.keys() if (before[key], after[key]) == ("killed", "survived")]
+    print(f"{len(before.keys() & after.keys())} mutants of unchanged lines in both, {len(lost)} killed before only")
+    for key in sorted(lost):
+        print("  " + "  ".join(key))
+    return len(lost)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", default=["timesched", "optim"], help="files or folders (default: all)")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("mutants.json"))
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
+    options = parser.parse_args()
+    if options.compare:
+        sys.exit(bool(compare(*options.compare)))
+    files = [file for path in map(ROOT.joinpath, options.paths) for file in sorted(path.rglob("*.py")) or [path]]
+    found = [mutant for file in files if "testing" not in file.parts for mutant in mutants(file)]
+    drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
+    print(f"{len(found)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, said in zip(drawn, pool.map(outcome, drawn)):
+            mutant["outcome"] = said
+            if said == "survived":
+                print(f"survived: {mutant['file']}: {mutant['what']}: {mutant['line']}", flush=True)
+    rows = [{key: value for key, value in mutant.items() if key != "text"} for mutant in drawn]
+    options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    killed = sum(row["outcome"] == "killed" for row in rows)
+    print(f"{killed} of {len(rows)} killed: {killed / max(len(rows), 1):.0%}")
+
+
+if __name__ == "__main__":
+    main()
