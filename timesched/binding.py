@@ -433,20 +433,21 @@ class Bound:
 
     def _own(self) -> None:
         """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
-        if self.owner is None:
-            mine = set(self.indices)
-            others = [other for ref in _bound.get(self.optimizer, []) if (other := ref()) not in (None, self)]
-            for other in others:  # those superseded before, too: they are to name the owner of now
-                if other.key == self.key and mine.intersection(other.indices) and other.owner != _UNBOUND:
-                    other.owner = (
-                        f"was superseded by {self._name()}, which was made later: step that one. To drive one number "
-                        f"by two schedules, bind the list of both, which multiplies them, or make them one sequence; "
-                        f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
-                    )
-                    other._leave_clock()
-            _bound[self.optimizer] = [*map(weakref.ref, others), weakref.ref(self)]
-            if isinstance(self.clock, Clock):
-                self.clock.notify(self)
+        if self.owner is not None:  # as a copy of one that was superseded
+            return
+        mine = set(self.indices)
+        others = [other for ref in _bound.get(self.optimizer, []) if (other := ref()) not in (None, self)]
+        for other in others:  # those superseded before, too: they are to name the owner of now
+            if other.key == self.key and mine.intersection(other.indices) and other.owner != _UNBOUND:
+                other.owner = (
+                    f"was superseded by {self._name()}, which was made later: step that one. To drive one number "
+                    f"by two schedules, bind the list of both, which multiplies them, or make them one sequence; "
+                    f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
+                )
+                other._leave_clock()
+        _bound[self.optimizer] = [*map(weakref.ref, others), weakref.ref(self)]
+        if isinstance(self.clock, Clock):
+            self.clock.notify(self)
 
     def take_back(self) -> None:
         """Own the key again, where the scheduler made later is given up."""
