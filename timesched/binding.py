@@ -284,6 +284,7 @@ class Bound:
     def _go_to(self, count: Any) -> None:
         if type(count) is int and count == -1:
             self._refuse_composite()
+        self._waits = None  # somebody else counts: that says nothing about the clock
         self._count_to(checked_count(count, type(self).__name__))
 
     def _refuse_composite(self) -> None:
@@ -524,12 +525,16 @@ class Bound:
                 clock.load_state_dict(state_dict["clock"])  # which refreshes all that follow it
             elif clock is not None or self.clock is None:
                 self.refresh()  # any other state is loaded by its owner, maybe later than this
-        except BaseException:
+        except BaseException as error:
             self._count_to(before[0])
             self._bases, self._largest = before[1:]
             if clock is not None and "clock" in state_dict:
                 with suppress(ValueError):  # where this one cannot write, it has not written
                     self.refresh()
+            if isinstance(error, KeyError):
+                raise ValueError(
+                    f"{name}: the clock in the state lacks {error}: pass what state_dict() saved."
+                ) from None
             raise
         if clock is not None:
             self._warn_of(state_dict, own, clock)

@@ -207,6 +207,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 checked_count(int(count) if read else count, type(self).__name__)
         elif type(count) is int and count == -1:
             self._refuse_composite()
+        if not torch.compiler.is_compiling():
+            self._waits = None  # somebody else counts: that says nothing about the clock
         if isinstance(count, Tensor) and isinstance(self._count, Tensor):
             self._count.view(1).copy_(count.view(1))
         else:

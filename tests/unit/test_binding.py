@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from optim.lr_scheduler import LinearLR
 from timesched import (
     Clock,
     ConstantScheduler,
@@ -645,6 +646,21 @@ def test_a_foreign_state_is_not_saved():
     assert scheduler.get_last_lr() == [0.3] and state.timestamp.batch == 2
     scheduler.refresh()
     assert scheduler.get_last_lr() == [0.8]
+
+
+def test_a_clock_in_a_state_that_lacks_a_counter():
+    clock, _, scheduler = bound()
+    state = scheduler.state_dict()
+    del state["clock"]["token"]
+    with pytest.raises(ValueError, match=r"the clock in the state lacks .*token"):
+        scheduler.load_state_dict({**state, "last_epoch": 3})
+    assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0 and scheduler.get_last_lr() == [0.8]
+
+
+def test_steps_that_somebody_else_counts_say_nothing_about_the_clock():
+    for one in (bound()[2], LinearLR(torch.optim.SGD(parameters(), lr=1.0), 1.0, 0.0, 10, clock=Clock("10ba"))):
+        one.last_epoch = 7
+        one.step()  # the first one: no warning, which would be an error here
 
 
 def test_a_clock_that_is_never_ticked_is_said_once():
