@@ -115,12 +115,16 @@ class Bound:
         if self._read is not None:
             refuse_graph("A scheduler that follows a clock reads it on the host")
             return self._read()
-        count: Any = self._count
+        return self._function((self._steps_taken(),))  # type: ignore[misc]  # without a clock there is one
+
+    def _steps_taken(self) -> Any:
+        """The count to compute with: a number if it can be read, else its tensor."""
+        count = self._count
         if torch.compiler.is_compiling():
             self._refuse_constants()
         elif isinstance(count, Tensor) and count.is_cpu:
-            count = count.item()
-        return self._function((count,))  # type: ignore[misc]  # without a clock there is one
+            return count.item()
+        return count
 
     def get(self) -> list[Any]:
         """The value of this moment for each parameter group; the present one where a group is not selected."""
@@ -490,8 +494,8 @@ class Bound:
 
         Where several schedulers follow one clock, the last load sets it. A state of another horizon loads with a
         warning that shows both. With Composer's State as clock, the value is written at the next step or `refresh()`.
-        Raises `ValueError` when the state is of another schedule, key, tags or number of
-        groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
+        Raises `ValueError` when the state is of another schedule, key, tags or number of groups, holds what is not a
+        finite number, or when `step` would raise; nothing is changed then.
         """
         self.check()
         name = type(self).__name__

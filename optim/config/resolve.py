@@ -171,7 +171,7 @@ def located(path: str) -> Iterator[None]:
             raise
         kind = type(error) if type(error).__init__ in (ValueError.__init__, TypeError.__init__) else ValueError
         raise kind(f"{path}: {error}") from error
-    except Exception as error:
+    except Exception as error:  # of a user's class or function: it goes on as it is, with its place beside it
         if hasattr(error, "add_note"):  # Python 3.11
             error.add_note(f"in a config, at {path}")
         raise

@@ -66,8 +66,10 @@ def plan(optimizer: Optimizer, keep: bool = True) -> dict[Tensor, State]:
     changed: dict[Tensor, str] = {}
     groups = []
     for i, group in enumerate(optimizer.param_groups):
-        names = group.get("param_names") or [f"parameter {j}" for j in range(len(group["params"]))]
-        here = {p: f"{name} of group {i}" for p, name in zip(group["params"], names) if not _fits(optimizer, p)}
+        params, names = group["params"], group.get("param_names", ())
+        if len(names) != len(params):  # none, or parameters were added or removed without their names
+            names = [f"parameter {j}" for j in range(len(params))]
+        here = {p: f"{name} of group {i}" for p, name in zip(params, names) if not _fits(optimizer, p)}
         if here:
             groups.append({**group, "params": list(here)})
             changed.update(here)

@@ -115,10 +115,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if not self._custom:
             Bound._prepare(self)
 
-    def _resolved(self) -> tuple[Resolved, Frame]:
+    def _resolved(self) -> Resolved:
         """The schedule as a function of a tuple with one count, of steps; with a clock, of its batches."""
-        frame = Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), TimeUnit.BATCH)
-        return self.schedule.resolve(frame), frame
+        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        schedule: Schedule = self.schedule
+        return schedule.resolve(Frame(horizon, TimeUnit.BATCH))
 
     # The value
 
@@ -139,12 +140,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if self.clock is not None:
             refuse_graph("A scheduler that follows a clock reads it on the host")
             return self.schedule(self.clock)
-        count: Any = self._count
-        if torch.compiler.is_compiling():
-            self._refuse_constants()
-        elif isinstance(count, Tensor) and count.is_cpu:
-            count = count.item()
-        return self.at_step(count)
+        return self.at_step(self._steps_taken())
 
     def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
         """The closed form at a step; `formula` has the value there that the scheduler's own formula gives."""
@@ -172,7 +168,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
         With a clock, at its batches.
         """
-        function, _ = self._resolved()
+        function = self._resolved()
         return [float(function((step,))) for step in range(n)]
 
     def first_value(self) -> float:

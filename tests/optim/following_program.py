@@ -250,6 +250,18 @@ def another_parameter_in_the_group(name: str, way: str) -> None:
 
 
 @case
+def one_parameter_more_than_names(name: str, way: str) -> None:
+    """Named parameters, and one that is put into the group without a name."""
+    first, second = Parameter(torch.ones(4, 6)), Parameter(torch.ones(3, 5))
+    optimizer = getattr(optim, name)([("first", first)], **{"lr": 0.1, **ARGUMENTS.get(name, {})})
+    optimizer.param_groups[0]["params"].append(second)
+    for p in (first, second):
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    assert set(optimizer.state) == {first, second} and not torch.equal(second, torch.ones(3, 5))
+
+
+@case
 def a_parameter_fewer(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     gone = training.params.pop(0)
@@ -460,7 +472,7 @@ def main(name: str) -> None:
             try:
                 function(name, way)
                 print("ok", flush=True)
-            except Exception:
+            except Exception:  # reported, and the other cases still run
                 print(repr(traceback.format_exc()[-3000:]), flush=True)
 
 

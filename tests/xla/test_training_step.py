@@ -105,7 +105,10 @@ def test_compositions(make):
 @pytest.mark.parametrize("make", [sequence, chain, scaled, custom])
 def test_a_step_reads_nothing_on_the_host(make):
     reads = []
-    between = lambda step: reads.append(metrics.counter_value("aten::_local_scalar_dense"))  # noqa: E731
+
+    def between(step):
+        reads.append(metrics.counter_value("aten::_local_scalar_dense"))
+
     train(adamw, lambda optimizer: [make(optimizer)], between=between)
     assert reads == reads[:1] * STEPS
 
