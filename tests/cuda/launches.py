@@ -1,101 +1,74 @@
 """Count what a step launches on a CUDA GPU, with fake CUDA tensors: they need torch's CUDA build, but no GPU.
 
-A dispatch mode records the operations of a step. Views launch nothing. A multi-tensor operation counts as one kernel
-where torch's CUDA code takes all its tensors at once, and as one for each tensor where it does not: where the lists
-differ in shape, strides, dtype or device. (What one launch of such a kernel holds is limited to about 100 tensors;
-that is not counted.)
+A dispatch mode records the operations of a step. Views and memory that is not filled launch nothing. A multi-tensor
+operation counts as one kernel where torch's CUDA code takes all its tensors at once, and as one for each tensor where
+it does not: where the lists, or a tensor that is a factor, differ in dtype, device, shape or strides. (How many tensors
+fit into one launch, about 100, is not counted.)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal", "aten::item")
-ALLOCATIONS = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided")
+READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
+COPIES = ("aten::_to_copy", "aten::copy_", "aten::_foreach_copy_", "aten::stack", "aten::cat")
+UNFILLED = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided")
 
 
 class Recorder(TorchDispatchMode):
-    """The kernels of what runs under it, by operation; `traffic` has what would wait for the GPU or copy to it."""
+    """The kernels of what runs under it, by operation. What waits for the GPU or copies to or from it raises."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kernels: Counter[str] = Counter()
-        self.traffic: list[str] = []
 
     @property
     def launches(self) -> int:
         return self.kernels.total()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func._schema.name
-        if name in READS:
-            if any(x.is_cuda for x in tree_leaves(args) if isinstance(x, Tensor)):
-                raise AssertionError(f"{name} waits for the GPU")
-            return 3.0  # a number on the host; which one does not matter
-        if name.startswith("aten::_fused_"):  # they have no fake form
+        name, kwargs = func._schema.name, kwargs or {}
+        given = tensors((args, kwargs))
+        if name in READS and not any(x.is_cuda for x in given):
+            return 3.0  # a number that lies on the host; which one does not matter
+        assert name not in READS, f"{name} waits for the GPU"
+        if name.startswith("aten::_fused_"):  # not all of these have a fake form
             self.kernels[name] += 1
             return None
         result = func(*args, **kwargs)
-        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        devices = {x.device.type for x in given + made}
-        # A 0-dim host tensor beside tensors of the GPU becomes an argument of the kernel, unless it is copied.
-        copies = name in ("aten::_to_copy", "aten::copy_", "aten::_foreach_copy_", "aten::stack", "aten::cat")
-        if len(devices) > 1 and copies:
-            self.traffic.append(f"{name} between devices")
-        if "cuda" not in devices or func.is_view or name in ALLOCATIONS or name.startswith("prim"):
-            return result
-        if made and all(any(x is y for y in given) for x in made) and not func._schema.is_mutable:
-            return result
-        if not any(x.numel() for x in given + made):
-            return result
-        self.kernels[str(func)] += _slow(args) if "_foreach_" in name else 1
+        made = tensors(result)
+        if name in COPIES:
+            devices = {x.device for x in given + made}
+            assert len(devices) == 1 or not any(x.is_cuda for x in given + made), f"{name} copies between {devices}"
+        on_gpu = [x for x in given + made if x.is_cuda]
+        nothing = func.is_view or name in UNFILLED or name.startswith("prim") or not any(x.numel() for x in on_gpu)
+        if not nothing:
+            self.kernels[str(func)] += multi_tensor(args) if "_foreach_" in name else 1
         return result
 
 
-def _slow(args: Any) -> int:
-    """How many kernels a multi-tensor operation is: one, or one for each tensor."""
+def tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def multi_tensor(args: Iterable[Any]) -> int:
+    """How many kernels a multi-tensor operation is."""
     lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor)]
-    others = [x for x in args if isinstance(x, Tensor) and x.is_cuda]
+    factors = [x for x in args if isinstance(x, Tensor)]
     first = lists[0]
-    n = len(first)
-    same = all((x.dtype, x.device) == (first[0].dtype, first[0].device) for column in lists for x in column)
-    same = same and all(
-        column[i].shape == first[i].shape and column[i].stride() == first[i].stride()
-        for column in lists
-        for i in range(n)
-    )
-    same = same and all(x.dtype == first[0].dtype for x in others)
-    return 1 if same else n
-
-
-@contextmanager
-def fake_cuda() -> Iterator[None]:
-    """Tensors made in here are fake."""
-    with FakeTensorMode():
-        yield
-
-
-def parameters(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32, device: str = "cuda") -> list[Any]:
-    params = [torch.nn.Parameter(torch.empty(shape, dtype=dtype, device=device)) for shape in shapes]
-    for p in params:
-        p.grad = torch.empty_like(p)
-    return params
+    same_kind = {(x.dtype, x.device) for x in [*tensors(lists), *factors]} == {(first[0].dtype, first[0].device)}
+    same_form = all(x.shape == y.shape and x.stride() == y.stride() for other in lists for x, y in zip(first, other))
+    return 1 if same_kind and same_form else len(first)
 
 
 def recorded(step: Callable[[], Any]) -> Recorder:
     """What one call launches."""
-    recorder = Recorder()
-    with recorder:
+    with Recorder() as recorder:
         step()
     return recorder
