@@ -47,7 +47,7 @@ test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)
 
 test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is needed
-	@$(call use,cuda); OMP_NUM_THREADS=1 "$$python" -m pytest tests/cuda $(ARGS)
+	@$(call use,cuda); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
 
 lint: ## ruff, mypy, and no circular imports
 	@$(call use,newest); \

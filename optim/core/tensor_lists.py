@@ -2,7 +2,7 @@
 
 A factor `c` is a Python number, a 0-dim tensor, or a list of 0-dim tensors, one for each tensor of the list. Eager
 calls become torch's multi-tensor kernels. (On CUDA these take all tensors at once where a factor is a number or a 0-dim
-tensor of their dtype, and one after the other where it is a list.) In a graph for the CPU the loop is unrolled instead,
+tensor of their dtype; elsewhere tensors of one shape are stacked.) In a graph for the CPU the loop is unrolled instead,
 since inductor there keeps the results of multi-tensor operations in memory and fuses those of single ones.
 """
 
@@ -73,14 +73,42 @@ def _new(several: Callable[..., Any], single: Callable[..., Any], xs: Tensors, *
     return list(several(xs, *columns))
 
 
+def _one_by_one(xs: Tensors, c: Any) -> bool:
+    """Whether, on a GPU, torch's multi-tensor kernels would take one tensor after the other.
+
+    They do where each has its own 0-dim factor, or where the factor is of another dtype.
+    """
+    if not on_gpu(xs) or not isinstance(c, (list, Tensor)):
+        return False
+    if isinstance(c, Tensor):
+        return c.dtype != xs[0].dtype
+    return all(k.dim() == 0 for k in c) and any(x.dim() for x in xs)
+
+
+def _by_shape(operation: Callable[[Tensor, Tensor], Tensor], xs: Tensors, c: Tensor | list[Tensor]) -> Tensors:
+    """The results of an operation on each tensor and its factor, computed at once for tensors of one shape."""
+    results = list(xs)
+    for chosen in by_shape(xs):
+        first = xs[chosen[0]]
+        stacked = torch.stack([xs[i] for i in chosen]) if len(chosen) > 1 else first[None]
+        factors = c if isinstance(c, Tensor) else torch.stack([c[i] for i in chosen])
+        factors = factors.view(-1, *[1] * first.dim())
+        for i, result in zip(chosen, operation(stacked, factors).to(first.dtype).unbind()):
+            results[i] = result
+    return results
+
+
 def mul_(xs: Tensors, c: Factor) -> None:
     """xs *= c; `c` may also be a list of tensors of the same shapes."""
-    _in_place(torch._foreach_mul_, Tensor.mul_, xs, c)
+    if _one_by_one(xs, c):
+        copy_(xs, _by_shape(torch.mul, xs, c))
+    else:
+        _in_place(torch._foreach_mul_, Tensor.mul_, xs, c)
 
 
 def mul(xs: Tensors, c: Factor) -> Tensors:
     """xs * c."""
-    return _new(torch._foreach_mul, torch.mul, xs, c)
+    return _by_shape(torch.mul, xs, c) if _one_by_one(xs, c) else _new(torch._foreach_mul, torch.mul, xs, c)
 
 
 def div(xs: Tensors, ys: Tensors) -> Tensors:
@@ -95,12 +123,15 @@ def div_(xs: Tensors, ys: Tensors) -> None:
 
 def shift_(xs: Tensors, c: Factor) -> None:
     """xs += c."""
-    _in_place(torch._foreach_add_, Tensor.add_, xs, c)
+    if _one_by_one(xs, c):
+        copy_(xs, _by_shape(torch.add, xs, c))
+    else:
+        _in_place(torch._foreach_add_, Tensor.add_, xs, c)
 
 
 def shift(xs: Tensors, c: Factor) -> Tensors:
     """xs + c."""
-    return _new(torch._foreach_add, torch.add, xs, c)
+    return _by_shape(torch.add, xs, c) if _one_by_one(xs, c) else _new(torch._foreach_add, torch.add, xs, c)
 
 
 def sqrt(xs: Tensors) -> Tensors:
@@ -187,7 +218,7 @@ def add_(xs: Tensors, ys: Tensors, c: Factor = 1.0) -> None:
             x.add_(y * k)
     elif isinstance(c, (float, int)):
         torch._foreach_add_(xs, ys, alpha=c)
-    elif isinstance(c, Tensor) and on_gpu(xs):
+    elif on_gpu(xs):
         torch._foreach_add_(xs, mul(ys, c))
     else:
         torch._foreach_addcmul_(xs, ys, _each(c, len(xs)))
@@ -199,7 +230,7 @@ def add(xs: Tensors, ys: Tensors, c: Factor = 1.0) -> Tensors:
         return [x + y * k for x, y, k in _zip(xs, ys, c)]
     if isinstance(c, (float, int)):
         return list(torch._foreach_add(xs, ys, alpha=c))
-    if isinstance(c, Tensor) and on_gpu(xs):
+    if on_gpu(xs):
         return list(torch._foreach_add(xs, mul(ys, c)))
     return list(torch._foreach_addcmul(xs, ys, _each(c, len(xs))))
 
@@ -211,7 +242,7 @@ def lerp_(xs: Tensors, ys: Tensors, c: Factor) -> None:
             x.add_((y - x) * k)
     elif isinstance(c, (float, int)):
         torch._foreach_lerp_(xs, ys, c)
-    elif isinstance(c, Tensor) and on_gpu(xs):
+    elif on_gpu(xs):
         add_(xs, torch._foreach_sub(ys, xs), c)
     else:
         torch._foreach_lerp_(xs, ys, [k.to(x.dtype) for x, k in _zip(xs, c)])
@@ -223,7 +254,7 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
         return [x + (y - x) * k for x, y, k in _zip(xs, ys, c)]
     if isinstance(c, (float, int)):
         return list(torch._foreach_lerp(xs, ys, c))
-    if isinstance(c, Tensor) and on_gpu(xs):
+    if on_gpu(xs):
         return add(xs, torch._foreach_sub(ys, xs), c)
     return list(torch._foreach_lerp(xs, ys, [k.to(x.dtype) for x, k in _zip(xs, c)]))
 

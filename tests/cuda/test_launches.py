@@ -6,6 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import optim
 from optim import lr_scheduler
+from optim.core.known_counts import KnownCounts
 from tests.cuda.launches import recorded
 from tests.optim.signatures import NAMES, SIGNATURES
 from timesched import Clock, CosineAnnealingScheduler, bind
@@ -73,15 +74,24 @@ def test_so_too_with_the_switches(name, switch):
     assert few == many <= FUSED.get(name, 40)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "ASGD"])
-def test_a_tensor_as_learning_rate(name):
-    few, many = (launches(built(name, parameters(n)), ["lr"]) for n in (10, 30))
-    assert few == many
-    if name in FUSED:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tensor_as_learning_rate(name, dtype):
+    few, many = (launches(built(name, parameters(n, dtype)), ["lr"]) for n in (10, 30))
+    assert few == many <= 100
+    if name in FUSED and dtype != torch.float64:  # the kernels read the rate as float32
         assert many == FUSED[name] + 1  # the rate in float32
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "weight_decay" in SIGNATURES[name] and name != "ASGD"])
+@pytest.mark.parametrize("name", NAMES)
+def test_with_counts_that_the_host_does_not_know(name, monkeypatch):
+    """As while a CUDA graph is captured."""
+    monkeypatch.setattr(KnownCounts, "of", lambda self, counters: None)
+    few, many = (launches(built(name, parameters(n)), ["lr"]) for n in (10, 30))
+    assert few == many <= 100
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "weight_decay" in SIGNATURES[name]])
 def test_a_tensor_as_weight_decay(name):
     few, many = (launches(built(name, parameters(n)), ["weight_decay"]) for n in (10, 30))
     assert few == many <= 60
