@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .core.eager_cpu import row_blocks, rows_of
+from .core.eager import row_blocks, rows_of
 from .core.hyperparameters import SWITCH, Number, Several, table
 from .core.optimizer import State, counter
 from .core.sharding import Placement, sum_over_ranks, zeros_without_dim

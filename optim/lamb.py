@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .core.common_steps import adam_step_, add_over_root_
-from .core.eager_cpu import blocks_by_tensor, two_passes
+from .core.eager import blocks_by_tensor, two_passes
 from .core.hyperparameters import BETAS, SWITCH, Number, table
 from .core.sharding import Placement, sum_over_ranks
 from .core.tensor_lists import Tensors, add_, by_shape, is_zero, mul_, norms, on_gpu
@@ -130,8 +130,10 @@ def _in_stacks(h: dict[str, Any], k: Factors, *columns: Tensors) -> None:
         add_(p, direction, k["minus_lr"])
         return
     factors = _scaled(k, *[_full_norms(xs, k["placement"]) for xs in (p, direction)])
-    for stack, factor in zip(directions, factors.split([len(chosen) for chosen in stacks])):
-        stack.mul_(factor.view(-1, *[1] * (stack.dim() - 1)))
+    at = 0
+    for stack in directions:
+        stack.mul_(factors[at : at + len(stack)].view(-1, *[1] * (stack.dim() - 1)))
+        at += len(stack)
     add_(p, direction)
 
 

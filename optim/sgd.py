@@ -11,7 +11,7 @@ from torch import Tensor
 from timesched.ops import where
 
 from .core.common_steps import penalized_gradient
-from .core.eager_cpu import fused_sgd
+from .core.eager import fused_sgd
 from .core.hyperparameters import SWITCH, Number, absent, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add, add_, mul_

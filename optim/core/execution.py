@@ -1,7 +1,7 @@
 """How a step runs: one update rule for each optimizer, carried out in the way that suits the tensors.
 
 Eager, on the CPU: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
-otherwise the update, on blocks of the tensors that fit the cache (eager_cpu.py). Eager, on a CUDA GPU: the fused kernel
+otherwise the update, on blocks of the tensors that fit the cache (eager.py). Eager, on a CUDA GPU: the fused kernel
 where there is one, otherwise the update over all tensors at once, with numbers for what the host knows without reading
 (known_counts.py). Anywhere else, in a graph, and for what the host does not know, hyperparameters and counters stay
 tensors, nothing is read, and the update runs over all tensors at once.
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .eager_cpu import advance, blocks, by_layout
+from .eager import advance, blocks, by_layout
 from .known_counts import KnownCounts
 from .tensor_lists import Tensors, mul, on_gpu
 from .work import STEP, Factors, Work, columns_of, selected, with_columns
@@ -42,7 +42,8 @@ def on_cuda(work: Work, known: KnownCounts, scaling: dict[str, Tensor]) -> None:
     h = {name: _number_if_there(rule, work.h[name], device) for name, rule in work.rule.hyper.items()}
     kernel, arguments = work.rule.fused, _fused_arguments(h, work)
     scaling = {name: x.to(device, non_blocking=True).reshape(()) for name, x in scaling.items()}
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
+    if started and torch.cuda.is_current_stream_capturing():
         known.lose(x for column in work.scalars.values() for x in column)
     for part, contiguous in [(work, False)] if kernel is None or arguments is None else by_layout(work):
         if kernel is not None and contiguous and kernel(arguments, part, scaling):
@@ -200,7 +201,7 @@ def _store(counters: Tensors, values: Tensor) -> None:
         for i, x in enumerate(counters):
             x.copy_(values[i : i + 1])
     else:
-        torch._foreach_copy_(counters, list(values.to(counters[0].dtype).split(1)))
+        torch._foreach_copy_(counters, list(values.to(counters[0].dtype).unsqueeze(1).unbind()))
 
 
 def _with_dimensions(work: Work) -> Work:

@@ -85,7 +85,7 @@ def _one_by_one(xs: Tensors, c: Any) -> bool:
     return all(k.dim() == 0 for k in c) and any(x.dim() for x in xs)
 
 
-def _by_shape(operation: Callable[[Tensor, Tensor], Tensor], xs: Tensors, c: Tensor | list[Tensor]) -> Tensors:
+def _by_shape(operation: Callable[[Tensor, Tensor], Tensor], xs: Tensors, c: Any) -> Tensors:
     """The results of an operation on each tensor and its factor, computed at once for tensors of one shape."""
     results = list(xs)
     for chosen in by_shape(xs):
@@ -164,9 +164,9 @@ def sign_(xs: Tensors) -> None:
     _in_place(torch._foreach_sign_, Tensor.sign_, xs)
 
 
-def clamp_(xs: Tensors, low: float | Tensor, high: float | Tensor) -> None:
+def clamp_(xs: Tensors, low: Any, high: Any) -> None:
     """xs limited to [low, high], in place."""
-    if on_gpu(xs) and not isinstance(low, Tensor) and not isinstance(high, Tensor):
+    if on_gpu(xs) and isinstance(low, float) and isinstance(high, float):
         torch._foreach_clamp_min_(xs, low)
         torch._foreach_clamp_max_(xs, high)
     else:
@@ -243,7 +243,7 @@ def lerp_(xs: Tensors, ys: Tensors, c: Factor) -> None:
     elif isinstance(c, (float, int)):
         torch._foreach_lerp_(xs, ys, c)
     elif on_gpu(xs):
-        add_(xs, torch._foreach_sub(ys, xs), c)
+        add_(xs, list(torch._foreach_sub(ys, xs)), c)
     else:
         torch._foreach_lerp_(xs, ys, [k.to(x.dtype) for x, k in _zip(xs, c)])
 
@@ -255,7 +255,7 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
     if isinstance(c, (float, int)):
         return list(torch._foreach_lerp(xs, ys, c))
     if on_gpu(xs):
-        return add(xs, torch._foreach_sub(ys, xs), c)
+        return add(xs, list(torch._foreach_sub(ys, xs)), c)
     return list(torch._foreach_lerp(xs, ys, [k.to(x.dtype) for x, k in _zip(xs, c)]))
 
 

@@ -35,8 +35,8 @@ class RuleOptimizer(Optimizer):
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
     reduced: ClassVar[Mapping[str, int]] = {}  # states of `update` without a dimension of the parameter: which
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
-    # Takes the step of contiguous tensors with torch's fused kernel, or gives False; see eager_cpu.py.
-    fused: ClassVar[Callable[[dict[str, Any], Work, dict[str, Tensor]], bool] | None] = None
+    # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see eager.py.
+    fused: ClassVar[Any] = None
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._compiled: Callable[..., None] | None = None
