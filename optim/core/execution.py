@@ -46,7 +46,7 @@ def on_cuda(work: Work, known: KnownCounts, scaling: dict[str, Tensor]) -> None:
     if started and torch.cuda.is_current_stream_capturing():
         known.lose(x for column in work.scalars.values() for x in column)
     for part, contiguous in [(work, False)] if kernel is None or arguments is None else by_layout(work):
-        if kernel is not None and contiguous and kernel(arguments, part, scaling):
+        if kernel is not None and contiguous and _same_strides(part) and kernel(arguments, part, scaling):
             if STEP in part.scalars and "found_inf" in scaling:
                 torch._foreach_sub_(part.scalars[STEP], [scaling["found_inf"]] * len(part.params))
             continue
@@ -59,14 +59,25 @@ def _without_kernel(h: dict[str, Any], work: Work, known: KnownCounts) -> None:
     before = {name: known.of(work.scalars[name]) for name in _reads(work)}
     if None in before.values():
         in_graph([work._replace(h=h)])
+        for name in before:
+            known.compute(work.scalars[name])
         return
     advance(work)
     for row, part in _by_count(work, list(zip(*before.values()))):
         if STEP in row:
             row[STEP] = known.note(part.scalars[STEP], row[STEP] + 1.0)
         for name, value in _run(h, row, part, False).items():
-            if not isinstance(value, Tensor):
+            if isinstance(value, Tensor):
+                known.compute(part.scalars[name])
+            else:
                 known.note(part.scalars[name], value)
+
+
+def _same_strides(work: Work) -> bool:
+    """Whether the contiguous tensors of each parameter have its strides: a dimension of size 1 may have any."""
+    columns = [column for column in columns_of(work) if column]
+    odd = [i for i, p in enumerate(work.params) if 1 in p.shape]
+    return all(column[i].stride() == work.params[i].stride() for i in odd for column in columns)
 
 
 def _fused_arguments(h: dict[str, Any], work: Work) -> dict[str, Any] | None:

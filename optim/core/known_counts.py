@@ -22,7 +22,7 @@ class KnownCounts:
     """The numbers in some 0-dim tensors."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[ref[Tensor], int, float]] = {}  # by id, with the version
+        self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}  # by id, with the version
         self._lost: dict[int, ref[Tensor]] = {}
 
     def note(self, counters: Tensors, number: float) -> float:
@@ -32,18 +32,24 @@ class KnownCounts:
             self._known[id(x)] = (ref(x), x._version, rounded)
         return rounded
 
+    def compute(self, counters: Iterable[Tensor]) -> None:
+        """The GPU has computed what they hold now, which the host does not know and must not read in every step."""
+        for x in counters:
+            self._known[id(x)] = (ref(x), x._version, None)
+
     def lose(self, counters: Iterable[Tensor]) -> None:
         """A CUDA graph that is being captured may advance them whenever it is replayed, and the host will not know."""
         self._lost.update((id(x), ref(x)) for x in counters)
 
     def of(self, counters: Tensors) -> list[float] | None:
-        """The number in each; None where one is lost. What is unknown is read, which waits for the GPU."""
+        """The number in each; None where only the GPU has it. What somebody else wrote is read, which waits for it."""
         if self._lost and any(id(x) in self._lost and self._lost[id(x)]() is x for x in counters):
             return None
         try:
             found = [self._known[id(x)] for x in counters]
             if all([there() is x and version == x._version for x, (there, version, _) in zip(counters, found)]):
-                return [number for _, _, number in found]
+                known = [number for _, _, number in found if number is not None]
+                return known if len(known) == len(found) else None
         except KeyError:
             pass
         numbers: list[float] = torch.stack(counters).tolist()

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -42,6 +43,9 @@ class Recorder(TorchDispatchMode):
             self.kernels[name] += 1
             return None
         result = func(*args, **kwargs)
+        if func._schema.is_mutable:  # fake multi-tensor operations leave the version as it was, unlike real ones
+            writes = [x for x, y in zip(args, func._schema.arguments) if y.alias_info and y.alias_info.is_write]
+            torch.autograd.graph.increment_version(tensors(writes))
         made = tensors(result)
         if name in COPIES:
             devices = {x.device for x in given + made}

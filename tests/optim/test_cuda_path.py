@@ -125,9 +125,10 @@ class Counts(known_counts.KnownCounts):
             torch.Tensor.tolist = before
 
 
+@pytest.mark.parametrize("tensors", [False, True], ids=["numbers", "tensors"])
 @pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.id)
-def test_counters_are_read_after_somebody_wrote_them_and_at_no_other_step(row, monkeypatch):
-    as_on_gpu(monkeypatch)
+def test_counters_are_read_after_somebody_wrote_them_and_at_no_other_step(row, tensors, monkeypatch):
+    as_on_gpu(monkeypatch, tensors)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(update_rule, "KnownCounts", Counts)
     optimizer, params = made(row, True)
@@ -143,14 +144,14 @@ def test_counters_are_read_after_somebody_wrote_them_and_at_no_other_step(row, m
     assert Counts.reads == after_load
     for step in range(1, 9):
         steps(plain, others, row, step, step)
-    assert_states_close(optimizer, plain, 0.0)
+    assert_states_close(optimizer, plain, 1e-12)
     for one in (optimizer, plain):
         for state in one.state.values():
             if "step" in state:
                 state["step"].fill_(2.0)
     steps(optimizer, params, row, 9, 9)
     steps(plain, others, row, 9, 9)
-    assert_states_close(optimizer, plain, 0.0)
+    assert_states_close(optimizer, plain, 1e-12)
 
 
 def test_a_captured_step_is_never_counted_by_the_host(monkeypatch):
