@@ -8,9 +8,9 @@ import torch_xla
 from torch import nn
 
 import optim
-from tests.optim.following_program import ARGUMENTS
 from tests.optim.problems import assert_close
 from tests.optim.signatures import NAMES
+from tests.optim.test_state_follows import ARGUMENTS
 
 
 def network():
