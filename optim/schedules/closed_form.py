@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -20,20 +20,22 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 
 from .arguments import adjustment, noting, timed
-from .composites import Closed
+from .composites import Closed, as_step
 from .formulas import Formula
 
 # What a subclass may define; where one does, its methods count.
 CLOSED_FORMS = ("_get_closed_form", "_get_closed_form_lr", "_get_closed_form_wd")
 STEPPING = ("increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr")
 
+_HERE = str(Path(__file__).parents[1])  # the package
+
 
 def overridden(cls: type, names: Iterable[str]) -> bool:
     """Whether one of the methods that a class has under these names is a user's."""
     methods = (getattr(cls, name) for name in names if hasattr(cls, name))
-    # the module where the code stands: functools.wraps does not bring it along, as it does __module__
-    modules = (getattr(method, "__globals__", {}).get("__name__", "") for method in methods)
-    return not all(module.partition(".")[0] in ("optim", "timesched") for module in modules)
+    # where the code stands, which functools.wraps does not bring along as it does the module's name
+    files = (getattr(getattr(method, "__code__", None), "co_filename", "") for method in methods)
+    return not all(file.startswith(_HERE) for file in files)
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
@@ -174,11 +176,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
         """The closed form at a step; `formula` has the value there that the scheduler's own formula gives."""
-        if not isinstance(count, Tensor):
-            count = torch.tensor(math.floor(count), device="cpu")
-        elif count.is_floating_point():
-            count = count.floor().to(torch.int64)
-        before, self._at, self._asked = (self._at, self._asked), count, formula
+        before, self._at, self._asked = (self._at, self._asked), as_step(count), formula
         try:
             return self._get_closed_form()
         finally:
@@ -200,14 +198,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         function = self.schedule.resolve(self._frame())
         return [float(function((step,))) for step in range(n)]
 
-    def first_value(self) -> float:
-        """The value at the start of the run."""
+    def _first_values(self) -> list[Any]:
         frame = self._frame(None)
         function = self.schedule.resolve(frame)
-        return float(function((0,) * len(frame.units)))
-
-    def _first_values(self) -> list[Any]:
-        first, values = self.first_value(), self._present()
+        first, values = float(function((0,) * len(frame.units))), self._present()
         for i, _ in self._selected:
             values[i] = first
         return values
