@@ -72,7 +72,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     scales: int = 0  # how often a group's adjustment is a factor
     formula: ClassVar[type[Formula]]  # of a class that is made of one
     arguments: dict[str, Any]  # those that say which schedule it is, in plain values
-    _formula: Formula | None = None  # before a method of a subclass fills in functions
     _at: Tensor | None = None  # the step that a closed form is asked for
     _asked: Callable[[], Any] | None = None  # and what the formula has there
 
@@ -118,7 +117,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         values = [getattr(self, name) for name in names]
         formula = self.formula(*values, called=(type(self).__name__, *names))
         self._keep(**{name: getattr(formula, own.name) for name, own in zip(names, dataclasses.fields(formula))})
-        self._formula = formula
         total = getattr(formula, "total_iters", getattr(formula, "total_steps", None))
         tags, clock = self.param_group_tags, self.clock
         Scheduler.__init__(self, self.optimizer, total, -1, tags, clock, schedule=self._filled(formula))
