@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,7 +122,7 @@ class Bound:
         """The count to compute with: a number if it can be read, else its tensor."""
         count = self._count
         if torch.compiler.is_compiling():
-            self._refuse_constants()
+            self._refuse_numbers()
         elif isinstance(count, Tensor) and count.is_cpu:
             return count.item()
         return count
@@ -153,6 +154,8 @@ class Bound:
             self._catch_up()
         if self._waits is not None:
             self._watch_clock()
+        if not compiling and "torch_xla" in sys.modules:  # the parameters may be on its device by now
+            self.hold_tensors()
         if compiling or not self._direct:
             self._step_by_methods()
             return
@@ -184,7 +187,7 @@ class Bound:
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
         self._catch_up()
-        self._hold_tensors()
+        self.hold_tensors()
         self._write()
 
     def _write(self) -> None:
@@ -314,12 +317,16 @@ class Bound:
         else:
             self._count = count
 
-    def _hold_tensors(self) -> None:
-        """Turn numbers into tensors where the optimizer wants them so, and count in a tensor beside those."""
+    def hold_tensors(self) -> None:
+        """Count in a tensor beside values that are tensors; the optimizer's own `hold_tensors()` calls this.
+
+        On a lazily traced device the numbers of optim's optimizers become tensors here: each new number would otherwise
+        be a constant of a new graph.
+        """
         groups = self.optimizer.param_groups
-        hold = None if self.relative else getattr(self.optimizer, "hold_tensor", None)
+        hold = getattr(self.optimizer, "hold_tensor", None)
         for i, _ in self._selected:
-            if hold is not None:
+            if hold is not None and any(p.device.type == "xla" for p in groups[i]["params"][:1]):
                 hold(groups[i], self._key.key)
         held = (self._key.peek(groups[i]) for i, _ in self._selected)
         beside = next((value for value in held if isinstance(value, Tensor)), None)
@@ -328,11 +335,13 @@ class Bound:
             count = self._count if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
             self._count = count.to(beside.device)
 
-    def _refuse_constants(self) -> None:
-        if type(self._count) is int:
+    def _refuse_numbers(self) -> None:
+        """Raise `RuntimeError` in a graph for a count or a value that is a number, and so a constant there."""
+        values = [self._key.peek(self.optimizer.param_groups[i]) for i in self.indices]
+        if type(self._count) is int or not all([isinstance(value, Tensor) for value in values]):
             raise RuntimeError(
-                f"In a graph {self.key!r} has to be a tensor: give the optimizer one, as in lr=torch.tensor(0.1), "
-                f"before the scheduler is made."
+                f"In a graph {self.key!r} has to be a tensor, and is a number: call optimizer.hold_tensors() before the "
+                f"compiled function (with torch's optimizers: pass lr=torch.tensor(0.1), then make the scheduler)."
             )
 
     # The groups, and who owns their key
@@ -434,7 +443,7 @@ class Bound:
                     f"{self._name()} and {other._name()}: give it tags of one of them, or unbind() one."
                 )
         self._take_groups(self._value())
-        self._hold_tensors()
+        self.hold_tensors()
 
     def _own(self) -> None:
         """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""

@@ -105,7 +105,7 @@ class RuleOptimizer(Optimizer):
             return loss
         follow(self)
         if self._compiled is not None:
-            self._hold_tensors()
+            self.hold_tensors()  # where a number was put in
             self._compiled(self.gather())
         else:
             for work in self.gather():
@@ -122,16 +122,11 @@ class RuleOptimizer(Optimizer):
         changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
         What wraps `step`, before or after, stays outside.
         """
-        self._hold_tensors()
+        self.hold_tensors()
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         code = in_graph.__code__.replace()
         inner = types.FunctionType(code, in_graph.__globals__, in_graph.__name__)
         self._compiled = torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
-
-    def _hold_tensors(self) -> None:
-        for group in self.param_groups:
-            for name in self.hyper:
-                self.hold_tensor(group, name)
 
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""

@@ -133,6 +133,7 @@ def test_both_in_one_function(fresh):
         make("Step", {"initial_val": 0.1, "step_size": 2, "gamma": 0.5}, on, "wd"),
         Beta(on, 0.8, 0.9, 5),
     ]
+    on.hold_tensors()
     with_gradients(on)
 
     @torch.compile(backend=EAGER, fullgraph=True)
