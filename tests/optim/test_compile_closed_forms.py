@@ -183,7 +183,7 @@ def test_counts_stay_exact_in_a_graph():
 def test_numbers_cannot_be_set_in_a_graph():
     optimizer = torch.optim.SGD(model(), lr=0.1)
     schedule = CosineDecayLR(optimizer, 0.1, 0.0, 20)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="has to be a tensor|Observed exception"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="has to be a tensor"):
         by_hand(lambda: schedule.step())()
     assert optimizer.param_groups[0]["lr"] == 0.1 and int(schedule.last_epoch) == 0
 
@@ -192,7 +192,7 @@ def test_a_clock_is_read_outside_of_the_graph():
     optimizer = optimizer_of(optim.AdamW, model())
     clock = timesched.Clock("20ba")
     schedule = CosineDecayLR(optimizer, 0.1, 0.0, "1dur", clock=clock)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside the compiled|Observed exception"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside the compiled"):
         by_hand(lambda: schedule.step())()
     clock.tick()
     schedule.step()
