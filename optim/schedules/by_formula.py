@@ -62,11 +62,11 @@ class Cyclic(Scheduler):
 
         A subclass may return another function, which then takes the place of what `mode` says.
         """
-        plain = self._plain
+        plain = self._formula
         return lambda x: plain._scale(x - 1, x)
 
     def _filled(self, formula: Any) -> Formula:
-        self._plain = formula
+        self._formula: Any = formula
         if overridden(type(self), ("set_scale_fn",)):
             formula = dataclasses.replace(formula, scale_fn=self.set_scale_fn())
         return formula  # type: ignore[no-any-return]  # a formula, as given

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound, checked_count, refuse_graph
+from timesched.binding import Bound, checked_count, raise_in_graph, refuse_graph
 from timesched.description import plain
 from timesched.horizon import Horizon
 from timesched.keys import is_number, listed
@@ -213,7 +213,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _go_to(self, count: Any) -> None:
         if torch.compiler.is_compiling():
-            raise RuntimeError("A graph cannot set last_epoch: call increment_last_epoch() instead.")
+            raise_in_graph(RuntimeError, "A graph cannot set last_epoch: call increment_last_epoch() instead.")
         if isinstance(count, Tensor):
             whole = count.numel() == 1 and not (count.is_floating_point() or count.is_complex())
             count = int(count) if whole and count.dtype is not torch.bool else count

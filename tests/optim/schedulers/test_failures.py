@@ -255,7 +255,7 @@ def test_a_count_that_a_graph_sets():
         rate = torch.tensor(0.1, dtype=torch.float64)
         one = Double(sgd(lr=rate), 0.0, 1.0, 10)
         take = by_hand(one.step)
-        with pytest.raises(torch._dynamo.exc.Unsupported):  # it would be read there
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="call increment_last_epoch"):  # it would be read there
             take()
         assert int(one.last_epoch) == 0 and rate == 0.0
         for _ in range(3):
