@@ -39,8 +39,8 @@ def test_the_scheduler_made_last_owns_the_key(first, second, tags):
     state = one.state_dict()
     two = MAKERS[second](on, clock, tags[1])
     clock.load_state_dict(clock.state_dict())  # which the first does not follow any more
-    before, names = rates(on), [type(each).__name__ if each.clock is None else "" for each in (one, two)]
-    words = rf"{names[0]}.* of 'lr' was superseded by {names[1]}.*'a', 'b', 'c'"
+    before, name = rates(on), {"bind": "LinearScheduler"}
+    words = rf"{name.get(first, 'LinearLR')}.* of 'lr' was superseded by {name.get(second, 'LinearLR')}.*'a', 'b', 'c'"
     for call in (one.step, one.refresh, one.check, lambda: one.load_state_dict({**state, "last_epoch": 1})):
         with pytest.raises(ValueError, match=words):
             call()
