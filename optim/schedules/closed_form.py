@@ -29,8 +29,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     A subclass names the key and says in `_get_closed_form()` what the value is: a 0-dim tensor, from `last_epoch`, by
     operations of torch. The first value is written at construction, the next ones by `step()`: into the tensor that a
-    group holds, in place, or in place of its number. In the groups of one of this suite's optimizers, numbers become
-    tensors, so that optimizer and scheduler step in one graph. Nothing is patched onto the optimizer.
+    group holds, in place, or in place of its number. Where both are to step in one graph, call the optimizer's
+    `hold_tensors()` before. Nothing is patched onto the optimizer.
 
     Args:
         optimizer: the optimizer.

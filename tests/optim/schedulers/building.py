@@ -38,7 +38,9 @@ def optimizer(kind: str = "numbers", *groups: Mapping[str, Any], lr: Any = 0.5) 
     with_params = [{"params": [Parameter(torch.zeros(3))], **group} for group in groups or ({},)]
     cls = optim.SGD if kind in ("ours", "our tensors") else torch.optim.SGD
     made = cls(with_params, lr=lr, momentum=0.9, weight_decay=0.02)
-    if kind in TENSORS:
+    if isinstance(made, optim.SGD) and kind == "our tensors":
+        made.hold_tensors()
+    elif kind == "tensors":
         for group in made.param_groups:
             for key in KEYS.values():
                 group[key] = torch.tensor(float(group[key]), dtype=torch.float64)

@@ -39,10 +39,10 @@ def test_what_is_no_child(stem, wrong):
     on = optimizer()
     good = make(*WARMUP, on)
     schedulers = [good, wrong(on)]
-    owner, before = good.owner, rates(on)
+    refusal, before = good.refusal, rates(on)
     with pytest.raises((TypeError, ValueError), match=r"schedulers\[1\]"):
         class_of(stem)(*([on, schedulers, [5]] if stem == "Sequential" else [schedulers]))
-    assert rates(on) == before and good.owner == owner
+    assert rates(on) == before and good.refusal == refusal
 
 
 @pytest.mark.parametrize("schedulers", [[], None, 5, "LinearLR", COSINE])
@@ -97,10 +97,10 @@ def test_children_with_other_tags(own, first, second):
     """Refused, naming the tags; who owns what stays as it was."""
     on = optimizer("numbers", *GROUPS)
     children = [make(*WARMUP, on, param_group_tags=first), make(*COSINE, on, param_group_tags=second)]
-    owners = [child.owner for child in children]
+    refusals = [child.refusal for child in children]
     with pytest.raises(ValueError, match="tags"):
         lr_scheduler.SequentialLR(on, children, [5], param_group_tags=own)
-    assert [child.owner for child in children] == owners and children[1].owner is None
+    assert [child.refusal for child in children] == refusals and children[1].refusal is None
     children[1].step()
 
 
