@@ -19,7 +19,7 @@ from tests.optim.schedulers.rows import BY_STEM, Nested
 
 FILE = json.loads((Path(__file__).parents[2] / "golden" / "schedulers.json").read_text())
 CASES = [(name, case) for name, cases in FILE["cases"].items() for case in cases]
-EACH = pytest.mark.parametrize(("name", "case"), CASES, ids=lambda part: str(part))
+EACH = pytest.mark.parametrize(("name", "case"), CASES, ids=str)
 LAMBDAS = {
     "0.9**t": lambda t: 0.9**t,
     "1/(1+t)": lambda t: 1 / (1 + t),
