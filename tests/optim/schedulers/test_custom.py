@@ -65,7 +65,7 @@ def test_a_closed_form_with_all_that_others_have(kind, tmp_path):
 
     one = new()
     assert count(one) == 7 and value(one) == pytest.approx(custom(7), rel=1e-15) and value(one, 1) == 0.5
-    assert one.arguments == {"peak": 0.4, "warmup": 5, "last_epoch": 6, "param_group_tags": "a"}
+    assert one.arguments == {"peak": 0.4, "warmup": 5}
     one.step()
     torch.save(one.state_dict(), tmp_path / "state.pt")
     state = torch.load(tmp_path / "state.pt", weights_only=True)
@@ -104,6 +104,13 @@ class Half(lr_scheduler.CosineDecayLR):
 
 def halves(steps):
     return [0.5 * value for value in lr_scheduler.CosineDecayLR(optimizer(), 1.0, 0.0, steps).values(8)]
+
+
+@KIND
+def test_a_closed_form_made_of_a_formula(kind):
+    one, expected = Half(optimizer(kind), 1.0, 0.0, 10), pytest.approx(halves(10), rel=1e-15)
+    assert one.values(8) == stepped(one, 8) == expected
+    assert [float(moved(one, t)._get_closed_form_lr()) for t in range(8)] == expected
 
 
 def test_a_closed_form_made_of_a_formula_with_a_clock():
