@@ -245,35 +245,30 @@ def test_tensors_of_other_dtypes(dtype):
         one.step()
 
 
-@pytest.fixture(params=[torch.float64, torch.bfloat16], ids=str)
-def default_dtype(request):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(request.param)
-    yield
-    torch.set_default_dtype(before)
-
-
-def next_values(kind="ours"):
-    """Of each row by the closed form; the functions of a lambda schedule may say what they like of dtypes."""
-    rows = [row for row in ROWS if row.stem != "Lambda"]
-    return {
-        row.stem: [closed_form(moved(make(row.stem, row.examples[-1], optimizer(kind)), t)) for t in range(9)]
-        for row in rows
-    }
-
-
 class Next(lr.LambdaLR):
     def set_lr_lambda(self):
         return lambda t: t + 1
 
 
-PLAIN = next_values()
+def next_values():
+    """Of each row by the closed form; the functions of a lambda schedule may say what they like of dtypes."""
+    return {
+        row.stem: [closed_form(moved(make(row.stem, row.examples[-1], optimizer("ours")), t)) for t in range(9)]
+        for row in ROWS
+        if row.stem != "Lambda"
+    }
 
 
-def test_another_default_dtype(default_dtype):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_default_dtype(dtype):
     """It has no say in the values; nor has what a function returns: products are in double precision."""
-    assert next_values() == PLAIN
-    assert Next(optimizer(), 0.1).values(3) == [0.1, 0.2, 0.1 * 3]
+    before, expected = torch.get_default_dtype(), next_values()
+    torch.set_default_dtype(dtype)
+    try:
+        assert next_values() == expected
+        assert Next(optimizer(), 0.1).values(3) == [0.1, 0.2, 0.1 * 3]
+    finally:
+        torch.set_default_dtype(before)
 
 
 @KIND
