@@ -14,8 +14,7 @@ from optim.config import build
 from tests.optim.config.objects import description, dumped, network, outline, train, values
 from tests.optim.rows import ROWS as OPTIMIZERS
 from tests.optim.schedulers.building import RATES, make, name_of
-from tests.optim.schedulers.parts import Nested
-from tests.optim.schedulers.rows import BY_STEM, CASES
+from tests.optim.schedulers.rows import BY_STEM, CASES, Nested
 from timesched import (
     Clock,
     CosineAnnealingWithWarmupScheduler,
