@@ -20,7 +20,6 @@ from timesched.time.value import Time, counter
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
 } | {TimeUnit.SECOND: lambda timestamp: counter(timestamp, TimeUnit.SECOND)}
-_PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
@@ -212,16 +211,9 @@ def _curve(function: Resolved) -> Callable[[Any], Any]:
         if count.dtype is torch.bool or count.is_complex():
             raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
-        if double.numel() > _PIECE and double.device.type == "cpu" and not torch.compiler.is_compiling():
-            pieces = torch.split(double.reshape(-1), _PIECE)
-            out = torch.cat([piecewise(piece) for piece in pieces]).reshape(double.shape)
-        else:
-            out = piecewise(double)
+        found = function((double,))
+        out = found if isinstance(found, Tensor) else torch.full_like(double, found, dtype=torch.float64)
         return out.to(count.dtype) if count.is_floating_point() else out
-
-    def piecewise(count: Tensor) -> Tensor:
-        out = function((count,))
-        return out if isinstance(out, Tensor) else torch.full_like(count, out, dtype=torch.float64)
 
     return value
 
