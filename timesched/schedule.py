@@ -189,6 +189,9 @@ def _length(state: Any) -> tuple[Any, ...]:
 
 
 def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
+    if type(timestamp) is Timestamp:
+        numbers = timestamp._numbers
+        return tuple([numbers[POSITION[unit]] if unit in POSITION else read(timestamp).exact for read, unit in readers])
     times = ((read(timestamp), unit) for read, unit in readers)
     return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
 
