@@ -103,7 +103,10 @@ class Schedule:
             count: Any = timestamp._numbers[position]  # without a Time
         else:
             now = plan.read(timestamp)
-            count = getattr(now, "value", now)  # which some states have as plain numbers
+            try:
+                count = now.value
+            except AttributeError:  # a state that counts in plain numbers
+                count = now
             if type(count) is not int or count < 0:
                 return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
         memo = plan.memo
