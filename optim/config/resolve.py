@@ -194,7 +194,7 @@ def optimizer(entry: Any) -> Any:
         rules = [_rule(rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
     if options["no_decay"] is not False and "weight_decay" not in arguments_of(cls, path):
         raise ValueError(f"{path}: {cls.__name__} has no weight decay: leave out 'no_decay'.")
-    return Spec(path, cls, arguments, options={"claims": claims_of_rules(rules, f"{path}.params"), **options})
+    return Spec(path, cls, arguments, options={"rules": claims_of_rules(rules, f"{path}.params"), **options})
 
 
 def _rule(rule: Any, path: str, cls: type) -> Any:

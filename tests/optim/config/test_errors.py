@@ -226,7 +226,6 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         (optimizer(params=["*bias"]), "optimizer.SGD.params[0]='*bias'"),
         (optimizer(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
         (optimizer(frozen=0), "optimizer.SGD: frozen=0"),
-        (optimizer(no_decay="no"), "optimizer.SGD: no_decay='no' is a text: write true or false"),
         ({"optimizer": LinearScheduler()}, "is a schedule: put it into the list 'schedulers'"),
         (optimizer(adjust_learning_rate=0.5), "optimizer.SGD: adjust_learning_rate=0.5"),
         (schedulers(3), "schedulers[0]=3: write the name of a class, with its arguments under it"),
