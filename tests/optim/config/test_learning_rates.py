@@ -83,13 +83,14 @@ def test_names_of_parts(name):
             assert description(configure_lr_scheduler(sgd(), entry)) == description(whole)
         scaled = {"ScalePerParam": {"scheduler": {"Chained": {"schedulers": [first]}}}}
         assert configure_lr_scheduler(sgd(), scaled).values(9) == by_hand(WARMUP, sgd()).values(9)
-    deep = configure_lr_scheduler(sgd(), [{"scheduler": "sequential", "schedulers": [WARMUP, COSINE]}, COSINE])
-    assert deep.milestones == [12]
 
 
 def test_nested_lists():
-    inner = {"scheduler": "SequentialLR", "schedulers": [WARMUP, COSINE]}  # 12 steps by its parts
-    scheduler = configure_lr_scheduler(sgd(), [inner, {"scheduler": "ConstantLR", "learning_rate": 0.3}])
+    inner = {"scheduler": "SequentialLR", "schedulers": [WARMUP, COSINE]}
+    last = {"scheduler": "ConstantLR", "learning_rate": 0.3}
+    with pytest.raises(ValueError, match=r"learning_rate\[0\] has no 'total_iters'.*: give it or 'milestones'"):
+        configure_lr_scheduler(sgd(), [inner, last])
+    scheduler = configure_lr_scheduler(sgd(), [{**inner, "total_iters": 12}, last])
     assert scheduler.milestones == [12] and scheduler.schedulers[0].milestones == [4]
     expected = configure_lr_scheduler(sgd(), [WARMUP, COSINE]).values(12)
     assert scheduler.values(14) == [*expected, 0.3, 0.3]
