@@ -28,6 +28,7 @@ from .trial_copies import (
     same_values,
     start,
     step,
+    takes_sparse,
     tensors,
     trainable,
     trial_copy,
@@ -38,8 +39,6 @@ Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
 CAPTURED_STEPS = 3  # an optimizer may create a key in its second or third step
 VERIFIED_STEPS = 5
 LATE = 2  # so many steps go by before the parameters that wait get their first gradient
-WAITING = ("even wait", "odd wait")
-PLANS = ("all", *WAITING)
 
 ADVICE: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
@@ -113,19 +112,16 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     """The state that is missing, verified."""
     if any(parameter.is_meta for parameter in parameters(optimizer)):
         raise Refused("its parameters are on the meta device", "Give them memory and values first")
-    found, sparse = captured(optimizer)
-    reasons = []
-    # Some count with "1 if there is no counter yet, else one more": what comes first there is not the initial value.
-    uncounted = Initial(*before_counting(found))
-    for candidate in (found, uncounted) if difference([*found], [*uncounted], "") else (found,):
-        try:
-            for plan in PLANS:
-                verify(optimizer, candidate, sparse, plan)
-        except Refused as refused:
-            reasons.append(refused)
-        else:
-            return candidate
-    raise reasons[-1] from reasons[-1].__cause__
+    one, other = capture(optimizer, 0), capture(optimizer, 1)
+    groups = [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)]
+    found = Initial(agreed(one.state, other.state, "state"), groups)
+    try:
+        verify(optimizer, found)
+    except Refused:
+        # Some count with "1 if there is no counter yet, else one more": what comes first is not the initial value.
+        found = Initial(*before_counting(found))
+        verify(optimizer, found)
+    return found
 
 
 def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
@@ -137,50 +133,37 @@ def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
 def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
     """Put in what is missing, in the dicts inside as well: a constructor may have made a part of a state."""
     for key, value in new.items():
-        if isinstance(value, dict) and isinstance(inside := there.get(key), dict) and inside:
+        if isinstance(value, dict) and isinstance(inside := there.get(key), dict):
             add(inside, value)
-        elif there.get(key) is None or there[key] == {}:
+        elif there.get(key) is None:
             there[key] = value
 
 
-def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, plan: str = "all") -> list[Tensor | None]:
-    """One for each parameter, other ones for each number, as one of PLANS says."""
+def gradients(optimizer: torch.optim.Optimizer, number: int, waiting: int | None = None) -> list[Tensor | None]:
+    """One for each parameter, other ones for each number; every second parameter may have to wait for its first."""
     found: list[Tensor | None] = []
     given = 0
     for parameter in parameters(optimizer):
-        waits = number < LATE and plan in WAITING and given % 2 == WAITING.index(plan)
+        waits = number < LATE and waiting == given % 2
         seed = 1000003 * number + len(found)
+        sparse = takes_sparse(optimizer)
         found.append(random_gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
         given += trainable(parameter)
     return found
 
 
-def captured(optimizer: torch.optim.Optimizer) -> tuple[Initial, bool]:
-    """What is assigned first, as two runs agree on it, and whether it takes sparse gradients only."""
-    try:
-        one, sparse = capture(optimizer, 0, sparse=False), False
-    except Refused as dense:
-        try:
-            one, sparse = capture(optimizer, 0, sparse=True), True
-        except Refused:
-            raise dense from dense.__cause__
-    other = capture(optimizer, 1, sparse)
-    groups = [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)]
-    return Initial(agreed(one.state, other.state, "state"), groups), sparse
-
-
-def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial:
+def capture(optimizer: torch.optim.Optimizer, run: int) -> Initial:
     """What the first steps of a copy assign first to keys that are new."""
     clone = trial_copy(optimizer, same_values)
     memo: dict[int, Any] = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
-    state = Recorder({key: value for key, value in clone.state.items() if value != {}}, memo, dict)
+    state = Recorder(clone.state, memo, makes_dicts=True)
     groups = [Recorder(group, memo) for group in clone.param_groups]
     clone.__dict__.update(state=state, param_groups=groups)
     start(clone)
     for number in range(CAPTURED_STEPS):
         # The second run draws other random numbers as well: a random value is no initial value either.
-        step(clone, gradients(clone, 100 * run + number, sparse), draw=run > 0)
-    initial = Initial({**state.initial()}, [group.initial() for group in groups])
+        step(clone, gradients(clone, 100 * run + number), draw=run > 0)
+    initial = Initial(state.initial(), [group.initial() for group in groups])
     for _ in chain(tensors(state), tensors(initial.groups, "group")):
         pass  # refuses what cannot be looked into
     return initial
@@ -217,30 +200,31 @@ def before_counting(value: Any) -> Any:
     return 0 if type(value) is int and value == 1 else value
 
 
-def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, plan: str) -> None:
+def verify(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
-    plain, filled = trial_copy(optimizer, same_values), trial_copy(optimizer, same_values)
-    memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
-    install(filled, copy.deepcopy(initial, memo))
-    before = outline(filled.state)
-    start(plain)
-    start(filled)
-    for number in range(VERIFIED_STEPS):
-        given = gradients(plain, number, sparse, plan)
-        try:
-            step(plain, given)
-        except Refused:
-            if plan in WAITING:
-                return  # cannot go without a gradient: nothing to compare
-            raise
-        step(filled, given)
-        for found in differences(plain, filled):
-            raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
-    after = outline(filled.state)
-    for key in {**before, **after}:
-        if before.get(key, {}) != after.get(key, {}):
-            cause = "as it steps" if plan not in WAITING else "with the parameters that have a gradient"
-            raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
+    for waiting in (None, 0, 1):
+        plain, filled = trial_copy(optimizer, same_values), trial_copy(optimizer, same_values)
+        memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
+        install(filled, copy.deepcopy(initial, memo))
+        before = outline(filled.state)
+        start(plain)
+        start(filled)
+        for number in range(VERIFIED_STEPS):
+            given = gradients(plain, number, waiting)
+            try:
+                step(plain, given)
+            except Refused:
+                if waiting is None:
+                    raise
+                break  # cannot go without a gradient: nothing to compare
+            step(filled, given)
+            for found in differences(plain, filled):
+                raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
+        after = outline(filled.state)
+        for key in {**before, **after}:
+            if before.get(key, {}) != after.get(key, {}):
+                cause = "as it steps" if waiting is None else "with the parameters that have a gradient"
+                raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
 
 
 def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> Iterator[str]:
