@@ -105,8 +105,6 @@ def configure_lr_scheduler(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
-    if adjust_learning_rate is not None and not isinstance(adjust_learning_rate, Mapping):
-        raise TypeError(f"adjust_learning_rate={adjust_learning_rate!r:.80}: pass a dict from layers to factors.")
     spec = resolve.rate(learning_rate, "learning_rate")
     with unchanged_on_error(optimizer):
         if adjust_learning_rate:
@@ -184,15 +182,12 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
 
 def _clock(run: Mapping[str, Any], clock: Any) -> Any:
-    keys = ", ".join(map(repr, run))
     if not run:
         return clock
     if clock is not None:
-        raise ValueError(f"config has {keys}, and a clock is passed: leave out one of them.")
-    if "max_duration" not in run:
-        raise ValueError(f"config has {keys} and no 'max_duration': write how long the run is.")
+        raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
     with located("config"):
-        return Clock(**run)
+        return Clock(**{"max_duration": None, **run})
 
 
 def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:

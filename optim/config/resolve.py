@@ -251,32 +251,21 @@ def rate(given: Any, path: str) -> Spec:
 
 
 def milestones(specs: Sequence[Any], path: str, clock: Any) -> list[Any]:
-    """Where each scheduler of a sequence but the first begins, by the lengths of those before it."""
-    found: list[Any] = []
+    """Where each scheduler of a sequence but the first begins, by the lengths of those before it: steps, or times."""
+    found: list[Time[Any]] = []
+    timed = False
     for i, spec in enumerate(specs[:-1]):
         where, length = getattr(spec, "path", f"{path}.schedulers[{i}]"), getattr(spec, "total_iters", None)
         if length is None:
             raise ValueError(f"{where} has no 'total_iters', after which the next one begins: give it or 'milestones'.")
-        found.append(_sum(found[-1] if found else None, length, clock, where))
-    return found
-
-
-def _sum(begin: Any, length: Any, clock: Any, path: str) -> Any:
-    """A number of steps, or a time as text, later than another; None is the start."""
-    with located(f"{path}: total_iters={length!r}"):
-        steps = isinstance(length, Real) and not isinstance(length, bool) and float(length).is_integer()
-        if not is_time(length) and not (steps and float(length) >= 0):
-            raise ValueError("it has to be a number of steps, 0 or more, or a time such as '10ba'.")
-        if not is_time(length) and not is_time(begin):
-            return int(length) + (begin or 0)
-        if begin is None:
-            return str(Time.from_input(length))
-        one, other = (Time.from_input(each, "ba") for each in (begin, length))
-        if one.unit is other.unit:
-            return str(one + other)
-        if clock is None:
-            raise ValueError(f"{one} and {other} add up on a clock alone: pass one, or give 'milestones'.")
-        return str(Horizon.of(clock).add(one, other))
+        timed = timed or is_time(length)
+        with located(f"{where}: total_iters={length!r}"):
+            time = Time.from_input(length, "ba")
+            begin = found[-1] if found else time * 0
+            if begin.unit is not time.unit and clock is None:
+                raise ValueError(f"{begin} and {time} add up on a clock alone: pass one, or give 'milestones'.")
+            found.append(begin + time if begin.unit is time.unit else Horizon.of(clock).add(begin, time))
+    return [str(each) if timed else each.value for each in found]
 
 
 def is_time(value: Any) -> bool:

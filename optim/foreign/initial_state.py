@@ -13,7 +13,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -48,11 +48,8 @@ ADVICE: dict[type[torch.optim.Optimizer], str] = {
 DEFAULT_ADVICE = "Use an optimizer of `optim`, or leave it to create its state in its first step"
 
 
-class Initial(NamedTuple):
-    """What to add: entries of optimizer.state, and for each group its new keys."""
-
-    state: dict[Any, Any]
-    groups: list[dict[str, Any]]
+# What to add: to the dicts of optimizer.state by their keys, and to the groups by their numbers.
+Initial = tuple[dict[Any, Any], dict[Any, Any]]
 
 
 def preinitialize(optimizer: Foreign) -> Foreign:
@@ -113,21 +110,19 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     if any(parameter.is_meta for parameter in parameters(optimizer)):
         raise Refused("its parameters are on the meta device", "Give them memory and values first")
     one, other = capture(optimizer, 0), capture(optimizer, 1)
-    groups = [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)]
-    found = Initial(agreed(one.state, other.state, "state"), groups)
+    found = agreed(one[0], other[0], "state"), agreed(one[1], other[1], "group")
     try:
         verify(optimizer, found)
     except Refused:
         # Some count with "1 if there is no counter yet, else one more": what comes first is not the initial value.
-        found = Initial(*before_counting(found))
+        found = before_counting(found[0]), before_counting(found[1])
         verify(optimizer, found)
     return found
 
 
 def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
-    add(optimizer.state, initial.state)
-    for group, values in zip(optimizer.param_groups, initial.groups):
-        add(group, values)
+    add(optimizer.state, initial[0])
+    add(dict(enumerate(optimizer.param_groups)), initial[1])
 
 
 def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
@@ -141,15 +136,11 @@ def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
 
 def gradients(optimizer: torch.optim.Optimizer, number: int, waiting: int | None = None) -> list[Tensor | None]:
     """One for each parameter, other ones for each number; every second parameter may have to wait for its first."""
-    found: list[Tensor | None] = []
-    given = 0
-    for parameter in parameters(optimizer):
-        waits = number < LATE and waiting == given % 2
-        seed = 1000003 * number + len(found)
-        sparse = takes_sparse(optimizer)
-        found.append(random_gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
-        given += trainable(parameter)
-    return found
+    given = [(1000003 * number + i, parameter) for i, parameter in enumerate(parameters(optimizer))]
+    seeds = [seed for seed, parameter in given if trainable(parameter)]
+    late = [] if waiting is None or number >= LATE else seeds[waiting::2]
+    sparse = takes_sparse(optimizer)
+    return [random_gradient(p, seed, sparse) if seed in seeds and seed not in late else None for seed, p in given]
 
 
 def capture(optimizer: torch.optim.Optimizer, run: int) -> Initial:
@@ -163,8 +154,8 @@ def capture(optimizer: torch.optim.Optimizer, run: int) -> Initial:
     for number in range(CAPTURED_STEPS):
         # The second run draws other random numbers as well: a random value is no initial value either.
         step(clone, gradients(clone, 100 * run + number), draw=run > 0)
-    initial = Initial(state.initial(), [group.initial() for group in groups])
-    for _ in chain(tensors(state), tensors(initial.groups, "group")):
+    initial = state.initial(), {index: group.initial() for index, group in enumerate(groups)}
+    for _ in chain(tensors(state), tensors(initial[1], "group")):
         pass  # refuses what cannot be looked into
     return initial
 
@@ -174,10 +165,8 @@ def agreed(one: Any, other: Any, name: str) -> Any:
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
             raise Refused(f"the keys of its {name} depend on the gradients")
-        merged = copy.copy(one)
-        merged.update({key: agreed(one[key], other[key], label(name, key)) for key in one})
-        return merged
-    if not difference(one, other, name):
+        return {key: agreed(one[key], other[key], label(name, key)) for key in one}
+    if not any(difference(one, other, name)):
         return one
     if isinstance(one, Tensor) and one.dtype != torch.bool:
         # -0.0 + x is x for every x, where 0.0 + x turns -0.0 into 0.0
@@ -190,11 +179,7 @@ def agreed(one: Any, other: Any, name: str) -> Any:
 def before_counting(value: Any) -> Any:
     """The same, with 0 for each integer 1, also in a 0-dim tensor."""
     if isinstance(value, dict):
-        changed = copy.copy(value)
-        changed.update({key: before_counting(one) for key, one in value.items()})
-        return changed
-    if isinstance(value, list | Initial):
-        return [before_counting(one) for one in value]
+        return {key: before_counting(one) for key, one in value.items()}
     if isinstance(value, Tensor) and value.dim() == 0 and value.dtype == torch.int64 and value == 1:
         return torch.zeros_like(value)
     return 0 if type(value) is int and value == 1 else value
@@ -240,23 +225,23 @@ def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> 
             yield from difference(one[name], other.get(name), label("group", name))
 
 
-def difference(one: Any, other: Any, name: str) -> list[str]:
-    """The names of the first value in which two trees differ, or nothing."""
+def difference(one: Any, other: Any, name: str) -> Iterator[str]:
+    """The names of the values in which two trees differ."""
+    if isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
-            return [f"the keys of {name}"]
-        return next((found for key in one if (found := difference(one[key], other[key], label(name, key)))), [])
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = all(bits_equal(a, b) for a, b in zip(plain_tensors(one), plain_tensors(other)))
-    elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
-        alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
-    elif isinstance(one, set):
-        alike = one == other
-    elif isinstance(one, int | float | complex | str | None):
-        alike = type(one) is type(other) and repr(one) == repr(other)  # repr: nan is like nan, and 0.0 unlike -0.0
-    else:
-        alike = type(one) is type(other)  # an object of the optimizer's own
-    return [] if alike else [name]
+            yield f"the keys of {name}"
+        else:
+            for key in one:
+                yield from difference(one[key], other[key], label(name, key))
+    elif isinstance(one, Tensor) and isinstance(other, Tensor):
+        if not all(bits_equal(a, b) for a, b in zip(plain_tensors(one), plain_tensors(other))):
+            yield name
+    elif type(one) is not type(other):
+        yield name
+    elif isinstance(one, int | float | complex | str | set | None) and repr(one) != repr(other):
+        yield name  # repr: nan is like nan, and 0.0 unlike -0.0; another object is the optimizer's own affair
 
 
 def bits_equal(one: Tensor, other: Tensor) -> bool:

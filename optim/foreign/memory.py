@@ -62,9 +62,10 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
     20000000000
     """
+    kind = target[0] if isinstance(target, tuple) and len(target) in (2, 3) else None
     if isinstance(target, torch.optim.Optimizer):
         optimizer = target
-    elif isinstance(target, tuple) and len(target) in (2, 3) and is_optimizer_class(target[0]):
+    elif isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         optimizer = built_on_meta(*target)
     else:
         raise TypeError(
@@ -80,10 +81,6 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
         raise ValueError(
             f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. {refused.fix or fix}."
         ) from refused.__cause__
-
-
-def is_optimizer_class(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
 
 
 def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
@@ -107,19 +104,15 @@ def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any 
             f"state_bytes: arguments = {arguments!r:.80} is of type {type(arguments).__name__}; it must be a dict of "
             "keyword arguments of the class. Pass for instance {'lr': 0.1}"
         )
-    memo: dict[int, Tensor] = {}
 
     def converted(value: Any) -> Any:
         if isinstance(value, Tensor):
-            clone = memo.setdefault(id(value), on_meta(value))
-            return clone.requires_grad_(value.requires_grad)
+            return on_meta(value).requires_grad_(value.requires_grad)
         if isinstance(value, dict):
             return {**without_switches(value), "params": converted(value["params"])} if "params" in value else value
-        if isinstance(value, tuple):
-            return tuple(converted(one) for one in value)
-        return (
-            [converted(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
-        )
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            return value
+        return (tuple if isinstance(value, tuple) else list)(map(converted, value))
 
     with HostReads(answer=True):
         return kind(converted(given), **without_switches(arguments or {}))

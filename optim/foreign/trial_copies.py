@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -205,10 +205,8 @@ def undisturbed(devices: Iterable[torch.device], draw: bool = False) -> Iterator
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     registries: list[dict[int, Any]] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     hooks = [dict(registry) for registry in registries]
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    with warnings.catch_warnings(), torch.random.fork_rng(found, device_type=found[0].type if found else "cuda"):
         warnings.simplefilter("ignore")
-        stack.enter_context(torch.random.fork_rng(found, device_type=found[0].type if found else "cuda"))
         try:
             for registry in registries:
                 registry.clear()

@@ -158,18 +158,17 @@ def merged(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str
             f"{exclusive[0]} and {exclusive[1]} both match the parameter {name!r}, and both are exclusive: narrow the "
             f"globs of one, or drop its 'exclusive'."
         )
-    settings: dict[str, Any] = {}
-    source: dict[str, str] = {}
+    found: dict[str, tuple[Any, str]] = {}
     for claim in claims:
         for key, value in claim.settings.items():
-            if key in settings and comparable(settings[key]) != comparable(value):
+            first, source = found.setdefault(key, (value, claim.what))
+            if comparable(first) != comparable(value):
                 raise ValueError(
-                    f"The parameter {name!r} gets {key}={settings[key]!r} from {source[key]} and {key}={value!r} from "
-                    f"{claim.what}: give it one value, or narrow the globs of one."
+                    f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from {claim.what}: "
+                    f"give it one value, or narrow the globs of one."
                 )
-            settings.setdefault(key, value)
-            source.setdefault(key, claim.what)
-    return frozenset().union(*(claim.tags for claim in claims)), settings
+    tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
+    return tags, {key: value for key, (value, _) in found.items()}
 
 
 def comparable(value: Any) -> Any:

@@ -165,7 +165,7 @@ REFUSED = [
         "schedulers[0].ProductScheduler.schedules[0].LinearScheduler: LinearScheduler has no argument 'key'",
     ),
     (schedulers(max_duration="10xx"), "config: "),
-    (schedulers(batches_per_epoch=10), "config has 'batches_per_epoch' and no 'max_duration'"),
+    (schedulers(batches_per_epoch=10), "config: max_duration is None: a clock has to know when its run is over"),
 ]
 
 
