@@ -27,10 +27,12 @@ KINDS = ("numbers", "tensors", "ours")
 
 
 def optimizer(kind: str = "numbers", *groups: Mapping[str, Any], lr: float = 0.5) -> torch.optim.Optimizer:
-    """SGD with one parameter a group: torch's with numbers or with float64 tensors, or ours."""
+    """SGD with one parameter a group: torch's with numbers or with float64 tensors, or ours, which holds tensors."""
     dealt = [{"params": [Parameter(torch.zeros(3))], **group} for group in groups or ({},)]
     cls = optim.SGD if kind == "ours" else torch.optim.SGD
     made = cls(dealt, lr=lr, momentum=0.9, weight_decay=0.02)
+    if isinstance(made, optim.SGD):
+        made.hold_tensors()
     if kind == "tensors":
         for group in made.param_groups:
             for key in KEYS.values():

@@ -35,12 +35,12 @@ def test_schedulers(stem, wrong):
         "stepped": lambda: stepped_one(on),
     }[wrong]()
     schedulers = [good, bad]
-    owner = good.owner
+    owner = good.refusal
     rate = on.param_groups[0]["lr"]
     with pytest.raises((TypeError, ValueError), match=r"schedulers\[1\]"):
         class_of(stem)(*([on, schedulers, [5]] if stem == "Sequential" else [schedulers]))
     assert on.param_groups[0]["lr"] == rate
-    assert good.owner == owner
+    assert good.refusal == owner
 
 
 def stepped_one(on):

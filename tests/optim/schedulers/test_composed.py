@@ -41,10 +41,10 @@ def test_children_with_other_tags(own, first, second):
     """Refused, naming the tags; who owns what stays as it was."""
     on = optimizer("numbers", *GROUPS)
     children = [make(*WARMUP, on, param_group_tags=first), make(*COSINE, on, param_group_tags=second)]
-    owners = [child.owner for child in children]
+    owners = [child.refusal for child in children]
     with pytest.raises(ValueError, match="tags"):
         lr_scheduler.SequentialLR(on, children, [5], param_group_tags=own)
-    assert [child.owner for child in children] == owners and children[1].owner is None
+    assert [child.refusal for child in children] == owners and children[1].refusal is None
     children[1].step()
 
 
