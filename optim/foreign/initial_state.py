@@ -136,11 +136,13 @@ def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
 
 def gradients(optimizer: torch.optim.Optimizer, number: int, waiting: int | None = None) -> list[Tensor | None]:
     """One for each parameter, other ones for each number; every second parameter may have to wait for its first."""
-    given = [(1000003 * number + i, parameter) for i, parameter in enumerate(parameters(optimizer))]
-    seeds = [seed for seed, parameter in given if trainable(parameter)]
-    late = [] if waiting is None or number >= LATE else seeds[waiting::2]
-    sparse = takes_sparse(optimizer)
-    return [random_gradient(p, seed, sparse) if seed in seeds and seed not in late else None for seed, p in given]
+    every, sparse = parameters(optimizer), takes_sparse(optimizer)
+    given = [index for index, parameter in enumerate(every) if trainable(parameter)]
+    late = given[waiting::2] if waiting is not None and number < LATE else []
+    found: list[Tensor | None] = [None] * len(every)
+    for index in sorted({*given} - {*late}):
+        found[index] = random_gradient(every[index], 1000003 * number + index, sparse)
+    return found
 
 
 def capture(optimizer: torch.optim.Optimizer, run: int) -> Initial:
@@ -162,7 +164,7 @@ def capture(optimizer: torch.optim.Optimizer, run: int) -> Initial:
 
 def agreed(one: Any, other: Any, name: str) -> Any:
     """The value that both runs found, or where they differ the neutral element of addition."""
-    if isinstance(one, dict) and isinstance(other, dict):
+    if type(one) is type(other) is dict:
         if one.keys() != other.keys():
             raise Refused(f"the keys of its {name} depend on the gradients")
         return {key: agreed(one[key], other[key], label(name, key)) for key in one}
@@ -178,7 +180,7 @@ def agreed(one: Any, other: Any, name: str) -> Any:
 
 def before_counting(value: Any) -> Any:
     """The same, with 0 for each integer 1, also in a 0-dim tensor."""
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {key: before_counting(one) for key, one in value.items()}
     if isinstance(value, Tensor) and value.dim() == 0 and value.dtype == torch.int64 and value == 1:
         return torch.zeros_like(value)

@@ -41,13 +41,13 @@ class Recorder(dict[Any, Any]):
     """
 
     def __init__(self, content: Mapping[Any, Any], memo: dict[int, Any], makes_dicts: bool = False) -> None:
-        super().__init__((key, Recorder(one, memo) if isinstance(one, dict) else one) for key, one in content.items())
+        super().__init__((key, Recorder(one, memo) if type(one) is dict else one) for key, one in content.items())
         self.memo = memo
         self.makes_dicts = makes_dicts  # as a defaultdict does
         self.first: dict[Any, Any] = {}
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if isinstance(value, dict) and not isinstance(value, Recorder):
+        if type(value) is dict:
             new, value = value, Recorder({}, self.memo)
             value.update(new)
         elif self.get(key) is None and key not in self.first:

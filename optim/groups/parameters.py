@@ -34,12 +34,13 @@ class Named(NamedTuple):
     @property
     def decays(self) -> bool:
         """Whether one of its owners is no norm, and it is no bias there; also where the owners are unknown."""
-        return not self.owners or not all(is_norm_or_bias(*owner) for owner in self.owners)
+        return not self.owners or not all(map(is_norm_or_bias, self.owners))
 
 
 @cache
-def is_norm_or_bias(kind: type[nn.Module], name: str) -> bool:
+def is_norm_or_bias(owner: Owner) -> bool:
     """Whether a parameter of that name in a module of that type is a norm's or a bias."""
+    kind, name = owner
     return bool(issubclass(kind, NORMS) or NORM_NAME.fullmatch(kind.__name__) or BIAS_NAME.fullmatch(name))
 
 
