@@ -87,8 +87,9 @@ def configure_lr_scheduler(
             chained instead.
         adjust_learning_rate: if there is something in it, `split_groups` puts these factors into the groups, and the
             scheduler is wrapped in a `ScalePerParamLR`. What is there already stays, so that the dict may be that of
-            `configure_param_groups`. Without `model`, the groups need to have the factors of layer types, and all of
-            them where the optimizer has no names of its parameters; which parameters have them is not looked at.
+            `configure_param_groups`. Without `model`, a key that is a plain word counts as a layer type, and the
+            groups need to have the factors of layer types, and all of them where the optimizer has no names of its
+            parameters; which parameters have them is not looked at.
         model: the model whose parameters these are, to put in factors of layer types, and where there are no names.
 
     Raises:
