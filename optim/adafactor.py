@@ -176,7 +176,7 @@ class Adafactor(RuleOptimizer):
         average, *squares = states
         placement = k["placement"]
         half = bool(p) and p[0].dtype.itemsize < 4  # squares of such numbers leave their range
-        for chosen in by_shape(p):
+        for chosen in by_shape(p, alone=placement is not None):
             i = chosen[0]
             x = p[i]
             if x.numel() == 0 and placement is None:  # a rank without a shard of it still takes part in the sums

@@ -138,7 +138,7 @@ class Muon(RuleOptimizer):
         directions = buffer
         if h["nesterov"]:
             directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
-        for chosen in by_shape(p):
+        for chosen in by_shape(p, alone=k["placement"] is not None):
             xs = [p[i] for i in chosen]
             parts = [from_local(directions[i], k["placement"], i) for i in chosen]
             step_size = k["lr"] * _adjustment(parts[0], h["adjust_lr_fn"])

@@ -9,17 +9,19 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torch.torch_version import TorchVersion
 
 from timesched.clock import Clock
 from timesched.description import difference, plain
@@ -29,8 +31,9 @@ from timesched.positions import Frame, Resolved
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit, exact
 
+_SILENT = TorchVersion(torch.__version__) < "2.9"  # torch 2.7 says that an error was raised in a graph, not which
 # Graphs of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
-_BLIND = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+_BLIND = TorchVersion(torch.__version__) < "2.13"
 
 _UNBOUND = "was unbound: make another one"
 _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
@@ -39,7 +42,7 @@ _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref
 def bound_to(optimizer: Optimizer) -> list[Bound]:
     """The schedulers that own a key of an optimizer's groups, in the order in which they were made."""
     found = (ref() for ref in _bound.get(optimizer, []))
-    return [each for each in found if each is not None and each.owner is None]
+    return [each for each in found if each is not None and each.refusal is None]
 
 
 class Bound:
@@ -78,7 +81,7 @@ class Bound:
         self.tags = listed(tags)
         self.clock = clock
         self.ssr = ssr  # for a clock without a ratio of its own
-        self.owner: str | None = None  # what sets this key now, if it is not this one
+        self.refusal: str | None = None  # why it may not write: superseded, or unbound
         self._schedule = schedule
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
         self.indices: list[int] = []  # of the selected groups
@@ -121,7 +124,7 @@ class Bound:
         """The count to compute with: a number if it can be read, else its tensor."""
         count = self._count
         if torch.compiler.is_compiling():
-            self._refuse_constants()
+            self._refuse_numbers()
         elif isinstance(count, Tensor) and count.is_cpu:
             return count.item()
         return count
@@ -149,10 +152,12 @@ class Bound:
                 f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
             )
         compiling = torch.compiler.is_compiling()
-        if self.owner is not None or not self._is_current(compiling):
+        if self.refusal is not None or not self._is_current(compiling):
             self._catch_up()
         if self._waits is not None:
             self._watch_clock()
+        if not compiling and "torch_xla" in sys.modules:  # the parameters may be on its device by now
+            self.hold_tensors()
         if compiling or not self._direct:
             self._step_by_methods()
             return
@@ -184,7 +189,7 @@ class Bound:
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
         self._catch_up()
-        self._hold_tensors()
+        self.hold_tensors()
         self._write()
 
     def _write(self) -> None:
@@ -198,9 +203,8 @@ class Bound:
 
     def check(self) -> None:
         """Raise `ValueError` where `step` would: another scheduler owns the key, or the groups were changed."""
-        if self.owner is not None:
-            refuse_graph(f"{self.owner} owns {self.key!r}")
-            raise ValueError(f"This {self._name()} of {self.key!r} {self.owner}.")
+        if self.refusal is not None:
+            raise_in_graph(ValueError, f"This {self._name()} of {self.key!r} {self.refusal}.")
         self._refuse_changed_groups()
 
     def _put(self, value: Any) -> None:
@@ -314,12 +318,16 @@ class Bound:
         else:
             self._count = count
 
-    def _hold_tensors(self) -> None:
-        """Turn numbers into tensors where the optimizer wants them so, and count in a tensor beside those."""
+    def hold_tensors(self) -> None:
+        """Count in a tensor beside values that are tensors; the optimizer's own `hold_tensors()` calls this.
+
+        On a lazily traced device the numbers of optim's optimizers become tensors here: each new number would otherwise
+        be a constant of a new graph.
+        """
         groups = self.optimizer.param_groups
-        hold = None if self.relative else getattr(self.optimizer, "hold_tensor", None)
+        hold = getattr(self.optimizer, "hold_tensor", None)
         for i, _ in self._selected:
-            if hold is not None:
+            if hold is not None and any(p.device.type == "xla" for p in groups[i]["params"][:1]):
                 hold(groups[i], self._key.key)
         held = (self._key.peek(groups[i]) for i, _ in self._selected)
         beside = next((value for value in held if isinstance(value, Tensor)), None)
@@ -328,11 +336,14 @@ class Bound:
             count = self._count if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
             self._count = count.to(beside.device)
 
-    def _refuse_constants(self) -> None:
-        if type(self._count) is int:
-            raise RuntimeError(
-                f"In a graph {self.key!r} has to be a tensor: give the optimizer one, as in lr=torch.tensor(0.1), "
-                f"before the scheduler is made."
+    def _refuse_numbers(self) -> None:
+        """Raise `RuntimeError` in a graph for a count or a value that is a number, and so a constant there."""
+        values = [self._key.peek(self.optimizer.param_groups[i]) for i in self.indices]
+        if type(self._count) is int or not all([isinstance(value, Tensor) for value in values]):
+            raise_in_graph(
+                RuntimeError,
+                f"In a graph {self.key!r} has to be a tensor, and is a number: call optimizer.hold_tensors() before "
+                f"the compiled function (torch's optimizers: pass lr=torch.tensor(0.1), then make the scheduler).",
             )
 
     # The groups, and who owns their key
@@ -434,17 +445,17 @@ class Bound:
                     f"{self._name()} and {other._name()}: give it tags of one of them, or unbind() one."
                 )
         self._take_groups(self._value())
-        self._hold_tensors()
+        self.hold_tensors()
 
     def _own(self) -> None:
         """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
-        if self.owner is not None:  # as a copy of one that was superseded
+        if self.refusal is not None:  # as a copy of one that was superseded
             return
         mine = set(self.indices)
         others = [other for ref in _bound.get(self.optimizer, []) if (other := ref()) not in (None, self)]
         for other in others:  # those superseded before, too: they are to name the owner of now
-            if other.key == self.key and mine.intersection(other.indices) and other.owner != _UNBOUND:
-                other.owner = (
+            if other.key == self.key and mine.intersection(other.indices) and other.refusal != _UNBOUND:
+                other.refusal = (
                     f"was superseded by {self._name()}, which was made later: step that one. To drive one number "
                     f"by two schedules, bind the list of both, which multiplies them, or make them one sequence; "
                     f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
@@ -456,13 +467,13 @@ class Bound:
 
     def take_back(self) -> None:
         """Own the key again, where the scheduler made later is given up."""
-        self.owner = None
+        self.refusal = None
         self._own()
 
     def unbind(self) -> None:
         """Leave the key without an owner; this one writes no more. The groups keep their present values."""
-        if self.owner is None:
-            self.owner = _UNBOUND
+        if self.refusal is None:
+            self.refusal = _UNBOUND
         self._leave_clock()
 
     def _leave_clock(self) -> None:
@@ -655,7 +666,7 @@ def unchanged_on_error(optimizer: Optimizer) -> Iterator[None]:
             if each not in earlier:
                 each.unbind()
         for each in earlier:
-            if each.owner is not None:
+            if each.refusal is not None:
                 each.take_back()
         with torch.no_grad():
             for tensor, value in tensors:
@@ -677,10 +688,18 @@ def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
 def refuse_graph(why: str) -> None:
     """Raise `RuntimeError` in a graph."""
     if torch.compiler.is_compiling():
-        raise RuntimeError(
+        raise_in_graph(
+            RuntimeError,
             f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
-            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
+            f"call it there always: the group's tensor is updated in place, so nothing is compiled again.",
         )
+
+
+def raise_in_graph(kind: type[Exception], message: str) -> NoReturn:
+    """Raise an error whose message is shown also while a graph is traced."""
+    if _SILENT and torch.compiler.is_compiling():
+        torch._dynamo.graph_break(message)
+    raise kind(message)
 
 
 def checked_count(count: Any, name: str, least: int = 0) -> int:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from timesched.binding import bound_to
+
 from . import checkpoint, state_follows
 from .hyperparameters import KNOWN, Rule, as_tags, check_group
 from .sharding import notice_dtensor
@@ -188,6 +190,26 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
         """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
         return None
+
+    def hold_tensors(self) -> None:
+        """Turn the hyperparameters that are numbers into 0-dim tensors, in float64 where the device has it.
+
+        A graph of your own reads tensors anew in each step, where numbers are constants; schedules update them in
+        place. The schedulers of this optimizer count in tensors from then on, so that they can step in the graph too.
+        Call it again for groups that are added later. `compile()` does all this by itself.
+
+        >>> import torch
+        >>> import optim
+        >>> optimizer = optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+        >>> optimizer.hold_tensors()
+        >>> optimizer.param_groups[0]["lr"]
+        tensor(0.5000, dtype=torch.float64)
+        """
+        for group in self.param_groups:
+            for name in self.hyper:
+                self.hold_tensor(group, name)
+        for scheduler in bound_to(self):
+            scheduler.hold_tensors()
 
     def hold_tensor(self, group: dict[str, Any], name: str) -> None:
         """Turn a group's hyperparameter from a number into a 0-dim tensor, which a schedule then updates in place.

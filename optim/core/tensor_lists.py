@@ -34,14 +34,14 @@ def on_gpu(xs: Tensors) -> bool:
     return bool(xs) and xs[0].is_cuda and not torch.compiler.is_compiling()
 
 
-def by_shape(xs: Tensors) -> list[list[int]]:
+def by_shape(xs: Tensors, alone: bool = False) -> list[list[int]]:
     """The indices of tensors to stack, as one operation on several small tensors takes less time than one on each.
 
-    That is so in eager steps on a CUDA GPU, for contiguous tensors of one shape; any other tensor stays alone. What is
-    stacked together is limited, as it takes memory, and large tensors gain nothing.
+    That is so in eager steps on a CUDA GPU, for contiguous tensors of one shape; others stay alone, and all where
+    `alone` says so. What is stacked together is limited, as it takes memory, and large tensors gain nothing.
     """
     found: dict[Any, list[int]] = {}
-    gpu = on_gpu(xs)
+    gpu = on_gpu(xs) and not alone
     for i, x in enumerate(xs):
         found.setdefault(x.shape if gpu and x.is_contiguous() else i, []).append(i)
     result = []

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.torch_version import TorchVersion
+
+from timesched.binding import raise_in_graph
 
 from .execution import in_graph, on_cuda, on_host
 from .hyperparameters import SWITCH, Number, Rule
@@ -19,8 +20,6 @@ from .state_follows import follow
 from .step_wrapper import makes_no_state
 from .tensor_lists import Tensors, on_gpu
 from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind, readable
-
-SILENT = TorchVersion(torch.__version__) < "2.9"  # torch 2.7 says that an error was raised in a graph, not which
 
 SCALING = ("grad_scale", "found_inf")  # where a GradScaler puts what an optimizer with fused kernels needs
 
@@ -110,7 +109,7 @@ class RuleOptimizer(Optimizer):
             return loss
         follow(self)
         if self._compiled is not None:
-            self._hold_tensors()
+            self.hold_tensors()  # where a number was put in
             self._compiled(self.gather())
         else:
             scaling = {name: x for name in SCALING if (x := getattr(self, name, None)) is not None}
@@ -144,16 +143,11 @@ class RuleOptimizer(Optimizer):
         changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
         What wraps `step`, before or after, stays outside.
         """
-        self._hold_tensors()
+        self.hold_tensors()
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         code = in_graph.__code__.replace()
         inner = types.FunctionType(code, in_graph.__globals__, in_graph.__name__)
         self._compiled = torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
-
-    def _hold_tensors(self) -> None:
-        for group in self.param_groups:
-            for name in self.hyper:
-                self.hold_tensor(group, name)
 
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
@@ -230,9 +224,7 @@ class RuleOptimizer(Optimizer):
             "a graph state cannot follow its parameter: take one step outside the graph, where it does, use "
             "optimizer.compile(), or call optimizer.reset_state() to begin anew."
         )
-        if SILENT:
-            torch._dynamo.graph_break(message)
-        raise ValueError(message)
+        raise_in_graph(ValueError, message)
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)

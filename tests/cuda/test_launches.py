@@ -138,11 +138,16 @@ def test_a_scheduler_writes_a_float(name):
 
 
 def test_a_scheduler_in_closed_form():
-    """It computes the rate on the GPU, from a count there."""
+    """It writes a number that the host computes; with tensors it computes the rate on the GPU, from a count there."""
     optimizer = built("AdamW", parameters(3))
     scheduler = lr_scheduler.CosineDecayLR(optimizer, 0.1, 0.0, 10)
+    assert recorded(scheduler.step).launches == 0
+    assert launches(optimizer) == FUSED["AdamW"]
+    optimizer = built("AdamW", parameters(3))
+    scheduler = lr_scheduler.CosineDecayLR(optimizer, 0.1, 0.0, 10)
+    optimizer.hold_tensors()
     assert recorded(scheduler.step).launches <= 12
-    assert launches(optimizer) <= FUSED["AdamW"] + 1
+    assert launches(optimizer) <= 30
 
 
 @pytest.mark.parametrize("name", list(FUSED))

@@ -71,9 +71,12 @@ def model():
     return [torch.nn.Parameter(torch.linspace(-1, 1, 4, dtype=torch.float64)) for _ in range(2)]
 
 
-def optimizer_of(kind, params):
+def optimizer_of(kind, params, tensors=True):
     groups = [{"params": params[:1], "tags": "decay"}, {"params": params[1:]}]
-    return kind(groups, lr=0.5, weight_decay=0.1)
+    made = kind(groups, lr=0.5, weight_decay=0.1)
+    if tensors:
+        made.hold_tensors()
+    return made
 
 
 def numbers(group):
@@ -83,7 +86,7 @@ def numbers(group):
 def race(name, backend="aot_eager", kind=optim.AdamW, steps=STEPS):
     """The same steps compiled and in eager mode; every hyperparameter and parameter compared at every step."""
     params, twins = model(), model()
-    compiled, eager = optimizer_of(kind, params), optimizer_of(kind, twins)
+    compiled, eager = optimizer_of(kind, params), optimizer_of(kind, twins, tensors=False)
     inside, outside = schedulers_of(name, compiled), schedulers_of(name, eager)
 
     def train_step():
@@ -128,7 +131,7 @@ def test_the_scheduler_outside_of_a_compiled_optimizer():
     """In place, so `optimizer.compile()` compiles once; before the schedulers are made or after."""
     for early in (True, False):
         params = model()
-        optimizer = optimizer_of(optim.AdamW, params)
+        optimizer = optimizer_of(optim.AdamW, params, tensors=False)
         if early:
             optimizer.compile(backend="aot_eager")
         schedulers = rate_and_decay(optimizer)
@@ -180,7 +183,7 @@ def test_counts_stay_exact_in_a_graph():
 def test_numbers_cannot_be_set_in_a_graph():
     optimizer = torch.optim.SGD(model(), lr=0.1)
     schedule = CosineDecayLR(optimizer, 0.1, 0.0, 20)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="has to be a tensor|Observed exception"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="has to be a tensor"):
         by_hand(lambda: schedule.step())()
     assert optimizer.param_groups[0]["lr"] == 0.1 and int(schedule.last_epoch) == 0
 
@@ -189,7 +192,7 @@ def test_a_clock_is_read_outside_of_the_graph():
     optimizer = optimizer_of(optim.AdamW, model())
     clock = timesched.Clock("20ba")
     schedule = CosineDecayLR(optimizer, 0.1, 0.0, "1dur", clock=clock)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside the compiled|Observed exception"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside the compiled"):
         by_hand(lambda: schedule.step())()
     clock.tick()
     schedule.step()

@@ -8,9 +8,12 @@ import torch_xla
 from torch import nn
 
 import optim
-from tests.optim.following_program import ARGUMENTS
+import optim.lr_scheduler
+import timesched
 from tests.optim.problems import assert_close
 from tests.optim.signatures import NAMES
+from tests.optim.test_state_follows import ARGUMENTS
+from tests.xla.test_training_step import compilations
 
 
 def network():
@@ -93,3 +96,29 @@ def test_tensors_of_the_groups_stay_where_they_are(swapping):
         results.append([p.detach().cpu() for p in model.parameters()])
     for p, q in zip(*results, strict=True):
         assert_close(p, q, 1e-6)  # float32 on two devices
+
+
+@pytest.mark.parametrize("made", ["closed form", "bound"])
+def test_one_compilation_for_a_model_that_is_moved_after_its_scheduler_was_made(made, swapping):
+    model, clock = network(), timesched.Clock("20ba")
+    optimizer = optim.AdamW(model.parameters(), lr=0.1)
+    if made == "bound":
+        scheduler = timesched.bind(timesched.LinearScheduler(1.0, 0.5), optimizer, clock)
+    else:
+        scheduler = optim.lr_scheduler.LinearLR(optimizer, 0.1, 0.05, 20)
+    assert optimizer.param_groups[0]["lr"] == 0.1 and type(optimizer.param_groups[0]["lr"]) is float
+    model.to("xla")
+    before, rates = compilations(), []
+    batch = torch.ones(16, 4).to("xla")
+    torch_xla.sync()
+    for step in range(8):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        clock.tick()
+        scheduler.step()
+        torch_xla.sync()
+        before = compilations() if step == 1 else before  # the first two: with the number that was there, and without
+        rates.append(optimizer.param_groups[0]["lr"].clone())
+    assert compilations() == before
+    assert [float(rate) for rate in rates] == pytest.approx([0.1 - 0.0025 * t for t in range(1, 9)], rel=1e-6)

@@ -149,13 +149,7 @@ def test_with_a_clock_and_with_bind():
         bound = timesched.bind(schedule, optimizer, clock, key="weight_decay")
         return [CosineDecayLR(optimizer, 0.1, 0.0, "1dur", clock=clock), bound]
 
-    def hold(model):
-        optimizer = adamw(model)
-        for key in ("lr", "weight_decay"):
-            optimizer.hold_tensor(optimizer.param_groups[0], key)
-        return optimizer
-
-    count, rates, optimizer = train(hold, make, between=lambda step: clock.tick())
+    count, rates, optimizer = train(adamw, make, between=lambda step: clock.tick())
     reference = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     assert count == 1 and close(rates, CosineDecayLR(reference, 0.1, 0.0, STEPS).values(STEPS))
     assert float(optimizer.param_groups[0]["weight_decay"]) == pytest.approx(0.005, rel=1e-6)

@@ -240,6 +240,7 @@ def test_one_graph_for_what_a_config_builds():
     torch._dynamo.utils.counters.clear()
     model = network()
     optimizer, schedulers = build(model, TAGGED)
+    optimizer.hold_tensors()
 
     @torch.compile(backend="eager", fullgraph=True)
     def step():

@@ -1,0 +1,105 @@
+"""Numbers stay numbers in the groups until somebody compiles; then they are tensors, with the counts of schedulers."""
+
+import copy
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import optim
+from optim.lr_scheduler import CosineDecayLR, LinearLR
+from optim.weight_decay_scheduler import LinearWD
+from timesched import Clock, LinearScheduler, bind
+
+
+def optimizer(*groups):
+    made = optim.SGD([{"params": [torch.nn.Parameter(torch.ones(2))], **group} for group in groups or ({},)], lr=0.1)
+    for group in made.param_groups:
+        group["params"][0].grad = torch.ones(2)
+    return made
+
+
+def types(on, *keys):
+    return {type(group[key]) for group in on.param_groups for key in keys or ("lr", "weight_decay")}
+
+
+@pytest.fixture
+def fresh():
+    torch._dynamo.reset()
+    counters.clear()
+
+
+def test_numbers_stay_numbers_where_nobody_compiles():
+    """Over steps, loads, copies and groups that come later; what loggers ask for are numbers, too."""
+    on, clock = optimizer(), Clock("10ba")
+    schedulers = [LinearLR(on, 0.1, 0.0, 10), bind(LinearScheduler(), on, clock, key="weight_decay")]
+    for _ in range(3):
+        on.step()
+        clock.tick()
+        for each in schedulers:
+            each.step()
+    on.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))], "lr": 0.3})
+    for each in schedulers:
+        each.step()
+        each.load_state_dict(each.state_dict())
+        assert {*map(type, each.get_last_value())} == {float}
+    assert types(on) == types(copy.deepcopy(on)) == {float}
+    assert type(schedulers[0].state_dict()["last_epoch"]) is int
+
+
+@pytest.mark.parametrize("call", ["hold_tensors", "compile"])
+def test_all_hyperparameters_and_the_counts_of_earlier_schedulers_become_tensors(call):
+    on = optimizer({}, {"lr": 0.2})
+    scheduler, decay = LinearLR(on, 0.1, 0.0, 10), LinearWD(on, 0.1, 0.0, 10)
+    scheduler.step()
+    getattr(on, call)(**({"backend": "eager"} if call == "compile" else {}))
+    assert types(on) == {torch.Tensor}
+    assert [float(group["lr"]) for group in on.param_groups] == [scheduler.values(2)[1]] * 2
+    for each in (scheduler, decay):
+        assert isinstance(each._count, torch.Tensor) and each._count.dtype == torch.int64
+    assert (int(scheduler.last_epoch), int(decay.last_epoch)) == (1, 0)
+
+
+def test_one_graph_after_hold_tensors(fresh):
+    on = optimizer()
+    scheduler, decay = CosineDecayLR(on, 0.1, 0.0, 10), LinearWD(on, 0.1, 0.0, 10)
+    scheduler.step()
+    on.hold_tensors()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def update():
+        on.step()
+        scheduler.step()
+        decay.step()
+
+    for _ in range(4):
+        update()
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+    assert float(on.param_groups[0]["lr"]) == pytest.approx(scheduler.values(6)[5], rel=1e-14)
+    assert float(on.param_groups[0]["weight_decay"]) == pytest.approx(decay.values(5)[4], rel=1e-14)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["never held", "a group that came later"])
+def test_a_step_in_a_graph_over_a_number_names_the_call(later, fresh):
+    on = optimizer()
+    scheduler = LinearLR(on, 0.1, 0.0, 10)
+    if later:
+        on.hold_tensors()
+        on.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+        scheduler.step()
+    before = [float(group["lr"]) for group in on.param_groups]
+    with pytest.raises(Exception, match="optimizer.hold_tensors()"):
+        torch.compile(scheduler.step, backend="eager", fullgraph=True)()
+    assert [float(group["lr"]) for group in on.param_groups] == before
+
+
+def test_a_number_put_into_a_compiled_optimizer_is_held_again():
+    on = optimizer()
+    on.compile(backend="eager")
+    on.step()
+    on.param_groups[0]["lr"] = 0.5
+    scheduler = bind(LinearScheduler(), on, Clock("10ba"))
+    on.step()
+    assert types(on) == {torch.Tensor}
+    scheduler.step()
+    assert types(on) == {torch.Tensor} and float(on.param_groups[0]["lr"]) == 0.5
