@@ -125,13 +125,19 @@ def shift_(xs: Tensors, c: Factor) -> None:
     """xs += c."""
     if _one_by_one(xs, c):
         copy_(xs, _by_shape(torch.add, xs, c))
+    elif isinstance(c, Tensor) and on_gpu(xs):
+        torch._foreach_add_(xs, c, alpha=1.0)  # without alpha, torch takes c for a number and reads it
     else:
         _in_place(torch._foreach_add_, Tensor.add_, xs, c)
 
 
 def shift(xs: Tensors, c: Factor) -> Tensors:
     """xs + c."""
-    return _by_shape(torch.add, xs, c) if _one_by_one(xs, c) else _new(torch._foreach_add, torch.add, xs, c)
+    if _one_by_one(xs, c):
+        return _by_shape(torch.add, xs, c)
+    if isinstance(c, Tensor) and on_gpu(xs):
+        return list(torch._foreach_add(xs, c, alpha=1.0))  # as above
+    return _new(torch._foreach_add, torch.add, xs, c)
 
 
 def sqrt(xs: Tensors) -> Tensors:
@@ -166,12 +172,18 @@ def sign_(xs: Tensors) -> None:
 
 def clamp_(xs: Tensors, low: Any, high: Any) -> None:
     """xs limited to [low, high], in place."""
-    if on_gpu(xs) and isinstance(low, float) and isinstance(high, float):
-        torch._foreach_clamp_min_(xs, low)
-        torch._foreach_clamp_max_(xs, high)
-    else:
+    if not on_gpu(xs):
         for x in xs:
             x.clamp_(low, high)
+        return
+    for bound, kernel, operation in (
+        (low, torch._foreach_clamp_min_, torch.maximum),
+        (high, torch._foreach_clamp_max_, torch.minimum),
+    ):
+        if isinstance(bound, Tensor):
+            copy_(xs, _by_shape(operation, xs, bound))
+        else:
+            kernel(xs, bound)
 
 
 def zero_where_negative_(xs: Tensors, signs: Tensors) -> None:
