@@ -89,6 +89,11 @@ def exponential(base: float, x: Value) -> Value:
     return torch.pow(base, x.to(torch.float64))
 
 
+def expm1(x: Value) -> Value:
+    """`e ** x - 1`, exact near 0 as well."""
+    return torch.expm1(x) if isinstance(x, Tensor) else math.expm1(x)
+
+
 def table(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
     """A constant table on the CPU, of int64 or float64: a real one under every mode, as `torch.tensor` is not."""
     return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
