@@ -45,6 +45,7 @@ __all__ = [
     "Scheduler",
     "SequentialScheduler",
     "StepScheduler",
+    "WarmupStableDecayScheduler",
 ]
 
 
@@ -198,6 +199,38 @@ class CosineDecayScheduler(Scheduler):
     ) -> None:
         given = (initial_val, end_val, total_iters)
         schedule_by(self, formulas.CosineDecay, given, optimizer, param_group_tags, clock)
+
+
+class WarmupStableDecayScheduler(Scheduler):
+    """Up to a value, constant, and down to the last value, which stays: see `WarmupStableDecayLR`."""
+
+    val: float
+    total_iters: int | Time[Any]
+    warmup_iters: int | Time[Any]
+    decay_iters: int | Time[Any]
+    initial_val: float
+    end_val: float
+    warmup: str
+    decay: str
+    decay_rate: float
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        val: float,
+        total_iters: int | float | str | Time[Any],
+        warmup_iters: int | float | str | Time[Any],
+        decay_iters: int | float | str | Time[Any],
+        initial_val: float = 0.0,
+        end_val: float = 0.0,
+        warmup: str = "linear",
+        decay: str = "linear",
+        decay_rate: float = 0.5,
+        param_group_tags: Any = None,
+        clock: Any = None,
+    ) -> None:
+        given = (val, total_iters, warmup_iters, decay_iters, initial_val, end_val, warmup, decay, decay_rate)
+        schedule_by(self, formulas.WarmupStableDecay, given, optimizer, param_group_tags, clock)
 
 
 class SequentialScheduler(assembled.Sequential):

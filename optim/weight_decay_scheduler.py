@@ -36,6 +36,7 @@ __all__ = [
     "ScalePerParamWD",
     "SequentialWD",
     "StepWD",
+    "WarmupStableDecayWD",
     "WeightDecayScheduler",
 ]
 
@@ -107,6 +108,10 @@ class InverseSquareRootDecayWD(scheduler.InverseSquareRootDecayScheduler, Weight
 
 class CosineDecayWD(scheduler.CosineDecayScheduler, WeightDecayScheduler):
     """`CosineDecayLR` for the weight decay; the arguments are those of the base class."""
+
+
+class WarmupStableDecayWD(scheduler.WarmupStableDecayScheduler, WeightDecayScheduler):
+    """`WarmupStableDecayLR` for the weight decay; the arguments are those of the base class."""
 
 
 class SequentialWD(scheduler.SequentialScheduler, WeightDecayScheduler):

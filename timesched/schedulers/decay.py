@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,13 +16,16 @@ from timesched.time.units import Exact, TimeError, TimeUnit, number_text
 from timesched.time.value import TimeLike
 
 
-def check_room(what: str, warmup: Exact, decay: Exact, total: Exact, unit: TimeUnit) -> None:
-    """Raise `TimeError`, which begins with `what`, where a warmup and a decay take longer than the time there is."""
+def check_room(what: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
+    """Raise `TimeError`, which begins with `what`, where a warmup and a decay take longer than the time there is: three
+    counts of a unit, of the arguments that have these names.
+    """
+    warmup, decay, total = counts
     if warmup + decay > total:
-        first, second, third = (f"{number_text(count)}{unit.value}" for count in (warmup, decay, total))
+        first, second, third = (f"{name} ({number_text(each)}{unit.value})" for name, each in zip(names, counts))
         raise TimeError(
-            f"{what}: a warmup of {first} and a decay of {second} take longer than the {third} until the end: shorten "
-            f"one of them. On a run that a ratio stretches, these are the times after it."
+            f"{what}: {first} and {second} take longer than {third}, the numbers being those of this run: shorten one "
+            f"of the two."
         )
 
 
@@ -70,7 +74,7 @@ class WarmupStableDecayScheduler(Schedule):
         with converting(self):
             warm, end = frame.mark(self.t_warmup, self.scale_warmup), frame.mark(self.t_max)
             ramp, fall = frame.horizon.change(warm.count, warm.unit, end.unit), frame.length(self.t_decay, end.unit)
-        check_room(repr(self), ramp, fall, end.count, end.unit)
+        check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, fall, end.count), end.unit)
         frame.refuse_short(self.t_max, self)
         begin = Mark(end.counter, end.unit, end.count - fall)
         warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)

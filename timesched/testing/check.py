@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
-from timesched.testing.laws import LAWS
 from timesched.schedulers import ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler
+from timesched.testing.laws import LAWS
 from timesched.testing.rows import Promise, promise_of
 from timesched.testing.runs import COUNTED, Run, runs
 from timesched.time.value import Time

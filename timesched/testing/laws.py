@@ -57,9 +57,8 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         return  # a function of the state alone has no ratio
     sigma = draw(RATIOS)
     batch = draw(_batches(run, schedule)) // sigma.denominator * sigma.denominator
-    if _keeps_warmup(schedule):
-        if not hasattr(schedule, "schedule"):  # of a warmup before another schedule, the ratio moves the end
-            _kept_warmup(schedule, run, sigma, batch)
+    if _keeps_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
+        _kept_warmup(schedule, run, sigma, batch)
     schedule = _scaled(schedule)
     if schedule is None:
         return
@@ -290,7 +289,10 @@ def _times_of(schedule: Any) -> list[Time[Any]]:
     if isinstance(schedule, Time):
         return [schedule]
     if isinstance(schedule, Schedule):
-        schedule = tuple(schedule.__getstate__().values())
+        fields = schedule.__getstate__()
+        if fields.get("t_start") is not None:
+            del fields["t_max"]  # a cooldown has it only where it is not said when the cooldown starts
+        schedule = tuple(fields.values())
     return [time for each in schedule for time in _times_of(each)] if isinstance(schedule, tuple) else []
 
 

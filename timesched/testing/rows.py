@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -248,19 +249,15 @@ def _piecewise(schedule: Any, run: Horizon) -> Promise:
     values = [value for _, value, _ in schedule.points]
     unit = times[-1][1]
     places = [run.change(*each, unit) for each in times]
-    ways = zip(places, places[1:])
     return Promise(
         start=values[0] if times[0][0] > 0 else values[max(i for i, each in enumerate(times) if each[0] == 0)],
         end=values[-1],
         until=times[-1],
         low=min(values),
         high=max(values),
-        continuous=all(before < after for before, after in ways),
+        continuous=all(before < after for before, after in pairwise(places)),
         condition=1.0
-        + sum(
-            _decayed(shape, 0.5, start, end)
-            for (_, start, _), (_, end, shape) in zip(schedule.points, schedule.points[1:])
-        ),
+        + sum(_decayed(shape, 0.5, start, end) for (_, start, _), (_, end, shape) in pairwise(schedule.points)),
     )
 
 

@@ -53,6 +53,32 @@ def cosine_decay(a: Arguments, t: int) -> float:
     return wave(share(t, a["total_iters"]), a["initial_val"], a["end_val"])
 
 
+def warmup_stable_decay(a: Arguments, t: int) -> float:
+    total, warm, fall = a["total_iters"], a["warmup_iters"], a["decay_iters"]
+    start, top, end = a.get("initial_val", 0.0), a["val"], a.get("end_val", 0.0)
+    if t >= total:
+        return end
+    if t < warm:
+        p = float(Fraction(t, warm))
+        shapes = {"cosine": (1 - math.cos(math.pi * p)) / 2, "1-sqrt": 1 - math.sqrt(float(1 - Fraction(t, warm)))}
+        return start + (top - start) * (shapes | {"square": p * p, "linear": p})[a.get("warmup", "linear")]
+    if t <= total - fall:
+        return top
+    r, rate, shape = float(Fraction(t - total + fall, fall)), a.get("decay_rate", 0.5), a.get("decay", "linear")
+    if shape == "geometric":
+        return top * math.exp(r * math.log(end / top))
+    if shape == "harmonic":
+        return top * end / (r * top + (1 - r) * end)
+    left = {
+        "linear": lambda: 1 - r,
+        "cosine": lambda: (1 + math.cos(math.pi * r)) / 2,
+        "1-sqrt": lambda: 1 - math.sqrt(r),
+        "1-square": lambda: 1 - r * r,
+        "exponential": lambda: (rate**r - rate) / (1 - rate),
+    }[shape]()
+    return end + (top - end) * left
+
+
 def piecewise_constant(a: Arguments, t: int) -> float:
     return a["vals"][sum(t >= milestone for milestone in a["milestones"])]
 
@@ -145,6 +171,7 @@ FORMULAS: dict[str, Callable[[Arguments, int], float]] = {
     "InverseExponentialTimeDecay": inverse_exponential_time_decay,
     "InverseSquareRootDecay": inverse_square_root_decay,
     "CosineDecay": cosine_decay,
+    "WarmupStableDecay": warmup_stable_decay,
     "Sequential": sequential,
     "PiecewiseConstant": piecewise_constant,
     "MultiStep": multi_step,

@@ -109,5 +109,11 @@ def one_cycle(a: Arguments) -> Promise:
     return Promise(a["initial_val"] if starts else None, low, total - 1, min(three), max(three))
 
 
+def warmed(a: Arguments) -> Promise:
+    """A ramp if it has a length, the highest value, and the last one."""
+    levels = (a["val"], a.get("end_val", 0.0), *([a.get("initial_val", 0.0)] if a["warmup_iters"] else []))
+    return Promise(levels[2] if a["warmup_iters"] else a["val"], levels[1], a["total_iters"], min(levels), max(levels))
+
+
 def no_promise(a: Arguments) -> Promise:
     return Promise()

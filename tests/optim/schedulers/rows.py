@@ -26,8 +26,10 @@ from tests.optim.schedulers.parts import (
     milestones,
     no_promise,
     one_cycle,
+    warmed,
     wavy,
 )
+from timesched import shapes
 
 WARMUP = Nested("Linear", {"initial_val": 0.01, "end_val": 0.1, "total_iters": 5})
 COSINE = Nested("CosineDecay", {"initial_val": 0.1, "end_val": 0.01, "total_iters": 30})
@@ -114,6 +116,42 @@ ROWS = (
         drawn(**ENDS),
         from_to,
         ("total_iters",),
+    ),
+    Row(
+        "WarmupStableDecay",
+        (
+            {"val": 0.1, "total_iters": 40, "warmup_iters": 0, "decay_iters": 0},
+            {
+                "val": 0.1,
+                "total_iters": 40,
+                "warmup_iters": 6,
+                "decay_iters": 12,
+                "decay": "1-sqrt",
+                "warmup": "square",
+            },
+            {
+                **{"val": 0.3, "total_iters": 50, "warmup_iters": 10, "decay_iters": 40, "initial_val": 0.01},
+                **{"end_val": 0.03, "warmup": "cosine", "decay": "geometric"},
+            },
+            {"val": 0.2, "total_iters": 30, "warmup_iters": 7, "decay_iters": 9, "end_val": 0.02, "decay": "harmonic"},
+            {
+                **{"val": 0.1, "total_iters": 40, "warmup_iters": 6, "decay_iters": 12, "end_val": 0.4},
+                **{"warmup": "1-sqrt", "decay": "exponential", "decay_rate": 0.25},
+            },
+        ),
+        drawn(
+            val=st.floats(1e-2, 2.0),
+            total_iters=st.integers(40, 70),
+            warmup_iters=st.integers(0, 20),
+            decay_iters=st.integers(0, 20),
+            initial_val=VALUES,
+            end_val=st.floats(1e-2, 2.0),
+            warmup=st.sampled_from(list(shapes.WARMUPS)),
+            decay=st.sampled_from(list(shapes.DECAYS)),
+            decay_rate=st.floats(0.1, 0.9),
+        ),
+        warmed,
+        ("total_iters", "warmup_iters", "decay_iters"),
     ),
     Row(
         "Sequential",

@@ -105,12 +105,20 @@ def test_numbers_and_counts(stem):
         ("Polynomial", {"cycle": 1}),
         ("Linear", {"cycle": "no"}),
         ("Exponential", {"staircase": None}),
+        ("WarmupStableDecay", {"warmup": "sqrt"}),
+        ("WarmupStableDecay", {"decay": "square"}),
+        ("WarmupStableDecay", {"decay_rate": 0}),
+        ("WarmupStableDecay", {"warmup_iters": 100}),
     ],
     ids=str,
 )
 def test_ranges_and_choices(stem, wrong):
     refused(stem, **wrong)
     refused(stem, "wd", **wrong)
+
+
+def test_a_decay_by_a_ratio_to_zero():
+    refused("WarmupStableDecay", decay="harmonic", end_val=0.0, match="a harmonic decay goes from 0.1 to 0.0")
 
 
 @pytest.mark.parametrize("stem", ["MultiStep", "PiecewiseConstant", "Sequential"])
