@@ -80,7 +80,7 @@ def geometric(x: Value, start: float, end: float) -> Value:
     2.0
     """
     value = ops.exponential(start, 1.0 - x) * ops.exponential(end, x)  # without a quotient that no float can hold
-    return ops.between(value, min(start, end), max(start, end))
+    return ops.between(value, start, end) if start <= end else ops.between(value, end, start)
 
 
 def harmonic(x: Value, start: float, end: float) -> Value:
@@ -89,7 +89,8 @@ def harmonic(x: Value, start: float, end: float) -> Value:
     >>> harmonic(0.5, 1.0, 0.25)
     0.4
     """
-    return ops.between(start / ((1.0 - x) + x * (start / end)), min(start, end), max(start, end))
+    value = start / ((1.0 - x) + x * (start / end))
+    return ops.between(value, start, end) if start <= end else ops.between(value, end, start)
 
 
 def rex(rest: Value, d: float, end: float) -> Value:
