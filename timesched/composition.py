@@ -12,7 +12,7 @@ from timesched.fields import choice, flag, number, time, times
 from timesched.positions import Counts, Frame, Mark, Resolved, stages, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
-from timesched.time.units import TimeError, number_text
+from timesched.time.units import TimeError, exact, number_text
 from timesched.time.value import TimeLike
 
 
@@ -181,7 +181,7 @@ class CooldownScheduler(Schedule):
         length = frame.length(self.t_decay, end.unit)
         if length > end.count:
             raise ValueError(
-                f"{self!r}: on this run a decay of {number_text(length)}{end.unit.value} would take longer than the "
-                f"{number_text(end.count)}{end.unit.value} until t_max: shorten t_decay."
+                f"{self!r}: on this run a decay of {number_text(exact(length))}{end.unit.value} would take longer than the "
+                f"{number_text(exact(end.count))}{end.unit.value} until t_max: shorten t_decay."
             )
         return Mark(end.counter, end.unit, end.count - length), end

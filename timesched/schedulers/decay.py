@@ -12,7 +12,7 @@ from timesched.fields import choice, flag, number, time
 from timesched.positions import Frame, Mark, Resolved, Span, stages
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
-from timesched.time.units import Exact, TimeError, TimeUnit, number_text
+from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
 from timesched.time.value import TimeLike
 
 
@@ -22,7 +22,7 @@ def check_room(what: str, names: Sequence[str], counts: Sequence[Exact], unit: T
     """
     warmup, decay, total = counts
     if warmup + decay > total:
-        first, second, third = (f"{name} ({number_text(each)}{unit.value})" for name, each in zip(names, counts))
+        first, second, third = (f"{name} ({number_text(exact(each))}{unit.value})" for name, each in zip(names, counts))
         raise TimeError(
             f"{what}: {first} and {second} take longer than {third}, the numbers being those of this run: shorten one "
             f"of the two."
