@@ -180,8 +180,9 @@ class CooldownScheduler(Schedule):
         end = frame.mark(self.t_max)
         length = frame.length(self.t_decay, end.unit)
         if length > end.count:
+            wanted, total = (f"{number_text(exact(count))}{end.unit.value}" for count in (length, end.count))
             raise ValueError(
-                f"{self!r}: on this run a decay of {number_text(exact(length))}{end.unit.value} would take longer than the "
-                f"{number_text(exact(end.count))}{end.unit.value} until t_max: shorten t_decay."
+                f"{self!r}: on this run a decay of {wanted} would take longer than the {total} until t_max: shorten "
+                f"t_decay."
             )
         return Mark(end.counter, end.unit, end.count - length), end
