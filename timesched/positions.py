@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.time.units import Exact, TimeUnit, exact
+from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
 from timesched.time.value import TimeLike
 
 Counts = tuple[Any, ...]
@@ -35,16 +36,14 @@ class Mark:
     __slots__ = ("count", "counter", "first", "near", "unit")
 
     def __init__(self, counter: int, unit: TimeUnit, count: Exact) -> None:
-        self.counter, self.unit, self.count = counter, unit, count
+        self.counter, self.unit, self.count = counter, unit, exact(count)  # an int compares faster than a Fraction
         self.first = math.ceil(count)  # the first whole count that reaches it
         self.near = nearest(count)
 
     def reached(self, counts: Counts) -> Any:
         """True, False, or a bool tensor."""
         count = counts[self.counter]
-        if type(count) is int:
-            return count >= self.first
-        if isinstance(count, Fraction):
+        if type(count) is int or isinstance(count, Fraction):
             return count >= self.count
         if isinstance(count, Tensor) and not count.is_floating_point():
             return count >= min(self.first, _INT64_MAX)
@@ -75,12 +74,12 @@ class Span:
         """The fraction done; past 1 as well without `limit`."""
         count = counts[self.counter]
         a, b, d = self._weights
-        if type(count) is int and d:  # what a training loop asks for
+        if not d:
+            return ops.real(count * 0) + self.empty
+        if type(count) is int:  # what a training loop asks for
             x = (a * count - b) / d
             if 0.0 <= x <= 1.0:
                 return x
-        elif not d:
-            return ops.real(count * 0) + self.empty
         elif isinstance(count, Fraction):
             x = float((a * count - b) / d)
         else:
@@ -164,10 +163,9 @@ class Milestones:
         self._rows = []
         for counter in sorted({mark.counter for mark in marks}):
             row = sorted((mark for mark in marks if mark.counter == counter), key=lambda mark: mark.count)
-            first = [min(mark.first, _INT64_MAX) for mark in row]
             near = [mark.near for mark in row]
-            tensors = ops.table(first, torch.int64), ops.table(near, torch.float64)
-            self._rows.append((counter, [mark.count for mark in row], first, near, *tensors))
+            first = ops.table([min(mark.first, _INT64_MAX) for mark in row], torch.int64)
+            self._rows.append((counter, [mark.count for mark in row], near, first, ops.table(near, torch.float64)))
 
     def __len__(self) -> int:
         return sum(len(points) for _, points, *_ in self._rows)
@@ -175,15 +173,12 @@ class Milestones:
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for counter, points, first, near, first_tensor, near_tensor in self._rows:
+        for counter, points, near, first_tensor, near_tensor in self._rows:
             count = counts[counter]
-            if type(count) is int:
-                total += bisect_right(first, count)
-            elif isinstance(count, Fraction):
+            if type(count) is int or isinstance(count, Fraction):
                 total += bisect_right(points, count)
             elif isinstance(count, Tensor):
-                ends = near_tensor if count.is_floating_point() else first_tensor
-                total = total + ops.how_many(ends, count)
+                total = total + ops.how_many(near_tensor if count.is_floating_point() else first_tensor, count)
             else:
                 total += bisect_right(near, count)
         return total
@@ -191,13 +186,9 @@ class Milestones:
 
 def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     """One function of the counts before a mark, another from the mark on."""
-    counter, first, reached = mark.counter, mark.first, mark.reached
 
     def value(counts: Counts) -> Value:
-        count = counts[counter]
-        if type(count) is int:  # what a training loop asks for: without the detour
-            return after(counts) if count >= first else before(counts)
-        there = reached(counts)
+        there = mark.reached(counts)
         if type(there) is bool:
             return after(counts) if there else before(counts)
         return ops.where(there, after(counts), before(counts))
@@ -244,6 +235,17 @@ class Frame:
         if unit not in self.units:
             self.units.append(unit)
         return Mark(self.units.index(unit), unit, count)
+
+    def rising(self, milestones: Sequence[TimeLike]) -> list[Mark]:
+        """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
+        marks = [self.mark(milestone) for milestone in milestones]
+        for before, mark in pairwise(marks):
+            if before.counter == mark.counter and before.count > mark.count:
+                raise TimeError(
+                    f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}"
+                    f"{before.unit.value} comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
+                )
+        return marks
 
     def span(self, time: TimeLike, scale: bool = True) -> Span:
         """The stretch from 0 to a time of the schedule."""

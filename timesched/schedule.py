@@ -20,7 +20,6 @@ from timesched.time.value import Time, counter
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
 } | {TimeUnit.SECOND: lambda timestamp: counter(timestamp, TimeUnit.SECOND)}
-_PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
@@ -31,7 +30,7 @@ class _Plan:
     """A schedule on one run: all that the resolution depends on, what it reads of a timestamp, and its last value."""
 
     __slots__ = (
-        "function", "horizon", "last", "length", "memo", "own", "position", "read", "readers", "ssr",
+        "function", "horizon", "length", "memo", "own", "position", "read", "readers", "ssr",
     )  # fmt: skip
 
     def __init__(self, function: Resolved, readers: Readers, state: Any = None, ssr: Any = None) -> None:
@@ -40,7 +39,6 @@ class _Plan:
         self.position = POSITION.get(readers[0][1]) if len(readers) == 1 else None  # in a Timestamp's numbers
         self.ssr, self.own, self.horizon = ssr, getattr(state, "ssr", None), getattr(state, "horizon", None)
         self.length = None if state is None or isinstance(self.horizon, Horizon) else _length(state)
-        self.last: Any = object()
         self.memo: tuple[Any, float] = (object(), 0.0)  # one object, so that no thread sees half of it
 
 
@@ -102,7 +100,7 @@ class Schedule:
             return several
         timestamp, position = state.timestamp, plan.position
         if timestamp.__class__ is Timestamp and position is not None:
-            count = timestamp._numbers[position]  # without a Time
+            count: Any = timestamp._numbers[position]  # without a Time
         else:
             now = plan.read(timestamp)
             try:
@@ -115,9 +113,7 @@ class Schedule:
         if count is memo[0]:  # the same number: another parameter group of the same step
             return memo[1]
         value: float = plan.function((count,))
-        if count is plan.last:  # there are several groups: keep the value for the third and all after it
-            plan.memo = count, value
-        plan.last = count
+        plan.memo = count, value
         return value
 
     def at(self, time: Any, horizon: Any) -> float:
@@ -131,7 +127,9 @@ class Schedule:
             function, readers = self._resolution(horizon, None)
             return float(function(_counts(time, readers)))
         time = Time.from_input(time)
-        count, unit = horizon.locate(_not_negative(time), scale=False)
+        if time.exact < 0:
+            raise TimeError(f"{time} is negative: a schedule begins at 0.")
+        count, unit = horizon.locate(time, scale=False)
         return float(self._resolution(horizon, unit)[0]((count,)))
 
     def curve(self, horizon: Any, unit: TimeUnit | str) -> Callable[[Any], Any]:
@@ -197,7 +195,7 @@ def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
     if type(timestamp) is Timestamp:
         numbers = timestamp._numbers
         return tuple([numbers[POSITION[unit]] if unit in POSITION else read(timestamp).exact for read, unit in readers])
-    times = [(read(timestamp), unit) for read, unit in readers]
+    times = ((read(timestamp), unit) for read, unit in readers)
     return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
 
 
@@ -219,16 +217,9 @@ def _curve(function: Resolved) -> Callable[[Any], Any]:
         if count.dtype is torch.bool or count.is_complex():
             raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
-        if double.numel() > _PIECE and double.device.type == "cpu" and not torch.compiler.is_compiling():
-            pieces = torch.split(double.reshape(-1), _PIECE)
-            out = torch.cat([piecewise(piece) for piece in pieces]).reshape(double.shape)
-        else:
-            out = piecewise(double)
+        found = function((double,))
+        out = found if isinstance(found, Tensor) else torch.full_like(double, found, dtype=torch.float64)
         return out.to(count.dtype) if count.is_floating_point() else out
-
-    def piecewise(count: Tensor) -> Tensor:
-        out = function((count,))
-        return out if isinstance(out, Tensor) else torch.full_like(count, out, dtype=torch.float64)
 
     return value
 
@@ -238,12 +229,6 @@ def _count(count: Any) -> Any:
     if number < 0:
         raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
-
-
-def _not_negative(time: Time[Any]) -> Time[Any]:
-    if time.exact < 0:
-        raise TimeError(f"{time} is negative: a schedule begins at 0.")
-    return time
 
 
 def _plain(value: Any) -> Any:
