@@ -89,7 +89,8 @@ def _harmonic(span: Span, start: float, end: float) -> Resolved:
     return lambda counts: curve(done(counts), start, end)
 
 
-# With the root taken of what is near 0 where it is steep: the fraction done of a decay, the fraction left of a warmup.
+# A root is taken of the fraction that is near 0 where the curve is steep, and so is exact there: what is done of a
+# decay, what is left of a warmup.
 WARMUPS: Mapping[str, Shape] = {
     "linear": lambda span, start, end: linear(span.done, start, end),
     "cosine": lambda span, start, end: cosine(span.done, start, end),
