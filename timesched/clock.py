@@ -11,7 +11,7 @@ from typing import Any
 from timesched.horizon import Horizon, Rate
 from timesched.time.timestamp import (
     BATCH_IN_EPOCH,
-    FIELDS,
+    LONGEST,
     WALL_CLOCKS,
     Timestamp,
     after_batch,
@@ -19,7 +19,7 @@ from timesched.time.timestamp import (
     field_number,
     microseconds,
 )
-from timesched.time.units import LARGEST, Exact, TimeError, TimeUnit
+from timesched.time.units import Exact, TimeError
 from timesched.time.value import Time
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -108,8 +108,6 @@ class Clock:
             pace = self._count_batch(samples, tokens)
         _, batches, more_samples, more_tokens = pace
         stamp, now = self.timestamp, time.monotonic()
-        if type(stamp) is not Timestamp:  # set by the user, to one of another kind
-            stamp = Timestamp(*[getattr(stamp, name) for name in FIELDS])
         took = round((now - self._last) * 1e6) if duration is None else microseconds(duration)
         after = after_batch(stamp._numbers, more_samples, more_tokens, took)
         if batches is not None and after[BATCH_IN_EPOCH] >= batches:
@@ -184,16 +182,8 @@ class Clock:
         return pace
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
-        if type(given) is int and 0 <= given <= LARGEST:
-            return given
         if given is not None:
-            unit = TimeUnit[what[:-1].upper()]
-            time_given = Time.from_input(given, unit)
-            if time_given.unit is not unit:
-                raise TimeError(
-                    f"{what}={given} counts in {time_given.unit.value}: give a number, or a time in {unit.value}."
-                )
-            return field_number(what[:-1], int(time_given))
+            return field_number(what[:-1], given)
         if rate is None or of is None:
             if self.max_duration.unit.name.lower() + "s" == what:
                 known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]
@@ -214,11 +204,6 @@ class Clock:
 def _with_durations(state: Mapping[str, Any]) -> dict[str, Any]:
     read = dict(state)
     for name in WALL_CLOCKS:
-        if type(read.get(name)) is int:
-            try:
-                read[name] *= _MICROSECOND
-            except OverflowError:
-                raise TimeError(
-                    f"{name}={str(read[name])[:40]} microseconds is too long for a datetime.timedelta."
-                ) from None
+        if type(read.get(name)) is int and 0 <= read[name] <= LONGEST:  # any other number is refused as it is
+            read[name] *= _MICROSECOND
     return read

@@ -31,14 +31,7 @@ def time(default: Any = _REQUIRED, *, above: int | None = None) -> Any:
 
 def times() -> Any:
     """Several times, none of them negative; kept as a tuple."""
-    read_one = time().metadata["read"]
-
-    def read(name: str, value: object) -> tuple[Time[Any], ...]:
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise TimeError(f"{name}={value!r}: pass a list of times, as in ['10ba', '0.5dur'].")
-        return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
-
-    return _field(read, _REQUIRED)
+    return _several(time(), "times, as in ['10ba', '0.5dur']")
 
 
 def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | None = None) -> Any:
@@ -79,12 +72,10 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
 
 def counts() -> Any:
     """Several counts, not falling where they are numbers of steps; kept as a tuple."""
-    read_one = count().metadata["read"]
+    field = _several(count(), "step counts, as in [10, 20]")
 
     def read(name: str, value: object) -> tuple[int | Time[Any], ...]:
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise TimeError(f"{name}={value!r}: pass a list of step counts, as in [10, 20].")
-        several = tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
+        several: tuple[int | Time[Any], ...] = field.metadata["read"](name, value)
         steps = [each for each in several if isinstance(each, int)]
         if any(later < earlier for earlier, later in pairwise(steps)):
             raise TimeError(f"{name}={list(steps)}: the milestones must not fall; sort them.")
@@ -106,14 +97,7 @@ def choice(default: Any, *options: Any) -> Any:
 
 def numbers() -> Any:
     """Several finite numbers, kept as a tuple of floats."""
-    read_one = number().metadata["read"]
-
-    def read(name: str, value: object) -> tuple[float, ...]:
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise TimeError(f"{name}={value!r}: pass a list of numbers.")
-        return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
-
-    return _field(read, _REQUIRED)
+    return _several(number(), "numbers")
 
 
 def flag(default: bool) -> Any:
@@ -129,3 +113,15 @@ def flag(default: bool) -> Any:
 
 def _field(read: Callable[[str, object], Any], default: Any) -> Any:
     return dataclasses.field(default=default, metadata={"read": read})
+
+
+def _several(one: Any, what: str) -> Any:
+    """A list of what one field accepts, kept as a tuple."""
+    read_one = one.metadata["read"]
+
+    def read(name: str, value: object) -> tuple[Any, ...]:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TimeError(f"{name}={value!r}: pass a list of {what}.")
+        return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
+
+    return _field(read, _REQUIRED)

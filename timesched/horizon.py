@@ -95,29 +95,32 @@ class Horizon:
         given (`ssr`, the state's own, and that of its horizon) differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
-        ratio = getattr(state, "ssr", None)
-        if ssr is not None and ratio is not None and _differ(ssr, ratio):
-            raise ValueError(f"ssr={ssr} contradicts the state's own ratio {ratio}: pass None, or the same ratio.")
-        if isinstance(own, Horizon):
-            given = ratio if ssr is None else ssr
-            if given is not None and _differ(given, own.ssr):
+        ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
+        given = [positive(ratio, _SSR) for ratio in ratios if ratio is not None]
+        for other in given[1:]:
+            if float(other) != float(given[0]):
                 raise ValueError(
-                    f"ssr={given} contradicts the ratio {own.ssr} of the state's horizon: make them equal."
+                    f"ssr={float(given[0])} contradicts the state's own ratio {float(other)}: pass None, or the same."
                 )
+        if isinstance(own, Horizon):
             return own
         if not hasattr(state, "max_duration") or not hasattr(state, "dataloader_len"):
             raise TypeError(
                 f"{state!r} is no run: pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
-        ratio = next((r for r in (ssr, ratio) if r is not None), 1.0)
         batches = state.dataloader_len
-        horizon = object.__new__(cls)
-        horizon._fill(
+        return cls._of(
             _read_length(state.max_duration, _not_negative),  # a run that was stopped at once has length 0
-            positive(ratio, _SSR),
+            given[0] if given else 1,
             (None if batches is None else positive(batches, "dataloader_len"), None, None),
             scaled=True,
         )
+
+    @classmethod
+    def _of(cls, length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> Horizon:
+        """A horizon of what is checked already."""
+        horizon = object.__new__(cls)
+        horizon._fill(length, ratio, rates, scaled)
         return horizon
 
     @property
@@ -248,7 +251,7 @@ class Horizon:
         raise AttributeError(f"a Horizon never changes: make a new one instead of setting {name!r}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (self._unscaled, self._ratio, self._rates, self.max_duration is self._unscaled)
+        return Horizon._of, (self._unscaled, self._ratio, self._rates, self.max_duration is self._unscaled)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Horizon) else NotImplemented
@@ -275,10 +278,6 @@ def positive(value: Any, what: str) -> Exact:
     return number
 
 
-def _differ(one: Any, other: Any) -> bool:
-    return one is not other and float(positive(one, _SSR)) != float(positive(other, _SSR))
-
-
 def _not_negative(value: Any, what: str) -> Exact:
     return 0 if exact(value, what) == 0 else positive(value, what)
 
@@ -291,12 +290,6 @@ def _read_length(value: Any, check: Callable[[Any, str], Exact]) -> Time[Any] | 
         raise ValueError(f"max_duration {time} is a fraction of itself: give it in another unit, such as '10ep'.")
     check(time.exact, f"max_duration ({time})")
     return time
-
-
-def _restore(length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> Horizon:
-    horizon = object.__new__(Horizon)
-    horizon._fill(length, ratio, rates, scaled)
-    return horizon
 
 
 def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[Any]:

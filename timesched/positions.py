@@ -75,13 +75,9 @@ class Span:
         """The fraction done; past 1 as well without `limit`."""
         count = counts[self.counter]
         a, b, d = self._weights
-        if type(count) is int and d:  # what a training loop asks for
-            x = (a * count - b) / d
-            if 0.0 <= x <= 1.0:
-                return x
-        elif not d:
+        if not d:
             return ops.real(count * 0) + self.empty
-        elif isinstance(count, Fraction):
+        if type(count) is int or isinstance(count, Fraction):
             x = float((a * count - b) / d)
         else:
             whole, part = self._start
@@ -191,13 +187,9 @@ class Milestones:
 
 def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     """One function of the counts before a mark, another from the mark on."""
-    counter, first, reached = mark.counter, mark.first, mark.reached
 
     def value(counts: Counts) -> Value:
-        count = counts[counter]
-        if type(count) is int:  # what a training loop asks for: without the detour
-            return after(counts) if count >= first else before(counts)
-        there = reached(counts)
+        there = mark.reached(counts)
         if type(there) is bool:
             return after(counts) if there else before(counts)
         return ops.where(there, after(counts), before(counts))

@@ -31,7 +31,7 @@ class _Plan:
     """A schedule on one run: all that the resolution depends on, what it reads of a timestamp, and its last value."""
 
     __slots__ = (
-        "function", "horizon", "last", "length", "memo", "own", "position", "read", "readers", "ssr",
+        "function", "horizon", "length", "memo", "own", "position", "read", "readers", "ssr",
     )  # fmt: skip
 
     def __init__(self, function: Resolved, readers: Readers, state: Any = None, ssr: Any = None) -> None:
@@ -40,7 +40,6 @@ class _Plan:
         self.position = POSITION.get(readers[0][1]) if len(readers) == 1 else None  # in a Timestamp's numbers
         self.ssr, self.own, self.horizon = ssr, getattr(state, "ssr", None), getattr(state, "horizon", None)
         self.length = None if state is None or isinstance(self.horizon, Horizon) else _length(state)
-        self.last: Any = object()
         self.memo: tuple[Any, float] = (object(), 0.0)  # one object, so that no thread sees half of it
 
 
@@ -102,22 +101,17 @@ class Schedule:
             return several
         timestamp, position = state.timestamp, plan.position
         if timestamp.__class__ is Timestamp and position is not None:
-            count = timestamp._numbers[position]  # without a Time
+            count: Any = timestamp._numbers[position]  # without a Time
         else:
             now = plan.read(timestamp)
-            try:
-                count = now.value
-            except AttributeError:  # a state that counts in plain numbers
-                count = now
+            count = getattr(now, "value", now)  # which some states have as plain numbers
             if type(count) is not int or count < 0:
                 return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
         memo = plan.memo
         if count is memo[0]:  # the same number: another parameter group of the same step
             return memo[1]
         value: float = plan.function((count,))
-        if count is plan.last:  # there are several groups: keep the value for the third and all after it
-            plan.memo = count, value
-        plan.last = count
+        plan.memo = count, value
         return value
 
     def at(self, time: Any, horizon: Any) -> float:
@@ -131,7 +125,9 @@ class Schedule:
             function, readers = self._resolution(horizon, None)
             return float(function(_counts(time, readers)))
         time = Time.from_input(time)
-        count, unit = horizon.locate(_not_negative(time), scale=False)
+        if time.exact < 0:
+            raise TimeError(f"{time} is negative: a schedule begins at 0.")
+        count, unit = horizon.locate(time, scale=False)
         return float(self._resolution(horizon, unit)[0]((count,)))
 
     def curve(self, horizon: Any, unit: TimeUnit | str) -> Callable[[Any], Any]:
@@ -194,10 +190,7 @@ def _length(state: Any) -> tuple[Any, ...]:
 
 
 def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
-    if type(timestamp) is Timestamp:
-        numbers = timestamp._numbers
-        return tuple([numbers[POSITION[unit]] if unit in POSITION else read(timestamp).exact for read, unit in readers])
-    times = [(read(timestamp), unit) for read, unit in readers]
+    times = ((read(timestamp), unit) for read, unit in readers)
     return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
 
 
@@ -238,12 +231,6 @@ def _count(count: Any) -> Any:
     if number < 0:
         raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
-
-
-def _not_negative(time: Time[Any]) -> Time[Any]:
-    if time.exact < 0:
-        raise TimeError(f"{time} is negative: a schedule begins at 0.")
-    return time
 
 
 def _plain(value: Any) -> Any:

@@ -99,9 +99,9 @@ class Checks:
             found |= {
                 f"{kind}: saved": partial(self.save, kind),
                 f"{kind}: goes on": partial(self.go_on, kind),
-                f"{kind}: fewer": partial(self.refuse, kind, ENTRIES[1:], LENGTH, "has 3 schedules, and here are 2"),
+                f"{kind}: fewer": partial(self.refuse, kind, ENTRIES[1:], LENGTH, "has 3 schedules, here are 2"),
                 f"{kind}: more": partial(
-                    self.refuse, kind, [*PARTS, *ENTRIES[1:]], LENGTH, "has 3 schedules, and here are 4"
+                    self.refuse, kind, [*PARTS, *ENTRIES[1:]], LENGTH, "has 3 schedules, here are 4"
                 ),
                 f"{kind}: other": partial(self.refuse, kind, lower, LENGTH, other),
             }

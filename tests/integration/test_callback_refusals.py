@@ -165,7 +165,7 @@ def test_schedulers_that_follow_a_clock_of_their_own() -> None:
     built = build(model, {"optimizer": optimizer, "max_duration": "20ba", **config})
     for scheduler, name in zip(built.schedulers, ("LinearWD", "Bound"), strict=True):
         with pytest.raises(ValueError, match=STANDING.format(name)):
-            Schedules(scheduler)
+            make_trainer([Schedules(scheduler)], model=model, optimizers=optimizer)
         scheduler.unbind()
 
     entries: list[tuple[Any, str]] = [
@@ -202,11 +202,11 @@ def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None
     for other, said in (
         (schedules(alpha=0.25), r"Schedule 0 .*alpha_i is 0\.5 in the state, and 0\.25 here.*load_ignore_keys"),
         (schedules(key="betas[1]"), r"key is 'betas\[0\]' in the state, and 'betas\[1\]' here"),
-        (schedules(ssr=2.0), r"ssr 1\.0 there, 2\.0 here"),
-        (schedules(Binding(linear, "lr")), "has 2 schedules, and here are 3"),
+        (schedules(ssr=2.0), r"ssr is 1\.0 in the state, and 2\.0 here"),
+        (schedules(Binding(linear, "lr")), "has 2 schedules, here are 3"),
         (
             Schedules(*schedules().entries[::-1]),
-            r"Schedule 0 .*name 'Bound' there, 'CosineDecayWD' here\. Give",
+            r"Schedule 0 .*name is 'Bound' in the state, and 'CosineDecayWD' here\. Give",
         ),
         (
             Schedules(schedules().entries[0], partial(CosineDecayWD, initial_val=0.2, end_val=0.2, total_iters=20)),
@@ -232,9 +232,9 @@ def test_no_schedules_where_the_checkpoint_has_some_and_the_reverse(tmp_path: Pa
         trainer, record = make_trainer([Schedules(*entries)], max_duration="2ba", save_folder=str(tmp_path / name))
         finish(trainer, record)
     some, none = (str(tmp_path / name / "latest-rank0.pt") for name in ("some", "none"))
-    with pytest.raises(ValueError, match="has 1 schedules, and here are 0.*load_ignore_keys"):
+    with pytest.raises(ValueError, match="has 1 schedules, here are 0.*load_ignore_keys"):
         make_trainer([Schedules()], load_path=some, max_duration="4ba")
-    with pytest.raises(ValueError, match="has 0 schedules, and here are 1"):
+    with pytest.raises(ValueError, match="has 0 schedules, here are 1"):
         make_trainer([Schedules(Binding(linear, "lr"))], load_path=none, max_duration="4ba")
     trainer, record = make_trainer([Schedules()], load_path=none, max_duration="4ba")
     finish(trainer, record)

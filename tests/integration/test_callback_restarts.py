@@ -247,5 +247,5 @@ def test_the_clock_of_a_run_has_what_the_state_has() -> None:
 def test_the_ratio_of_a_scheduler_with_the_clock_is_compared(tmp_path: Path) -> None:
     entry = partial(CosineDecayWD, initial_val=0.2, end_val=0.0, total_iters="20ba")
     finish(*make_trainer([Schedules(entry)], **saving(tmp_path)))
-    with pytest.raises(ValueError, match=r"Schedule 0 .*ssr 1\.0 there, 2\.0 here"):
+    with pytest.raises(ValueError, match=r"Schedule 0 .*ssr is 1\.0 in the state, and 2\.0 here"):
         make_trainer([Schedules(entry, ssr=2.0)], load_path=str(tmp_path / "8.pt"))

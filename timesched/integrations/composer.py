@@ -6,19 +6,24 @@ weight decay, betas, single tags. It is saved in the Trainer's checkpoints, and 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from composer import Callback
 
+from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.clock import Clock
+from timesched.description import difference
 from timesched.horizon import positive
 from timesched.keys import Key
 from timesched.schedule import Schedule
 
-from ._run import Run, driven, is_scheduler, refuse_clock, release
-
 __all__ = ["Binding", "Schedules"]
+
+_METHODS = ("step", "state_dict", "load_state_dict")  # what makes an object a scheduler
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class Schedules(Callback):
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which it tells nobody: give it here too. `log`: log every value after
-    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like.
+    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like. `schedulers` are those in use, in
+    the order of the entries; none before the Trainer is built.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
@@ -98,78 +104,195 @@ class Schedules(Callback):
         for entry in entries:
             if isinstance(entry, Schedule):
                 raise TypeError(f"{entry!r} does not say what it drives: pass Binding({entry!r}, 'weight_decay').")
-            if not (isinstance(entry, Binding) or is_scheduler(entry) or callable(entry)):
+            if not (isinstance(entry, Binding) or _is_scheduler(entry) or callable(entry)):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
-            refuse_clock(entry)
         self.entries = entries
         self.ssr = float(positive(ssr, "the scale-schedule ratio (ssr)"))
         self.log = log
-        self._run: Run | None = None  # in the Trainer that was built last
+        self._begin()
 
-    @property
-    def schedulers(self) -> list[Any]:
-        """The schedulers in use, in the order of the entries; none before the Trainer is built."""
-        return self._run.schedulers if self._run else []
+    def _begin(self) -> None:
+        self.schedulers: list[Any] = []
+        self._clock: _RunClock | None = None  # until the schedulers are made
+        self._loaded: Any = None
+        self._batch = 0  # the batches done when the schedulers were stepped last
 
     def init(self, state: Any, logger: Any) -> None:
         """Begin with a new Trainer."""
         name = type(self).__qualname__
         if sum(type(other).__qualname__ == name for other in state.callbacks) > 1:
-            raise ValueError(
-                f"There are two {name} callbacks, and a checkpoint has room for the state of one: "
-                f"pass the entries of both to one."
-            )
-        self._run = Run(self.entries, self.ssr, name, state)
+            raise ValueError(f"There are two {name} callbacks, and room to save one: pass the entries of both to one.")
+        self._begin()
 
     def before_load(self, state: Any, logger: Any) -> None:
         """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
         if state.max_duration is not None:
-            self._running.make()
+            self._make(state)
+
+    def _make(self, state: Any) -> None:
+        (optimizer,), clock = state.optimizers, _RunClock(state, self.ssr)  # a Trainer takes no second optimizer
+        with unchanged_on_error(optimizer):
+            made = [scheduler for entry in self.entries for scheduler in _made(entry, optimizer, clock)]
+            self._refuse_shared(made, state)
+        self.schedulers, self._clock, self._batch = made, clock, int(state.timestamp.batch)
 
     def after_load(self, state: Any, logger: Any) -> None:
         """Take up what was loaded, now that optimizer and time are loaded too."""
-        self._running.after_load()
+        if self._clock is None:
+            return
+        if self._loaded is None:
+            self._batch = int(state.timestamp.batch)
+            for scheduler in self.schedulers:
+                if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
+                    # torch's own multiply the rates that they find, which must not be those of the checkpoint
+                    for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
+                        Key("lr").write(group, rate)
+        else:
+            self._load()
+        self._go_on(state)
+
+    def _load(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
+        if len(loaded) != len(self.schedulers):
+            raise ValueError(f"The checkpoint has {len(loaded)} schedules, here are {len(self.schedulers)}; {fix}.")
+        for i, (scheduler, saved) in enumerate(zip(self.schedulers, loaded)):
+            here = self._about(scheduler)
+            try:
+                if what := difference({key: saved.get(key, here[key]) for key in here}, here, "it"):
+                    raise ValueError(f"{what}.")
+                scheduler.load_state_dict(saved["state"])
+            except ValueError as error:
+                raise ValueError(
+                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, {fix}."
+                ) from None
+            self._batch = saved["batch"]
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
-        self._running.fit_start()
+        if self._clock is None:
+            if self._loaded is not None or state.timestamp.batch > 0:
+                raise ValueError(
+                    "The checkpoint was loaded before the length of the run was known: give it to the Trainer, "
+                    "Trainer(max_duration=...); fit(duration=...) may be another."
+                )
+            self._make(state)
+        else:
+            self._refuse_shared(self.schedulers, state)  # fit() takes schedulers, too
+            self._clock.max_duration = state.max_duration
+        self._go_on(state)
+
+    def _go_on(self, state: Any) -> None:
+        """Write the values of now, after the one step that a callback before this one kept from its turn, if it did."""
+        missed = int(state.timestamp.batch) - self._batch == 1  # any other difference is of a time that somebody set
+        self._batch = int(state.timestamp.batch)
+        for scheduler in self.schedulers:
+            if missed:
+                scheduler.step()
+            if isinstance(scheduler, Bound):
+                scheduler.refresh()
 
     def batch_end(self, state: Any, logger: Any) -> None:
         """Write the values of the next batch."""
-        self._running.step()
+        for scheduler in self.schedulers:
+            scheduler.step()
+        self._batch = int(state.timestamp.batch)
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            for scheduler in self.schedulers:
-                key, indices = driven(scheduler)
-                name = f"{key}-{type(optimizer).__name__}/group"
-                values = {f"{name}{i}": Key(key).read(optimizer.param_groups[i], name) for i in sorted(indices)}
-                logger.log_metrics({each: float(value) for each, value in values.items()})
+            for key, i in (number for scheduler in self.schedulers for number in _driven(scheduler)):
+                name = f"{key}-{type(optimizer).__name__}/group{i}"
+                logger.log_metrics({name: float(Key(key).read(optimizer.param_groups[i], name))})
 
     def epoch_end(self, state: Any, logger: Any) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
-        self._running.refresh()
+        self._go_on(state)
 
     iteration_end = epoch_end
 
-    def close(self, state: Any, logger: Any) -> None:
-        """Let others have the groups."""
-        if self._run:
-            release(self._run.made or ())
-
     def state_dict(self) -> dict[str, Any]:
-        """What each scheduler is, its own state, and how many batches it has seen, all plain."""
-        return self._run.state_dict() if self._run else {"schedules": None}
+        """What each scheduler is, its own state, and how many batches it has seen, all plain.
+
+        It is one tuple under one key, whatever there is: a sharded checkpoint is read into what is there before, and
+        torch.distributed.checkpoint does not look into a tuple.
+        """
+        if self._clock is None:
+            return {"schedules": self._loaded}
+        states = ({**self._about(each), "state": each.state_dict(), "batch": self._batch} for each in self.schedulers)
+        return {"schedules": tuple(states)}
+
+    def _about(self, scheduler: Any) -> dict[str, Any]:
+        """What a scheduler's own state may not say."""
+        return {"name": _name_of(scheduler), "ssr": self.ssr}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
-        if self._run:
-            self._run.loaded = state["schedules"]
+        self._loaded = state["schedules"]
 
-    @property
-    def _running(self) -> Run:
-        if self._run is None:
-            raise RuntimeError(f"This {type(self).__name__} is in no Trainer: pass it to Trainer(callbacks=...).")
-        return self._run
+    def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
+        """Raise `ValueError` when two schedulers drive one key, also one of the Trainer's own."""
+        for scheduler in schedulers:
+            if isinstance(scheduler, Bound):
+                scheduler.check()
+            for other in state.schedulers:
+                for key, i in sorted(_driven(scheduler) & _driven(other)):
+                    raise ValueError(
+                        f"{key!r} of parameter group {i} is driven by two schedulers, {_name_of(scheduler)} and "
+                        f"{_name_of(other)} of schedulers=: give each a tag of its own, or use one of them. The "
+                        f"Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
+                    )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None}  # a copy begins in a Trainer of its own
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy begins in a Trainer of its own
+        return partial(type(self), ssr=self.ssr, log=self.log), self.entries
+
+
+class _RunClock:
+    """The Trainer's State with a ratio, and with the length that the run began with, also after `stop_training()`."""
+
+    def __init__(self, state: Any, ssr: float) -> None:
+        self._state, self.ssr, self.max_duration = state, ssr, state.max_duration
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_state"), name)  # which a copy in the making does not have yet
+
+
+def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
+    """The schedulers of an entry: itself, a bound schedule, or what a function of (optimizer[, clock]) returns.
+
+    Raises `TypeError` for what is not a scheduler, `ValueError` for one that cannot run in this Trainer.
+    """
+    if isinstance(entry, Binding):
+        return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
+    found = entry
+    if not _is_scheduler(entry):
+        parameters = inspect.signature(entry).parameters
+        by_name = "clock" in parameters and parameters["clock"].default in (None, inspect.Parameter.empty)
+        needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+        found = entry(optimizer, clock=clock) if by_name else entry(*(optimizer, clock)[: max(1, len(needed))])
+    schedulers = found if isinstance(found, (list, tuple)) else [found]
+    for scheduler in schedulers:
+        if not _is_scheduler(scheduler):
+            raise TypeError(f"{_name_of(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            raise ValueError(f"{_name_of(scheduler)} drives another optimizer than the Trainer's: make it on that one.")
+        if isinstance(getattr(scheduler, "clock", None), Clock):
+            raise ValueError(
+                f"{_name_of(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
+                f"function of (optimizer, clock), and pass that; the clock that it gets is the run's."
+            )
+    return schedulers
+
+
+def _is_scheduler(thing: Any) -> bool:
+    return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _METHODS)
+
+
+def _driven(scheduler: Any) -> set[tuple[str, int]]:
+    """The numbers that a scheduler writes, as key and group; torch's own drive the learning rate of all groups."""
+    if isinstance(scheduler, Bound):
+        return {(scheduler.key, i) for i in scheduler.indices}
+    optimizer = getattr(scheduler, "optimizer", None)
+    return {("lr", i) for i in range(len(optimizer.param_groups))} if optimizer is not None else set()
+
+
+def _name_of(thing: Any) -> str:
+    return getattr(thing, "__qualname__", type(thing).__qualname__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
@@ -55,17 +56,8 @@ def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
     t_max = getattr(schedule, "t_max", None) if hasattr(schedule, "t_warmup") else None
     if not isinstance(t_max, Time) or t_max.unit not in COUNTED:
         return runs()
-    count = Fraction(t_max.exact)
-    return (
-        runs()
-        .filter(lambda run: run.per_batch(t_max.unit) <= count)
-        .map(
-            lambda run: Run(
-                max(1, min(run.batches, int(count / run.per_batch(t_max.unit)))),
-                run.batches_per_epoch,
-                run.samples_per_batch,
-                run.tokens_per_sample,
-                run.unit,
-            )
-        )
+    count, unit = Fraction(t_max.exact), t_max.unit
+    fitting = runs().filter(lambda run: run.per_batch(unit) <= count)
+    return fitting.map(
+        lambda run: dataclasses.replace(run, batches=max(1, min(run.batches, int(count / run.per_batch(unit)))))
     )

@@ -12,7 +12,7 @@ from timesched.horizon import SMALLEST, Horizon
 from timesched.schedule import Schedule
 from timesched.testing.rows import ROWS
 from timesched.testing.runs import runs
-from timesched.time.timestamp import Timestamp
+from timesched.time.timestamp import FIELDS, WALL_CLOCKS, Timestamp
 from timesched.time.units import FRACTIONAL, TimeUnit
 from timesched.time.value import Time
 
@@ -50,17 +50,9 @@ def timestamps(draw: Any) -> Timestamp:
     """Timestamps whose counters fit together: what is in an epoch is not more than the total."""
     counts = st.integers(0, 10**15)
     total = {name: draw(counts) for name in ("iteration", "epoch", "batch", "sample", "token")}
-    part = {
-        "epoch_in_iteration": "epoch",
-        "token_in_iteration": "token",
-        "batch_in_epoch": "batch",
-        "sample_in_epoch": "sample",
-        "token_in_epoch": "token",
-    }
-    inner = {name: draw(st.integers(0, total[of])) for name, of in part.items()}
-    clocks = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
+    inner = {name: draw(st.integers(0, total[name.split("_in_")[0]])) for name in FIELDS if "_in_" in name}
     seconds = sorted(draw(st.lists(st.integers(0, 10**7), min_size=4, max_size=4)), reverse=True)
-    passed: Any = {name: datetime.timedelta(seconds=value) for name, value in zip(clocks, seconds, strict=True)}
+    passed: Any = {name: datetime.timedelta(seconds=value) for name, value in zip(WALL_CLOCKS, seconds, strict=True)}
     return Timestamp(**total, **inner, **passed)
 
 

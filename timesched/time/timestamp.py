@@ -29,33 +29,25 @@ BATCH_IN_EPOCH = FIELDS.index("batch_in_epoch")
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _NONE = datetime.timedelta(0)
-_LONGEST = datetime.timedelta.max // _MICROSECOND  # less than the largest count
+LONGEST = datetime.timedelta.max // _MICROSECOND  # less than the largest count
 
 Numbers = tuple[int, ...]  # the values of FIELDS, wall clocks in microseconds
 
 
-class _Counter:
-    """A field that counts: its number becomes a `Time` only when it is read, as most numbers never are."""
+class _Field:
+    """A field: its number becomes a `Time` or a `timedelta` only when it is read, as most numbers never are."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._position, self._unit = FIELDS.index(name), _COUNTERS[name]
+        self._position, self._unit = FIELDS.index(name), _COUNTERS.get(name)
 
-    def __get__(self, timestamp: Any, owner: type | None = None) -> Time[int]:
+    def __get__(self, timestamp: Any, owner: type | None = None) -> Any:
         if timestamp is None:
-            return self  # type: ignore[return-value]  # the field itself, for those who look at the class
-        return Time._of(timestamp._numbers[self._position], self._unit)
+            return self  # the field itself, for those who look at the class
+        number = timestamp._numbers[self._position]
+        return number * _MICROSECOND if self._unit is None else Time._of(number, self._unit)
 
 
-class _WallClock:
-    """A field that measures: its number of microseconds becomes a `timedelta` when it is read."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._position = FIELDS.index(name)
-
-    def __get__(self, timestamp: Any, owner: type | None = None) -> datetime.timedelta:
-        if timestamp is None:
-            return self  # type: ignore[return-value]
-        return datetime.timedelta(microseconds=timestamp._numbers[self._position])
+_field: Callable[[], Any] = _Field
 
 
 class Timestamp(Ordered):
@@ -77,20 +69,20 @@ class Timestamp(Ordered):
     __slots__ = ("_numbers",)
     _numbers: Numbers  # replaced as a whole, so that no thread and no signal handler sees half of a batch counted
 
-    iteration = _Counter()
-    epoch = _Counter()
-    batch = _Counter()
-    sample = _Counter()
-    token = _Counter()
-    epoch_in_iteration = _Counter()
-    token_in_iteration = _Counter()
-    batch_in_epoch = _Counter()
-    sample_in_epoch = _Counter()
-    token_in_epoch = _Counter()
-    total_wct = _WallClock()
-    iteration_wct = _WallClock()
-    epoch_wct = _WallClock()
-    batch_wct = _WallClock()
+    iteration: Time[int] = _field()
+    epoch: Time[int] = _field()
+    batch: Time[int] = _field()
+    sample: Time[int] = _field()
+    token: Time[int] = _field()
+    epoch_in_iteration: Time[int] = _field()
+    token_in_iteration: Time[int] = _field()
+    batch_in_epoch: Time[int] = _field()
+    sample_in_epoch: Time[int] = _field()
+    token_in_epoch: Time[int] = _field()
+    total_wct: datetime.timedelta = _field()
+    iteration_wct: datetime.timedelta = _field()
+    epoch_wct: datetime.timedelta = _field()
+    batch_wct: datetime.timedelta = _field()
 
     def __init__(
         self,
@@ -226,7 +218,7 @@ def after_batch(numbers: Numbers, samples: int, tokens: int, took: int) -> Numbe
         epoch_in_iteration, token_in_iteration + tokens, batch_in_epoch + 1, sample_in_epoch + samples,
         token_in_epoch + tokens, total_wct + took, iteration_wct + took, epoch_wct + took, took,
     )  # fmt: skip
-    return after if max(after) <= _LONGEST else _held(after)
+    return after if max(after) <= LONGEST else _held(after)
 
 
 def after_epoch(numbers: Numbers, took: int = 0) -> Numbers:
@@ -238,12 +230,9 @@ def after_epoch(numbers: Numbers, took: int = 0) -> Numbers:
 
 def _held(numbers: Numbers) -> Numbers:
     """The numbers themselves; raises `TimeError` or `OverflowError` where one is larger than its field can hold."""
-    if max(numbers) > _LONGEST:
+    if max(numbers) > LONGEST:
         for name, value in zip(FIELDS, numbers):
-            if name in _COUNTERS:
-                field_number(name, value)
-            else:
-                datetime.timedelta(microseconds=value)
+            field_number(name, value if name in _COUNTERS else value * _MICROSECOND)
     return numbers
 
 
@@ -254,12 +243,14 @@ def microseconds(duration: datetime.timedelta | None) -> int:
 
 def field_number(name: str, value: Any) -> int:
     """The number of a field: of a count in the field's unit, or of a duration; refused where it is neither."""
-    if type(value) is int and 0 <= value <= _LONGEST and name in _COUNTERS:
+    if type(value) is int and 0 <= value <= LONGEST and name in _COUNTERS:
         return value
     unit = _COUNTERS.get(name)
     if unit is None:
         if not isinstance(value, datetime.timedelta) or value < _NONE:
-            raise TimeError(f"{name}={value!r} is not a datetime.timedelta of 0 or more, as a wall-clock duration is.")
+            raise TimeError(
+                f"{name}={str(value)[:40]} is not a datetime.timedelta of 0 or more, as a wall-clock duration is."
+            )
         return value // _MICROSECOND
     try:
         time = value if type(value) is Time else Time.from_input(value, unit)

@@ -8,6 +8,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from fractions import Fraction
+from functools import total_ordering
 from typing import Any
 
 Exact = int | Fraction
@@ -26,18 +27,6 @@ class TimeError(TypeError, ValueError, RuntimeError):
     """
 
 
-# A unit is its long name as a text: Composer's TimeUnit(x) reads that of a string, and its units hash by it.
-_AS_TEXT: dict[object, str] = {
-    "iter": "ITERATION",
-    "ep": "EPOCH",
-    "ba": "BATCH",
-    "sp": "SAMPLE",
-    "tok": "TOKEN",
-    "dur": "DURATION",
-    "sec": "SECOND",
-}
-
-
 class TimeUnit(str, Enum):
     """The clock a time is read on.
 
@@ -48,18 +37,20 @@ class TimeUnit(str, Enum):
     (<TimeUnit.BATCH: 'ba'>, <TimeUnit.TOKEN: 'tok'>, True)
     """
 
-    def __new__(cls, short: object) -> TimeUnit:
-        unit = str.__new__(cls, _AS_TEXT[short])
+    _value_: str
+
+    def __new__(cls, short: str, name: str = "") -> TimeUnit:
+        unit = str.__new__(cls, name)  # as a text its long name: Composer's TimeUnit(x) reads that, and hashes by it
         unit._value_ = short
         return unit
 
-    ITERATION = "iter"
-    EPOCH = "ep"
-    BATCH = "ba"
-    SAMPLE = "sp"
-    TOKEN = "tok"
-    DURATION = "dur"
-    SECOND = "sec"
+    ITERATION = "iter", "ITERATION"
+    EPOCH = "ep", "EPOCH"
+    BATCH = "ba", "BATCH"
+    SAMPLE = "sp", "SAMPLE"
+    TOKEN = "tok", "TOKEN"
+    DURATION = "dur", "DURATION"
+    SECOND = "sec", "SECOND"
 
     @classmethod
     def _missing_(cls, value: object) -> TimeUnit:
@@ -92,6 +83,7 @@ class TimeUnit(str, Enum):
         return format(str(self), spec)
 
 
+@total_ordering
 class Ordered:
     """The comparisons, from one method that returns -1, 0 or 1, or None where the other value is not comparable."""
 
@@ -109,18 +101,6 @@ class Ordered:
     def __lt__(self, other: object) -> bool:
         order = self._compare(other)
         return NotImplemented if order is None else order < 0
-
-    def __le__(self, other: object) -> bool:
-        order = self._compare(other)
-        return NotImplemented if order is None else order <= 0
-
-    def __gt__(self, other: object) -> bool:
-        order = self._compare(other)
-        return NotImplemented if order is None else order > 0
-
-    def __ge__(self, other: object) -> bool:
-        order = self._compare(other)
-        return NotImplemented if order is None else order >= 0
 
 
 LARGEST = 10**300  # of numbers whose sums and products are to be floats

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import numbers
+import operator
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Generic, TypeVar, Union, cast
@@ -206,35 +208,32 @@ class Time(Ordered, Generic[TValue]):
         if other._unit is not self._unit:
             raise TimeError(f"Cannot {verb} {self} and {other}: their units differ, and only a horizon converts.")
 
-    def _term(self, other: object, verb: str) -> Time[Any] | None:
-        """The other operand of a sum, difference or remainder: a number counts in this time's unit."""
+    def _combined(self, other: object, verb: str, operation: Callable[[Exact, Exact], Exact]) -> Time[TValue]:
+        """The sum, difference or remainder of two times; a number counts in this time's unit."""
         if not (_is_time(other) or _is_number(other)):
-            return None
+            return NotImplemented  # type: ignore[no-any-return]  # its type is Any
         time = Time.from_input(other, self._unit)
         self._check_unit(time, verb)
-        return time
+        return Time._of(operation(self._exact, time._exact), self._unit)
 
     def __add__(self, other: object) -> Time[TValue]:
-        time = self._term(other, "add")
-        return NotImplemented if time is None else Time._of(self._exact + time._exact, self._unit)
+        return self._combined(other, "add", operator.add)
 
     __radd__ = __add__
 
     def __sub__(self, other: object) -> Time[TValue]:
-        time = self._term(other, "subtract")
-        return NotImplemented if time is None else Time._of(self._exact - time._exact, self._unit)
+        return self._combined(other, "subtract", operator.sub)
 
     def __rsub__(self, other: object) -> Time[TValue]:
-        time = self._term(other, "subtract")
-        return NotImplemented if time is None else Time._of(time._exact - self._exact, self._unit)
+        return self._combined(other, "subtract", lambda mine, theirs: theirs - mine)
 
     def __mod__(self, other: object) -> Time[TValue]:
-        time = self._term(other, "take the remainder of")
-        if time is None:
-            return NotImplemented
-        if time._exact == 0:
-            raise ZeroDivisionError(f"{self} % {time}: a zero time leaves no remainder; divide by a longer one.")
-        return Time._of(self._exact % time._exact, self._unit)
+        try:
+            return self._combined(other, "take the remainder of", operator.mod)
+        except ZeroDivisionError:
+            raise ZeroDivisionError(
+                f"{self} % {other}: a zero time leaves no remainder; divide by a longer one."
+            ) from None
 
     def __neg__(self) -> Time[TValue]:
         return Time._of(-self._exact, self._unit)
