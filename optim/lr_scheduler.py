@@ -6,18 +6,15 @@ in `optim.weight_decay_scheduler`; their arguments are the same, with the names 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.time.value import Time
-
 from .schedules import assembled, by_formula, composites, cycles, formulas
-from .schedules.by_formula import schedule_by
+from .schedules.by_formula import Steps, computed_by
 from .schedules.closed_form import Scheduler
-from .schedules.overriding import standard
 
 __all__ = [
     "ChainedLR",
@@ -63,44 +60,31 @@ class LRScheduler(Scheduler):
     """
 
     param_group_key = "lr"
-    _words: ClassVar[Mapping[str, str]] = {
-        "val": "learning_rate",
-        "vals": "learning_rates",
-        "initial_val": "initial_learning_rate",
-        "end_val": "end_learning_rate",
-        "base_val": "base_lr",
-        "max_val": "max_lr",
-    }
 
-    @standard
     def _get_closed_form(self) -> Tensor:
         return self._get_closed_form_lr()
 
-    @standard
     def _get_closed_form_lr(self) -> Tensor:
         """The learning rate at `last_epoch`, a 0-dim tensor."""
         return Scheduler._get_closed_form(self)
 
-    @standard
     def get(self) -> list[Any]:
         """The same as `get_lr()`."""
         return self.get_lr()
 
-    @standard
     def get_lr(self) -> list[Any]:
         """The learning rate of this moment for each parameter group; the present one where a group is not selected."""
         return Scheduler.get(self)
 
-    @standard
     def update_last_value(self) -> None:
         """The same as `update_last_lr()`."""
         self.update_last_lr()
 
-    @standard
     def update_last_lr(self) -> None:
         """Called at the end of a step, for subclasses: `get_last_lr()` itself reads the groups."""
 
 
+@computed_by(formulas.Constant)
 class ConstantLR(LRScheduler):
     """The same learning rate throughout.
 
@@ -124,21 +108,14 @@ class ConstantLR(LRScheduler):
     [0.1, 0.1, 0.1]
     """
 
+    optimizer: Optimizer
     learning_rate: float
-    total_iters: int | Time[Any] | None
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        learning_rate: float,
-        total_iters: int | float | str | Time[Any] | None = None,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (learning_rate, total_iters)
-        schedule_by(self, formulas.Constant, given, optimizer, param_group_tags, clock)
+    total_iters: Steps | None = None
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.Polynomial)
 class PolynomialLR(LRScheduler):
     """From one learning rate to another along a power of the share of the steps that is left.
 
@@ -170,27 +147,17 @@ class PolynomialLR(LRScheduler):
     Source: `polynomial_decay` of Keras, and `PolynomialLR` of torch, which ends at 0.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     end_learning_rate: float
-    total_iters: int | Time[Any]
-    power: float
-    cycle: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        end_learning_rate: float,
-        total_iters: int | float | str | Time[Any],
-        power: float = 1.0,
-        cycle: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, end_learning_rate, total_iters, power, cycle)
-        schedule_by(self, formulas.Polynomial, given, optimizer, param_group_tags, clock)
+    total_iters: Steps
+    power: float = 1.0
+    cycle: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.Linear)
 class LinearLR(LRScheduler):
     """A straight line from one learning rate to another; the last one from then on.
 
@@ -221,25 +188,16 @@ class LinearLR(LRScheduler):
     Source: `polynomial_decay` of Keras with a power of 1.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     end_learning_rate: float
-    total_iters: int | Time[Any]
-    cycle: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        end_learning_rate: float,
-        total_iters: int | float | str | Time[Any],
-        cycle: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, end_learning_rate, total_iters, cycle)
-        schedule_by(self, formulas.Linear, given, optimizer, param_group_tags, clock)
+    total_iters: Steps
+    cycle: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.Exponential)
 class ExponentialLR(LRScheduler):
     """The initial learning rate, multiplied by `decay_rate` every `total_iters` steps, smoothly or at once.
 
@@ -270,25 +228,16 @@ class ExponentialLR(LRScheduler):
     Source: `ExponentialDecay` of Keras.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
-    total_iters: int | Time[Any]
+    total_iters: Steps
     decay_rate: float
-    staircase: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        total_iters: int | float | str | Time[Any],
-        decay_rate: float,
-        staircase: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, total_iters, decay_rate, staircase)
-        schedule_by(self, formulas.Exponential, given, optimizer, param_group_tags, clock)
+    staircase: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.InverseExponentialTimeDecay)
 class InverseExponentialTimeDecayLR(LRScheduler):
     """The initial learning rate over one plus a multiple of a power of the step count.
 
@@ -321,27 +270,17 @@ class InverseExponentialTimeDecayLR(LRScheduler):
     Source: `InverseTimeDecay` of Keras.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     step_exponent: float
-    total_iters: int | Time[Any]
+    total_iters: Steps
     decay_rate: float
-    staircase: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        step_exponent: float,
-        total_iters: int | float | str | Time[Any],
-        decay_rate: float,
-        staircase: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, step_exponent, total_iters, decay_rate, staircase)
-        schedule_by(self, formulas.InverseExponentialTimeDecay, given, optimizer, param_group_tags, clock)
+    staircase: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.InverseSquareRootDecay)
 class InverseSquareRootDecayLR(LRScheduler):
     """Constant at first, then falling with the square root of the step count.
 
@@ -370,23 +309,15 @@ class InverseSquareRootDecayLR(LRScheduler):
     Source: arXiv:1706.03762, section 5.3, without its linear warmup.
     """
 
-    initial_learning_rate: float
-    scale: float
-    warmup_steps: int | Time[Any]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float = 1.0,
-        scale: float = 1.0,
-        warmup_steps: int | float | str | Time[Any] = 1.0,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, scale, warmup_steps)
-        schedule_by(self, formulas.InverseSquareRootDecay, given, optimizer, param_group_tags, clock)
+    optimizer: Optimizer
+    initial_learning_rate: float = 1.0
+    scale: float = 1.0
+    warmup_steps: Steps = 1.0
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.CosineDecay)
 class CosineDecayLR(LRScheduler):
     """The falling half of a cosine from one learning rate to another; the last one from then on.
 
@@ -416,21 +347,12 @@ class CosineDecayLR(LRScheduler):
     Source: `CosineDecay` of Keras; arXiv:1608.03983.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     end_learning_rate: float
-    total_iters: int | Time[Any]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        end_learning_rate: float,
-        total_iters: int | float | str | Time[Any],
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, end_learning_rate, total_iters)
-        schedule_by(self, formulas.CosineDecay, given, optimizer, param_group_tags, clock)
+    total_iters: Steps
+    param_group_tags: Any = None
+    clock: Any = None
 
 
 class SequentialLR(assembled.Sequential, LRScheduler):
@@ -465,6 +387,7 @@ class SequentialLR(assembled.Sequential, LRScheduler):
     """
 
 
+@computed_by(cycles.PiecewiseConstant)
 class PiecewiseConstantLR(LRScheduler):
     """One learning rate after another, each from its milestone on.
 
@@ -493,21 +416,14 @@ class PiecewiseConstantLR(LRScheduler):
     Source: `PiecewiseConstantDecay` of Keras, whose values hold up to their boundary and at it.
     """
 
-    learning_rates: tuple[float, ...]
-    milestones: tuple[int | Time[Any], ...]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        learning_rates: Sequence[float],
-        milestones: Sequence[int | float | str | Time[Any]],
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (learning_rates, milestones)
-        schedule_by(self, cycles.PiecewiseConstant, given, optimizer, param_group_tags, clock)
+    optimizer: Optimizer
+    learning_rates: Sequence[float]
+    milestones: Sequence[Steps]
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.MultiStep)
 class MultiStepLR(LRScheduler):
     """The initial learning rate, multiplied by `gamma` at each milestone.
 
@@ -537,23 +453,15 @@ class MultiStepLR(LRScheduler):
     Source: `MultiStepLR` of torch.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     gamma: float
-    milestones: tuple[int | Time[Any], ...]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        gamma: float,
-        milestones: Sequence[int | float | str | Time[Any]],
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, gamma, milestones)
-        schedule_by(self, cycles.MultiStep, given, optimizer, param_group_tags, clock)
+    milestones: Sequence[Steps]
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.Step)
 class StepLR(LRScheduler):
     """The initial learning rate, multiplied by `gamma` after every `step_size` steps.
 
@@ -582,23 +490,15 @@ class StepLR(LRScheduler):
     Source: `StepLR` of torch.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
-    step_size: int | Time[Any]
+    step_size: Steps
     gamma: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        step_size: int | float | str | Time[Any],
-        gamma: float,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, step_size, gamma)
-        schedule_by(self, cycles.Step, given, optimizer, param_group_tags, clock)
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.CosineAnnealing)
 class CosineAnnealingLR(LRScheduler):
     """A cosine wave from the initial learning rate down to `eta_min` at `T_max`, up again, and so on.
 
@@ -627,23 +527,15 @@ class CosineAnnealingLR(LRScheduler):
     Source: `CosineAnnealingLR` of torch; arXiv:1608.03983.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
-    T_max: int | Time[Any]
-    eta_min: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        T_max: int | float | str | Time[Any],
-        eta_min: float = 0.0,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, T_max, eta_min)
-        schedule_by(self, cycles.CosineAnnealing, given, optimizer, param_group_tags, clock)
+    T_max: Steps
+    eta_min: float = 0.0
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(composites.Lambda)
 class LambdaLR(by_formula.Lambda, LRScheduler):
     """The initial learning rate times the product of functions of the step tensor.
 
@@ -675,19 +567,13 @@ class LambdaLR(by_formula.Lambda, LRScheduler):
     Source: `LambdaLR` of torch, with functions of a tensor.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate,)
-        schedule_by(self, composites.Lambda, given, optimizer, param_group_tags, clock)
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.CosineAnnealingWarmRestarts)
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the one before.
 
@@ -721,25 +607,16 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Source: `CosineAnnealingWarmRestarts` of torch; arXiv:1608.03983.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
-    T_0: int | Time[Any]
-    T_mult: float
-    eta_min: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        T_0: int | float | str | Time[Any],
-        T_mult: float = 1,
-        eta_min: float = 0.0,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, T_0, T_mult, eta_min)
-        schedule_by(self, cycles.CosineAnnealingWarmRestarts, given, optimizer, param_group_tags, clock)
+    T_0: Steps
+    T_mult: float = 1
+    eta_min: float = 0.0
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(composites.Multiplicative)
 class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
     """The initial learning rate, multiplied by `coefficient` at each step.
 
@@ -767,19 +644,11 @@ class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
     Source: `MultiplicativeLR` of torch, with one factor.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     coefficient: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        coefficient: float,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, coefficient)
-        schedule_by(self, composites.Multiplicative, given, optimizer, param_group_tags, clock)
+    param_group_tags: Any = None
+    clock: Any = None
 
 
 class ChainedLR(assembled.Chained, LRScheduler):
@@ -810,6 +679,7 @@ class ChainedLR(assembled.Chained, LRScheduler):
     """
 
 
+@computed_by(cycles.Cyclic)
 class CyclicLR(by_formula.Cyclic, LRScheduler):
     """Straight lines from the base learning rate up to the highest one and down again, over and over.
 
@@ -851,32 +721,19 @@ class CyclicLR(by_formula.Cyclic, LRScheduler):
     Source: `CyclicLR` of torch; arXiv:1506.01186.
     """
 
+    optimizer: Optimizer
     base_lr: float
     max_lr: float
-    step_size_up: int | Time[Any]
-    step_size_down: int | Time[Any] | None
-    mode: str
-    gamma: float
-    scale_mode: str
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        base_lr: float,
-        max_lr: float,
-        step_size_up: int | float | str | Time[Any] = 2000,
-        step_size_down: int | float | str | Time[Any] | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
-        scale_mode: str = by_formula.CYCLE,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        scale_mode = by_formula.by_mode(scale_mode, mode)
-        given = (base_lr, max_lr, step_size_up, step_size_down, mode, gamma, scale_mode)
-        schedule_by(self, cycles.Cyclic, given, optimizer, param_group_tags, clock)
+    step_size_up: Steps = 2000
+    step_size_down: Steps | None = None
+    mode: str = "triangular"
+    gamma: float = 1.0
+    scale_mode: str = by_formula.CYCLE
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.OneCycle)
 class OneCycleLR(LRScheduler):
     """Up to the highest learning rate, then down to the least one at the last step; held after.
 
@@ -917,29 +774,16 @@ class OneCycleLR(LRScheduler):
     Source: `OneCycleLR` of torch; arXiv:1708.07120.
     """
 
+    optimizer: Optimizer
     initial_learning_rate: float
     max_lr: float
-    total_steps: int | Time[Any]
-    pct_start: float
-    final_div_factor: float
-    three_phase: bool
-    anneal_strategy: str
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_learning_rate: float,
-        max_lr: float,
-        total_steps: int | float | str | Time[Any] = 1000,
-        pct_start: float = 0.3,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
-        anneal_strategy: str = "cos",
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_learning_rate, max_lr, total_steps, pct_start, final_div_factor, three_phase, anneal_strategy)
-        schedule_by(self, cycles.OneCycle, given, optimizer, param_group_tags, clock)
+    total_steps: Steps = 1000
+    pct_start: float = 0.3
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+    anneal_strategy: str = "cos"
+    param_group_tags: Any = None
+    clock: Any = None
 
 
 class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):

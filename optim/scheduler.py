@@ -18,10 +18,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from timesched.time.value import Time
-
 from .schedules import assembled, by_formula, composites, cycles, formulas
-from .schedules.by_formula import schedule_by
+from .schedules.by_formula import Steps, computed_by
 from .schedules.closed_form import Scheduler
 
 __all__ = [
@@ -48,357 +46,218 @@ __all__ = [
 ]
 
 
+@computed_by(formulas.Constant)
 class ConstantScheduler(Scheduler):
     """The same value throughout: see `ConstantLR`."""
 
+    optimizer: Optimizer
     val: float
-    total_iters: int | Time[Any] | None
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        val: float,
-        total_iters: int | float | str | Time[Any] | None = None,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (val, total_iters)
-        schedule_by(self, formulas.Constant, given, optimizer, param_group_tags, clock)
+    total_iters: Steps | None = None
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.Polynomial)
 class PolynomialScheduler(Scheduler):
     """From one value to another along a power of the share of the steps that is left: see `PolynomialLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     end_val: float
-    total_iters: int | Time[Any]
-    power: float
-    cycle: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        end_val: float,
-        total_iters: int | float | str | Time[Any],
-        power: float = 1.0,
-        cycle: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, end_val, total_iters, power, cycle)
-        schedule_by(self, formulas.Polynomial, given, optimizer, param_group_tags, clock)
+    total_iters: Steps
+    power: float = 1.0
+    cycle: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.Linear)
 class LinearScheduler(Scheduler):
     """A straight line from one value to another; the last one from then on: see `LinearLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     end_val: float
-    total_iters: int | Time[Any]
-    cycle: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        end_val: float,
-        total_iters: int | float | str | Time[Any],
-        cycle: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, end_val, total_iters, cycle)
-        schedule_by(self, formulas.Linear, given, optimizer, param_group_tags, clock)
+    total_iters: Steps
+    cycle: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.Exponential)
 class ExponentialScheduler(Scheduler):
     """The initial value, multiplied by `decay_rate` every `total_iters` steps, smoothly or at once: see
     `ExponentialLR`.
     """
 
+    optimizer: Optimizer
     initial_val: float
-    total_iters: int | Time[Any]
+    total_iters: Steps
     decay_rate: float
-    staircase: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        total_iters: int | float | str | Time[Any],
-        decay_rate: float,
-        staircase: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, total_iters, decay_rate, staircase)
-        schedule_by(self, formulas.Exponential, given, optimizer, param_group_tags, clock)
+    staircase: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.InverseExponentialTimeDecay)
 class InverseExponentialTimeDecayScheduler(Scheduler):
     """The initial value over one plus a multiple of a power of the step count: see `InverseExponentialTimeDecayLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     step_exponent: float
-    total_iters: int | Time[Any]
+    total_iters: Steps
     decay_rate: float
-    staircase: bool
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        step_exponent: float,
-        total_iters: int | float | str | Time[Any],
-        decay_rate: float,
-        staircase: bool = False,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, step_exponent, total_iters, decay_rate, staircase)
-        schedule_by(self, formulas.InverseExponentialTimeDecay, given, optimizer, param_group_tags, clock)
+    staircase: bool = False
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.InverseSquareRootDecay)
 class InverseSquareRootDecayScheduler(Scheduler):
     """Constant at first, then falling with the square root of the step count: see `InverseSquareRootDecayLR`."""
 
-    initial_val: float
-    scale: float
-    warmup_steps: int | Time[Any]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float = 1.0,
-        scale: float = 1.0,
-        warmup_steps: int | float | str | Time[Any] = 1.0,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, scale, warmup_steps)
-        schedule_by(self, formulas.InverseSquareRootDecay, given, optimizer, param_group_tags, clock)
+    optimizer: Optimizer
+    initial_val: float = 1.0
+    scale: float = 1.0
+    warmup_steps: Steps = 1.0
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(formulas.CosineDecay)
 class CosineDecayScheduler(Scheduler):
     """The falling half of a cosine from one value to another; the last one from then on: see `CosineDecayLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     end_val: float
-    total_iters: int | Time[Any]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        end_val: float,
-        total_iters: int | float | str | Time[Any],
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, end_val, total_iters)
-        schedule_by(self, formulas.CosineDecay, given, optimizer, param_group_tags, clock)
+    total_iters: Steps
+    param_group_tags: Any = None
+    clock: Any = None
 
 
 class SequentialScheduler(assembled.Sequential):
     """One scheduler after another: each counts its steps from its milestone on: see `SequentialLR`."""
 
 
+@computed_by(cycles.PiecewiseConstant)
 class PiecewiseConstantScheduler(Scheduler):
     """One value after another, each from its milestone on: see `PiecewiseConstantLR`."""
 
-    vals: tuple[float, ...]
-    milestones: tuple[int | Time[Any], ...]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        vals: Sequence[float],
-        milestones: Sequence[int | float | str | Time[Any]],
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (vals, milestones)
-        schedule_by(self, cycles.PiecewiseConstant, given, optimizer, param_group_tags, clock)
+    optimizer: Optimizer
+    vals: Sequence[float]
+    milestones: Sequence[Steps]
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.MultiStep)
 class MultiStepScheduler(Scheduler):
     """The initial value, multiplied by `gamma` at each milestone: see `MultiStepLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     gamma: float
-    milestones: tuple[int | Time[Any], ...]
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        gamma: float,
-        milestones: Sequence[int | float | str | Time[Any]],
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, gamma, milestones)
-        schedule_by(self, cycles.MultiStep, given, optimizer, param_group_tags, clock)
+    milestones: Sequence[Steps]
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.Step)
 class StepScheduler(Scheduler):
     """The initial value, multiplied by `gamma` after every `step_size` steps: see `StepLR`."""
 
+    optimizer: Optimizer
     initial_val: float
-    step_size: int | Time[Any]
+    step_size: Steps
     gamma: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        step_size: int | float | str | Time[Any],
-        gamma: float,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, step_size, gamma)
-        schedule_by(self, cycles.Step, given, optimizer, param_group_tags, clock)
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.CosineAnnealing)
 class CosineAnnealingScheduler(Scheduler):
     """A cosine wave from the initial value to `eta_min` at `T_max`, back, and so on: see `CosineAnnealingLR`."""
 
+    optimizer: Optimizer
     initial_val: float
-    T_max: int | Time[Any]
-    eta_min: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        T_max: int | float | str | Time[Any],
-        eta_min: float = 0.0,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, T_max, eta_min)
-        schedule_by(self, cycles.CosineAnnealing, given, optimizer, param_group_tags, clock)
+    T_max: Steps
+    eta_min: float = 0.0
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(composites.Lambda)
 class LambdaScheduler(by_formula.Lambda):
     """The initial value times the product of functions of the step tensor: see `LambdaLR`."""
 
+    optimizer: Optimizer
     initial_val: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val,)
-        schedule_by(self, composites.Lambda, given, optimizer, param_group_tags, clock)
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.CosineAnnealingWarmRestarts)
 class CosineAnnealingWarmRestartsScheduler(Scheduler):
     """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the one before: see
     `CosineAnnealingWarmRestarts`.
     """
 
+    optimizer: Optimizer
     initial_val: float
-    T_0: int | Time[Any]
-    T_mult: float
-    eta_min: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        T_0: int | float | str | Time[Any],
-        T_mult: float = 1,
-        eta_min: float = 0.0,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, T_0, T_mult, eta_min)
-        schedule_by(self, cycles.CosineAnnealingWarmRestarts, given, optimizer, param_group_tags, clock)
+    T_0: Steps
+    T_mult: float = 1
+    eta_min: float = 0.0
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(composites.Multiplicative)
 class MultiplicativeScheduler(by_formula.Multiplicative):
     """The initial value, multiplied by `coefficient` at each step: see `MultiplicativeLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     coefficient: float
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        coefficient: float,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, coefficient)
-        schedule_by(self, composites.Multiplicative, given, optimizer, param_group_tags, clock)
+    param_group_tags: Any = None
+    clock: Any = None
 
 
 class ChainedScheduler(assembled.Chained):
     """The first of several schedulers, times the ratio of each other one to its own first value: see `ChainedLR`."""
 
 
+@computed_by(cycles.Cyclic)
 class CyclicScheduler(by_formula.Cyclic):
     """Straight lines from the base value up to the highest one and down again, over and over: see `CyclicLR`."""
 
+    optimizer: Optimizer
     base_val: float
     max_val: float
-    step_size_up: int | Time[Any]
-    step_size_down: int | Time[Any] | None
-    mode: str
-    gamma: float
-    scale_mode: str
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        base_val: float,
-        max_val: float,
-        step_size_up: int | float | str | Time[Any] = 2000,
-        step_size_down: int | float | str | Time[Any] | None = None,
-        mode: str = "triangular",
-        gamma: float = 1.0,
-        scale_mode: str = by_formula.CYCLE,
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        scale_mode = by_formula.by_mode(scale_mode, mode)
-        given = (base_val, max_val, step_size_up, step_size_down, mode, gamma, scale_mode)
-        schedule_by(self, cycles.Cyclic, given, optimizer, param_group_tags, clock)
+    step_size_up: Steps = 2000
+    step_size_down: Steps | None = None
+    mode: str = "triangular"
+    gamma: float = 1.0
+    scale_mode: str = by_formula.CYCLE
+    param_group_tags: Any = None
+    clock: Any = None
 
 
+@computed_by(cycles.OneCycle)
 class OneCycleScheduler(Scheduler):
     """Up to the highest value, then down to the least one at the last step; held after: see `OneCycleLR`."""
 
+    optimizer: Optimizer
     initial_val: float
     max_val: float
-    total_steps: int | Time[Any]
-    pct_start: float
-    final_div_factor: float
-    three_phase: bool
-    anneal_strategy: str
-
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        initial_val: float,
-        max_val: float,
-        total_steps: int | float | str | Time[Any] = 1000,
-        pct_start: float = 0.3,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
-        anneal_strategy: str = "cos",
-        param_group_tags: Any = None,
-        clock: Any = None,
-    ) -> None:
-        given = (initial_val, max_val, total_steps, pct_start, final_div_factor, three_phase, anneal_strategy)
-        schedule_by(self, cycles.OneCycle, given, optimizer, param_group_tags, clock)
+    total_steps: Steps = 1000
+    pct_start: float = 0.3
+    final_div_factor: float = 1e4
+    three_phase: bool = False
+    anneal_strategy: str = "cos"
+    param_group_tags: Any = None
+    clock: Any = None
 
 
 class ScalePerParamScheduler(assembled.ScalePerParam):

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from . import scheduler
 from .schedules.closed_form import Scheduler
-from .schedules.overriding import standard
 
 __all__ = [
     "ChainedWD",
@@ -57,21 +56,17 @@ class WeightDecayScheduler(Scheduler):
 
     param_group_key = "weight_decay"
 
-    @standard
     def _get_closed_form(self) -> Tensor:
         return self._get_closed_form_wd()
 
-    @standard
     def _get_closed_form_wd(self) -> Tensor:
         """The weight decay at `last_epoch`, a 0-dim tensor."""
         return Scheduler._get_closed_form(self)
 
-    @standard
     def get(self) -> list[Any]:
         """The same as `get_wd()`."""
         return self.get_wd()
 
-    @standard
     def get_wd(self) -> list[Any]:
         """The weight decay of this moment for each parameter group; the present one where a group is not selected."""
         return Scheduler.get(self)

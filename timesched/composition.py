@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from timesched.fields import times
@@ -55,13 +54,7 @@ class SequenceScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
         start = first.resolve(frame)
-        marks = [frame.mark(milestone) for milestone in self.milestones]
-        for before, mark in pairwise(marks):
-            if before.unit is mark.unit and before.count > mark.count:
-                raise TimeError(
-                    f"SequenceScheduler: the milestone {before.count}{before.unit.value} of this run comes before "
-                    f"{mark.count}{mark.unit.value}: put them in order."
-                )
+        marks = frame.rising(self.milestones)
         later = [frame.later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
         return stages(marks, [start, *later])
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.time.units import Exact, TimeUnit, exact
+from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
 from timesched.time.value import TimeLike
 
 Counts = tuple[Any, ...]
@@ -235,6 +236,17 @@ class Frame:
         if unit not in self.units:
             self.units.append(unit)
         return Mark(self.units.index(unit), unit, count)
+
+    def rising(self, milestones: Sequence[TimeLike]) -> list[Mark]:
+        """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
+        marks = [self.mark(milestone) for milestone in milestones]
+        for before, mark in pairwise(marks):
+            if before.counter == mark.counter and before.count > mark.count:
+                raise TimeError(
+                    f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}"
+                    f"{before.unit.value} comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
+                )
+        return marks
 
     def span(self, time: TimeLike, scale: bool = True) -> Span:
         """The stretch from 0 to a time of the schedule."""

@@ -18,14 +18,28 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
-APART = ("optimizer", "clock", "self")  # arguments that belong to a run, and not to the schedule
-_ELSEWHERE = ("param_group_tags", "last_epoch")  # what a state dict says in its own place
+# Arguments that do not say which schedule it is; a state dict has the last two in places of their own.
+_OF_A_RUN = ("self", "optimizer", "clock", "param_group_tags", "last_epoch")
 
 
-def bound_arguments(
+def noting(init: Callable[..., None]) -> Callable[..., None]:
+    """Keep the arguments of the outermost constructor in plain values, under the names of its signature."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "arguments" not in self.__dict__:
+            self.arguments = _arguments(type(self).__name__, signature, (self, *args), kwargs)
+        init(self, *args, **kwargs)
+
+    noted.notes = True  # type: ignore[attr-defined]  # functions take attributes
+    return noted
+
+
+def _arguments(
     name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments that are given, by name, without those in `APART`; and the same with the defaults of the others.
+) -> dict[str, Any]:
+    """The arguments of a schedule by name, with the defaults of those that are not given.
 
     Raises `TypeError` for one that is not known, saying which is nearest, and for one that is missing.
     """
@@ -41,48 +55,18 @@ def bound_arguments(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{name}: {error}; it takes {signature}.") from None
-    given = _own(bound)
     bound.apply_defaults()
-    return given, _own(bound)
-
-
-def _own(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """The arguments that belong to the schedule."""
-    own: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in bound.arguments.items():
-        kind = bound.signature.parameters[key].kind
+        kind = parameters[key].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
-            own.update({name: _copied(each) for name, each in value.items() if _is_own(name, each)})
+            found |= value
         elif kind is inspect.Parameter.VAR_POSITIONAL:
-            own[key] = [_copied(each) for each in value if _is_own("", each) and not hasattr(each, "timestamp")]
-        elif _is_own(key, value):
-            own[key] = _copied(value)
-    return own
-
-
-def _copied(value: Any) -> Any:
-    """A value whose lists and dicts nobody else has: a scheduler is described as it was made."""
-    if type(value) is list:
-        return [_copied(each) for each in value]
-    if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items()}
-    return value
-
-
-def _is_own(key: str, value: Any) -> bool:
-    return key not in APART and not isinstance(value, Optimizer)
-
-
-def describe(scheduler: Any) -> dict[str, Any]:
-    """A scheduler as plain values: its class, its arguments, and the tags of its groups."""
-    made = getattr(scheduler, "effective", None)
-    arguments = {**scheduler.completed, **(made or {})}
-    if made is not None:  # these are among them, under their names
-        arguments = {key: value for key, value in arguments.items() if key not in ("args", "kwargs")}
-    described = {key: plain(value) for key, value in arguments.items() if key not in (*APART, *_ELSEWHERE)}
-    tags = scheduler.tags
-    known = sorted([tags] if isinstance(tags, str) else tags or (), key=str)
-    return {"class": type(scheduler).__name__, "arguments": described, "param_group_tags": known}
+            found[key] = [each for each in value if not isinstance(each, Optimizer) and not hasattr(each, "timestamp")]
+        else:
+            found[key] = value
+    kept = ((key, value) for key, value in found.items() if key not in _OF_A_RUN and not isinstance(value, Optimizer))
+    return {key: plain(value) for key, value in kept}
 
 
 def timed(schedule: Schedule) -> Iterator[str]:
@@ -94,20 +78,6 @@ def timed(schedule: Schedule) -> Iterator[str]:
                 yield from timed(each)
             elif isinstance(each, Time) and each.unit is not TimeUnit.BATCH:
                 yield f"{field.name}={str(each)!r}"
-
-
-def noting(init: Callable[..., None]) -> Callable[..., None]:
-    """Keep the arguments that the outermost constructor was given, under the names of its signature."""
-    signature = inspect.signature(init)
-
-    @wraps(init)
-    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "arguments" not in self.__dict__:
-            self.arguments, self.completed = bound_arguments(type(self).__name__, signature, (self, *args), kwargs)
-        init(self, *args, **kwargs)
-
-    noted.notes = True  # type: ignore[attr-defined]  # functions take attributes
-    return noted
 
 
 def adjustment(group: Mapping[str, Any], where: str = "A parameter group") -> float:

@@ -31,8 +31,7 @@ class Sequential(Scheduler):
     ) -> None:
         tags, clock = _take(self, optimizer, schedulers, param_group_tags, clock)
         steps = counts().metadata["read"](f"{type(self).__name__}.milestones", milestones)
-        self.schedulers, self.milestones = list(schedulers), list(steps)
-        self.effective = {"schedulers": self.schedulers, "milestones": self.milestones}
+        self._keep(schedulers=list(schedulers), milestones=list(steps))
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
                 f"{type(self).__name__}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at "
@@ -54,8 +53,7 @@ class Chained(Scheduler):
     def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
         optimizer: Any = getattr(next(iter(schedulers), None), "optimizer", None) if _is_list(schedulers) else None
         tags, clock = _take(self, optimizer, schedulers, param_group_tags, clock)
-        self.schedulers = list(schedulers)
-        self.effective = {"schedulers": self.schedulers}
+        self._keep(schedulers=list(schedulers))
         self.scales = schedulers[0].scales
         schedule = composites.Chain(tuple(each.schedule for each in schedulers))
         Scheduler.__init__(self, optimizer, None, -1, tags, clock, schedule=schedule)
@@ -68,8 +66,7 @@ class ScalePerParam(Scheduler):
         self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, param_group_tags: Any = None, clock: Any = None
     ) -> None:
         tags, clock = _take(self, optimizer, [scheduler], param_group_tags, clock)
-        self.scheduler = scheduler
-        self.effective = {"scheduler": scheduler}
+        self._keep(scheduler=scheduler)
         self.scales = scheduler.scales + 1
         Scheduler.__init__(self, optimizer, None, -1, tags, clock, schedule=scheduler.schedule)
 

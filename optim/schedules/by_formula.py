@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
+from typing_extensions import dataclass_transform  # which torch depends on
 
-from . import composites, cycles
-from .closed_form import Scheduler
+from timesched.time.value import Time
+
+from . import composites
+from .arguments import noting
+from .closed_form import Scheduler, overridden
 from .formulas import Formula
 
+Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; kept as an int or a `Time`
 Functions = Callable[[Tensor], Any] | Sequence[Callable[[Tensor], Any]]
+S = TypeVar("S", bound=type[Scheduler])
+
+
+@dataclass_transform(eq_default=False)
+def computed_by(formula: type[Formula]) -> Callable[[S], S]:
+    """Make a scheduler of a formula: its annotated fields are its arguments, in their order.
+
+    Those between `optimizer` and `param_group_tags` are the fields of the formula, under the scheduler's own names.
+    """
+
+    def decorate(cls: S) -> S:
+        cls.formula = formula
+        dataclasses.dataclass(eq=False, repr=False)(cls)
+        cls.__init__ = noting(cls.__init__)  # type: ignore[method-assign]  # wrapped, as a decorator would
+        return cls
+
+    return decorate
 
 
 class Unsaid(str):
@@ -27,26 +49,27 @@ CYCLE = Unsaid("cycle")
 class Cyclic(Scheduler):
     """A cyclic scheduler, whose heights a subclass may scale."""
 
+    mode: str
+    scale_mode: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale_mode, Unsaid):
+            self.scale_mode = "iterations" if self.mode == "exp_range" else "cycle"
+        super().__post_init__()
+
     def set_scale_fn(self) -> Callable[[Tensor], Any]:
         """The factor of the height, as a function of a tensor: the number of the cycle or of iterations (`scale_mode`).
 
         A subclass may return another function, which then takes the place of what `mode` says.
         """
-        plain: Any = self._formula
+        plain = self._formula
         return lambda x: plain._scale(x - 1, x)
 
-    def _filled(self, formula: Formula) -> Formula:
-        if type(self).set_scale_fn is not Cyclic.set_scale_fn:
-            assert isinstance(formula, cycles.Cyclic)
+    def _filled(self, formula: Any) -> Formula:
+        self._formula: Any = formula
+        if overridden(type(self), ("set_scale_fn",)):
             formula = dataclasses.replace(formula, scale_fn=self.set_scale_fn())
-        return formula
-
-
-def by_mode(scale_mode: str, mode: str) -> str:
-    """The `scale_mode` of a cyclic scheduler: "exp_range" goes by iterations, unless another is given."""
-    if isinstance(scale_mode, Unsaid):
-        return "iterations" if mode == "exp_range" else "cycle"
-    return scale_mode
+        return formula  # type: ignore[no-any-return]  # a formula, as given
 
 
 class Lambda(Scheduler):
@@ -60,14 +83,13 @@ class Lambda(Scheduler):
         """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
         return [_ramp, _fall]
 
-    def _filled(self, formula: Formula) -> Formula:
+    def _filled(self, formula: Any) -> Formula:
         given = self.set_lr_lambda()
         functions = (given,) if callable(given) else tuple(given) if isinstance(given, Sequence) else ()
         if not functions or not all(map(callable, functions)):
             raise TypeError(
                 f"{type(self).__name__}: set_lr_lambda() returned {given!r}: it returns a function, or a list of them."
             )
-        assert isinstance(formula, (composites.Lambda, composites.Multiplicative))
         return composites.Lambda(formula.initial_val, functions)
 
 
@@ -89,28 +111,7 @@ class Multiplicative(Lambda):
         coefficient = self.coefficient
         return [lambda t: coefficient ** t.double()]
 
-    def _filled(self, formula: Formula) -> Formula:
-        own = type(self).set_value_lambda is Multiplicative.set_value_lambda
-        if own and type(self).set_lr_lambda is Lambda.set_lr_lambda:
-            return formula
-        return super()._filled(formula)
-
-
-def schedule_by(
-    scheduler: Scheduler, formula: type[Formula], given: tuple[Any, ...], optimizer: Any, tags: Any, clock: Any
-) -> None:
-    """The last line of each constructor: the scheduler takes the values of a formula, whose fields are `given`.
-
-    What became of the arguments is kept in attributes of their names. Errors have these names too.
-    """
-    names = [scheduler._words.get(field.name, field.name) for field in dataclasses.fields(formula)][: len(given)]
-    scheduler.optimizer = optimizer  # a method below may read it
-    schedule = formula(*given, called=(type(scheduler).__name__, *names))
-    scheduler.effective = {
-        name: getattr(schedule, field.name) for name, field in zip(names, dataclasses.fields(schedule))
-    }
-    scheduler.__dict__.update(scheduler.effective)
-    scheduler._formula = schedule
-    total = getattr(schedule, "total_iters", getattr(schedule, "total_steps", None))
-    filled = scheduler._filled(schedule) if isinstance(scheduler, (Cyclic, Lambda)) else schedule
-    Scheduler.__init__(scheduler, optimizer, total, -1, tags, clock, schedule=filled)
+    def _filled(self, formula: Any) -> Formula:
+        if overridden(type(self), ("set_lr_lambda", "set_value_lambda")):
+            formula = super()._filled(formula)
+        return formula  # type: ignore[no-any-return]  # a formula, as given

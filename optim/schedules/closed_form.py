@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound, checked_count, refuse_graph
+from timesched.binding import Bound, checked_count, raise_in_graph, refuse_graph
+from timesched.description import plain
 from timesched.horizon import Horizon
 from timesched.keys import is_number, listed
-from timesched.positions import Frame, Resolved
+from timesched.positions import Frame
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 
-from .arguments import adjustment, describe, noting, timed
-from .composites import Closed
-from .overriding import CLOSED_FORMS, STEPPING, overridden, standard
+from .arguments import adjustment, noting, timed
+from .composites import Closed, as_step
+from .formulas import Formula
 
-# A graph of these versions runs the setter of a property after what comes later in the code (seen in 2.7 and 2.9).
-_LATE = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+# What a subclass may define; where one does, its methods count.
+CLOSED_FORMS = ("_get_closed_form", "_get_closed_form_lr", "_get_closed_form_wd")
+STEPPING = ("increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr")
+
+_HERE = str(Path(__file__).parents[1])  # the package
+
+
+def overridden(cls: type, names: Iterable[str]) -> bool:
+    """Whether one of the methods that a class has under these names is a user's."""
+    methods = (getattr(cls, name) for name in names if hasattr(cls, name))
+    # where the code stands, which functools.wraps does not bring along as it does the module's name
+    files = (getattr(getattr(method, "__code__", None), "co_filename", "") for method in methods)
+    return not all(file.startswith(_HERE) for file in files)
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
@@ -55,12 +69,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     relative = False
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
-    _words: ClassVar[Mapping[str, str]] = {}  # what fields of a formula are called as arguments, where it differs
     scales: int = 0  # how often a group's adjustment is a factor
-    arguments: dict[str, Any]  # those that the constructor was given, without the optimizer and the clock
-    completed: dict[str, Any]  # the same with the defaults of the others
-    effective: dict[str, Any]  # what became of those of a formula, by name
-    _formula: Schedule | None = None  # before a method of a subclass fills in functions
+    formula: ClassVar[type[Formula]]  # of a class that is made of one
+    arguments: dict[str, Any]  # those that say which schedule it is, in plain values
     _at: Tensor | None = None  # the step that a closed form is asked for
     _asked: Callable[[], Any] | None = None  # and what the formula has there
 
@@ -69,6 +80,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if not getattr(cls.__init__, "notes", False):
             cls.__init__ = noting(cls.__init__)  # type: ignore[method-assign]  # wrapped, as a decorator would
 
+    @noting
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -82,8 +94,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         name = type(self).__name__
         if not self.param_group_key:
             raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
-        self.__dict__.setdefault("arguments", {})
-        self.__dict__.setdefault("completed", {})
         self.total_iters = total_iters
         self._custom = overridden(type(self), CLOSED_FORMS)
         if not self._custom and schedule is None:
@@ -98,12 +108,28 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self._direct = not (self.scales or self._custom or overridden(type(self), STEPPING))
         steps = checked_count(last_epoch, name, least=-1) + 1
         self.optimizer, self._count = optimizer, steps  # what a closed form may ask for
-        Bound.__init__(self, optimizer, schedule, self.param_group_key, listed(param_group_tags), clock, None, steps)
+        self.param_group_tags = listed(param_group_tags)
+        Bound.__init__(self, optimizer, schedule, self.param_group_key, self.param_group_tags, clock, None, steps)
 
-    @property
-    def param_group_tags(self) -> Any:
-        """The same as `tags`."""
-        return self.tags
+    def __post_init__(self) -> None:
+        """The constructor of a class that is made of a formula, whose arguments are in attributes of their names."""
+        names = [field.name for field in dataclasses.fields(self)[1:-2]]  # type: ignore[arg-type]  # see `computed_by`
+        values = [getattr(self, name) for name in names]
+        formula = self.formula(*values, called=(type(self).__name__, *names))
+        self._keep(**{name: getattr(formula, own.name) for name, own in zip(names, dataclasses.fields(formula))})
+        total = getattr(formula, "total_iters", getattr(formula, "total_steps", None))
+        tags, clock = self.param_group_tags, self.clock
+        Scheduler.__init__(self, self.optimizer, total, -1, tags, clock, schedule=self._filled(formula))
+
+    def _keep(self, **effective: Any) -> None:
+        """Keep what became of arguments, in attributes of their names and for the description."""
+        self.__dict__.update(effective)
+        self.arguments.pop("args", None)  # these are among them
+        self.arguments.update(plain(effective))
+
+    def _filled(self, formula: Formula) -> Formula:
+        """The formula, with the functions that a subclass has for it."""
+        return formula
 
     @property
     def schedule(self) -> Any:
@@ -111,27 +137,31 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return Closed(self.at_step, self._schedule) if self._custom else self._schedule
 
     def _prepare(self) -> None:
-        self._function = self._read = None
         if not self._custom:
             Bound._prepare(self)
+            return
+        # what a closed form that is made of a formula may ask for: the formula alone, without the form
+        self._function = self._read = None
+        if self._schedule is not None and self.clock is None:
+            self._function = self._schedule.resolve(self._frame())
+        elif self._schedule is not None:
+            self._read = partial(self._schedule, self.clock)
 
-    def _resolved(self) -> Resolved:
-        """The schedule as a function of a tuple with one count, of steps; with a clock, of its batches."""
-        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        schedule: Schedule = self.schedule
-        return schedule.resolve(Frame(horizon, TimeUnit.BATCH))
+    def _frame(self, unit: TimeUnit | None = TimeUnit.BATCH) -> Frame:
+        return Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), unit)
 
     # The value
 
-    @standard
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
         if self._asked is not None:
             value = self._asked()
+        elif self._read is not None:
+            value = self._read()
         elif self._function is not None:
             value = self._function((self.last_epoch,))
         else:
-            value = math.nan if self._read is None else self._read()
+            raise TypeError(f"{type(self).__name__} has no formula that its closed form could be made of.")
         return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
 
     def _value(self) -> Any:
@@ -144,17 +174,12 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
         """The closed form at a step; `formula` has the value there that the scheduler's own formula gives."""
-        if not isinstance(count, Tensor):
-            count = torch.tensor(math.floor(count), device="cpu")
-        elif count.is_floating_point():
-            count = count.floor().to(torch.int64)
-        before, self._at, self._asked = (self._at, self._asked), count, formula
+        before, self._at, self._asked = (self._at, self._asked), as_step(count), formula
         try:
             return self._get_closed_form()
         finally:
             self._at, self._asked = before
 
-    @standard
     def get(self) -> list[Any]:
         """The value of this moment for each parameter group; the present one where a group is not selected."""
         values = Bound.get(self)
@@ -168,17 +193,13 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
         With a clock, at its batches.
         """
-        function = self._resolved()
+        function = self.schedule.resolve(self._frame())
         return [float(function((step,))) for step in range(n)]
 
-    def first_value(self) -> float:
-        """The value at the start of the run."""
-        frame = Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock))
-        function = self.schedule.resolve(frame)
-        return float(function((0,) * len(frame.units)))
-
     def _first_values(self) -> list[Any]:
-        first, values = self.first_value(), self._present()
+        frame = self._frame(None)
+        function = self.schedule.resolve(frame)
+        first, values = float(function((0,) * len(frame.units))), self._present()
         for i, _ in self._selected:
             values[i] = first
         return values
@@ -191,24 +212,12 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return self._count.clone() if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
 
     def _go_to(self, count: Any) -> None:
-        if _LATE and torch.compiler.is_compiling():
-            raise RuntimeError("Before torch 2.13 a graph cannot set last_epoch: call increment_last_epoch() instead.")
+        if torch.compiler.is_compiling():
+            raise_in_graph(RuntimeError, "A graph cannot set last_epoch: call increment_last_epoch() instead.")
         if isinstance(count, Tensor):
-            other = count.is_floating_point() or count.is_complex() or count.dtype is torch.bool
-            whole = count.numel() == 1 and not other
-            read = whole and count.is_cpu and not torch.compiler.is_compiling()
-            if read and count == -1:
-                self._refuse_composite()
-            if read or not whole:
-                checked_count(int(count) if read else count, type(self).__name__)
-        elif type(count) is int and count == -1:
-            self._refuse_composite()
-        if not torch.compiler.is_compiling():
-            self._waits = None  # somebody else counts: that says nothing about the clock
-        if isinstance(count, Tensor) and isinstance(self._count, Tensor):
-            self._count.view(1).copy_(count.view(1))
-        else:
-            self._count_to(checked_count(int(count) if isinstance(count, Tensor) else count, type(self).__name__))
+            whole = count.numel() == 1 and not (count.is_floating_point() or count.is_complex())
+            count = int(count) if whole and count.dtype is not torch.bool else count
+        Bound._go_to(self, count)
 
     last_epoch: Any = property(
         _steps,
@@ -241,12 +250,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         else:
             self.update_groups(self.get())
 
-    @standard
     def increment_last_epoch(self) -> None:
         """Count a step."""
         self._advance()
 
-    @standard
     def update_groups(self, values: Iterable[Any]) -> None:
         """Write a list with one value for each parameter group; those that are not selected are passed over."""
         self.check()
@@ -265,11 +272,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         for i, _ in self._selected:
             self._key.write(self.optimizer.param_groups[i], values[i])
 
-    @standard
     def update_last_value(self) -> None:
         """Called at the end of a step, for subclasses: `get_last_value()` itself reads the groups."""
 
-    @standard
     def get_lr(self) -> list[Any]:
         """The same as `get()`."""
         return self.get()
@@ -287,4 +292,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
 
     def description(self) -> Any:
-        return describe(self)
+        tags = [self.tags] if isinstance(self.tags, str) else self.tags or ()
+        arguments = plain(self.arguments)
+        return {"class": type(self).__name__, "arguments": arguments, "param_group_tags": sorted(tags, key=str)}

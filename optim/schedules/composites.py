@@ -20,6 +20,13 @@ from timesched.time.units import TimeError
 from .formulas import Formula, in_steps, time
 
 
+def as_step(count: Any) -> Tensor:
+    """A count as a 0-dim int64 tensor, rounded down."""
+    if not isinstance(count, Tensor):
+        return torch.tensor(math.floor(count), device="cpu")
+    return count.floor().to(torch.int64) if count.is_floating_point() else count
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Multiplicative(Formula):
     """The initial value times a coefficient once for each step."""
@@ -28,8 +35,7 @@ class Multiplicative(Formula):
     coefficient: float = number()
 
     def resolve(self, frame: Frame) -> Resolved:
-        mark = frame.mark(time(0))
-        steps = in_steps(frame, mark)
+        steps, _ = in_steps(frame, time(0))
         return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
 
 
@@ -45,8 +51,7 @@ class Lambda(Formula):
         initial, functions = self.initial_val, self.functions  # without self: a cycle would keep what they hold alive
 
         def value(counts: Counts) -> Any:
-            now = counts[counter]
-            step = now if isinstance(now, Tensor) else torch.tensor(math.floor(now), device="cpu")
+            step = as_step(counts[counter])
             product: Any = initial
             for function in functions:
                 factor = function(step.clone())

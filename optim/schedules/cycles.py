@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,21 +15,13 @@ from timesched.curves import decay, mix, scaled, triangle, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
 from timesched.restarts import restarting
-from timesched.time.units import TimeError, exact, number_text
+from timesched.time.units import TimeError, exact
 
 from .formulas import Count, Formula, in_steps, time
 
 
 def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
-    """Milestones on a run; raises `TimeError` where those of one counter fall."""
-    marks = [frame.mark(time(milestone)) for milestone in milestones]
-    for before, mark in pairwise(marks):
-        if before.counter == mark.counter and before.count > mark.count:
-            raise TimeError(
-                f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}{before.unit.value} "
-                f"comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
-            )
-    return Milestones(marks)
+    return Milestones(frame.rising([time(milestone) for milestone in milestones]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,7 +121,7 @@ class Cyclic(Formula):
         cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
 
         plain = self.scale_mode == "cycle" or (self.mode == "triangular" and self.scale_fn is None)
-        iterations = (lambda counts: 0) if plain else in_steps(frame, up)
+        iterations = (lambda counts: 0) if plain else in_steps(frame, time(self.step_size_up))[0]
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
 
         done, complete, base, top = cycles.done, cycles.complete, self.base_val, self.max_val

@@ -14,8 +14,7 @@ from typing import Any
 from timesched import ops, shapes
 from timesched.curves import inverse_root, inverse_time, rest_of_cycle
 from timesched.fields import count, flag, number
-from timesched.horizon import Horizon
-from timesched.positions import Counts, Frame, Mark, Period, Resolved
+from timesched.positions import Counts, Frame, Period, Resolved
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
@@ -28,18 +27,14 @@ def time(steps: Any) -> Time[Any]:
     return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
 
 
-def in_steps(frame: Frame, mark: Mark) -> Resolved:
-    """The count of a mark's counter as a number of steps, that is batches of the unstretched run: for a formula that is
-    not made of shares of time.
+def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
+    """The number of steps, that is batches of the unstretched run, for a formula that is not made of shares of time: as
+    a function of the counts, and at a time on whose counter they are counted.
     """
-    one = float(frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit))
-    return lambda counts: ops.real(counts[mark.counter]) / one
-
-
-def steps_at(frame: Frame, mark: Mark) -> float:
-    """The number of steps, as `in_steps` counts them, at a mark."""
+    mark = frame.mark(end)
     one = frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit)
-    return float(Fraction(mark.count) / one)
+    counter, each = mark.counter, float(one)
+    return lambda counts: ops.real(counts[counter]) / each, float(Fraction(mark.count) / one)
 
 
 def left_of_cycles(period: Period) -> Resolved:
@@ -67,15 +62,6 @@ class Formula(Schedule):
 
     def check(self, name: str) -> None:
         """Raise `TimeError`, which begins with a name, where fields contradict each other."""
-
-    def values(self, n: int) -> list[float]:
-        """The values at the steps 0 to n - 1."""
-        function = self.steps()
-        return [float(function((step,))) for step in range(n)]
-
-    def steps(self) -> Resolved:
-        """The value as a function of a tuple of one step count."""
-        return self.resolve(Frame(Horizon(None), TimeUnit.BATCH))
 
 
 def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
@@ -157,11 +143,10 @@ class InverseExponentialTimeDecay(Formula):
     staircase: bool = flag(False)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end, whole = frame.mark(time(self.total_iters)), frame.period(time(self.total_iters)).complete
-        if self.step_exponent == 1.0:
-            done = frame.span(time(self.total_iters)).done
-        else:
-            steps, length = in_steps(frame, end), steps_at(frame, end)
+        end = time(self.total_iters)
+        whole, done = frame.period(end).complete, frame.span(end).done
+        if self.step_exponent != 1.0:
+            steps, length = in_steps(frame, end)
 
         def value(counts: Counts) -> Any:
             if self.staircase and self.step_exponent == 1.0:
@@ -185,8 +170,7 @@ class InverseSquareRootDecay(Formula):
     warmup_steps: Count = count(1.0, least=1)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end = frame.mark(time(self.warmup_steps))
-        steps, least = in_steps(frame, end), steps_at(frame, end)
+        steps, least = in_steps(frame, time(self.warmup_steps))
         factor = self.initial_val * self.scale
         return lambda counts: inverse_root(steps(counts), least, factor)
 

@@ -148,7 +148,7 @@ def test_a_trainer_that_is_refused_leaves_the_optimizer_as_it_was() -> None:
 def test_a_part_of_another_scheduler() -> None:
     model, optimizer = make_optimizer()
     whole = sequence(optimizer, Clock("20ba"))
-    part = whole.arguments["schedulers"][0]
+    part = whole.schedulers[0]
     for entries in ([part], [lambda optimizer: [part]], [sequence, part]):
         with pytest.raises(ValueError, match="LinearLR of 'lr' was superseded by"):
             make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)

@@ -11,7 +11,9 @@ from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs
 from tests.optim.problems import assert_states_close, flat, give_gradients, ours
 from tests.optim.rows import tensor
 from tests.optim.test_compile import small
-from timesched import curves, ops
+from timesched import Horizon, curves, ops
+from timesched.positions import Frame
+from timesched.time.units import TimeUnit
 
 STEPS = 20
 
@@ -204,12 +206,13 @@ def test_several_tensors_on_one_schedule():
 @pytest.mark.parametrize("fake_first", [True, False])
 def test_a_table_that_fake_tensors_have_read_holds_its_values(fake_first):
     formula = PiecewiseConstant(vals=[0.1, 0.2, 0.3], milestones=[3, 5])
+    frame = Frame(Horizon(None), TimeUnit.BATCH)
     if fake_first:
         with FakeTensorMode() as mode:
-            function = formula.steps()
+            function = formula.resolve(frame)
             assert function((mode.from_tensor(torch.arange(7)),)).shape == (7,)
     else:
-        function = formula.steps()
+        function = formula.resolve(frame)
     assert function((torch.arange(7),)).tolist() == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
     with FakeTensorMode() as mode:
         assert function((mode.from_tensor(torch.arange(7)),)).shape == (7,)

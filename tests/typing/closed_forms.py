@@ -3,6 +3,7 @@
 A line with `type: ignore` has to be an error: mypy refuses an ignore that nothing needs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch.optim import Optimizer
@@ -21,17 +22,17 @@ class Momentum(scheduler.CosineDecayScheduler):
 def arguments_and_attributes(optimizer: Optimizer) -> None:
     line = LinearLR(optimizer, 0.1, 0.0, 1e5)
     assert_type(line.initial_learning_rate, float)
-    assert_type(line.total_iters, int | Time[Any])
+    assert_type(line.total_iters, int | float | str | Time[Any])
     assert_type(line.cycle, bool)
     steps = PiecewiseConstantLR(optimizer, (0.1, 0.2), milestones=["3ep"])
-    assert_type(steps.learning_rates, tuple[float, ...])
+    assert_type(steps.learning_rates, Sequence[float])
     assert_type(CyclicLR(optimizer, 0.1, 0.2, mode="exp_range").scale_mode, str)
     assert_type(Momentum(optimizer, 0.9, 0.5, "0.5dur").initial_val, float)
     rate: LRScheduler = SequentialLR(optimizer, [line, steps], milestones=[3])
     rate = ChainedScheduler([line])
     decay: WeightDecayScheduler = StepWD(optimizer, 0.1, step_size="3ep", gamma=0.5)
     generic: scheduler.StepScheduler = StepWD(optimizer, 0.1, 10, 0.5)
-    assert_type(generic.step_size, int | Time[Any])
+    assert_type(generic.step_size, int | float | str | Time[Any])
     print(rate, decay)
 
 

@@ -62,6 +62,7 @@ def test_signatures(stem, family):
             assert isinstance(own.default, bool) == isinstance(eval(default), bool), name
 
 
+COMPUTED = set(WD) - {"Sequential", "Chained", "ScalePerParam"}  # by a formula, which a decorator names
 MODULES = {"lr": lr_scheduler, "wd": weight_decay_scheduler, "generic": scheduler}
 
 
@@ -74,7 +75,7 @@ def test_names_and_bases(stem, family):
     assert issubclass(cls, BASES[family]) and issubclass(cls, scheduler.Scheduler) and issubclass(cls, TorchScheduler)
     if family == "wd":
         assert issubclass(cls, public(stem, "generic"))
-    assert inspect.getsource(cls).startswith(f"class {cls.__name__}(")  # where one searches for it
+    assert f"class {cls.__name__}(" in inspect.getsource(cls).splitlines()[stem in COMPUTED and family != "wd"]
 
 
 @pytest.mark.parametrize("stem", LR)
@@ -114,7 +115,7 @@ def formula_of(cls, names, t):
 def test_the_formula_in_the_docstring(row, arguments):
     """Evaluated as it is printed, it gives the values."""
     one = make(row.stem, arguments, optimizer())
-    names = dict(one.effective)
+    names = {name: getattr(one, name) for name in one.arguments}
     values = one.values(70)
     if row.stem in ("Sequential", "Chained"):
         names["schedulers"] = [each.values(70).__getitem__ for each in one.schedulers]
@@ -227,19 +228,16 @@ def test_the_argument_last_epoch(kind, last_epoch):
 
 
 def test_the_arguments_are_kept():
-    """By public name, as given, for those who write a configuration."""
-    one = make(
-        "Polynomial", {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40}, optimizer(), param_group_tags=None
-    )
-    assert one.arguments == {
-        **{"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 40},
-        "param_group_tags": None,
-    }
+    """By public name and in plain values, for those who write a configuration."""
+    one = make("Polynomial", {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40.0}, optimizer())
+    given = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 40}
+    assert one.arguments == {**given, "power": 1.0, "cycle": False}
     on = optimizer()
     first, second = make(*WARMUP, on), make(*COSINE, on)
     both = lr_scheduler.SequentialLR(on, [first, second], milestones=[5])
-    assert both.arguments == {"schedulers": [first, second], "milestones": [5]}
-    assert lr_scheduler.ConstantLR(optimizer(), 0.25).arguments == {"learning_rate": 0.25}
+    children = [{"class": type(each).__name__, "arguments": each.arguments} for each in (first, second)]
+    assert both.arguments == {"schedulers": children, "milestones": [5]}
+    assert both.schedulers == [first, second] and both.milestones == [5]
 
 
 def test_steps_with_an_epoch_are_refused():

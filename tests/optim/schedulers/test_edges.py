@@ -36,6 +36,18 @@ def test_a_form_made_of_a_formula_with_a_clock():
         assert one.get_last_lr() == [expected[step]]
 
 
+@pytest.mark.parametrize("rate", [1.0, torch.tensor(1.0, dtype=torch.float64)])
+def test_a_form_made_of_a_formula_that_counts_its_steps(rate):
+    expected = [0.5 * value for value in lr.CosineDecayLR(sgd(), 1.0, 0.0, 10).values(8)]
+    optimizer = sgd(lr=rate)
+    one = Half(optimizer, 1.0, 0.0, 10)
+    assert one.values(8) == pytest.approx(expected, rel=1e-15)
+    for value in expected:
+        assert rates(optimizer) == [pytest.approx(value, rel=1e-15)]
+        assert float(one._get_closed_form_lr()) == pytest.approx(value, rel=1e-15)
+        one.step()
+
+
 def test_such_a_form_as_a_later_part():
     optimizer, clock = sgd(), Clock("10ba")
     first, second = lr.ConstantLR(optimizer, 0.1), Half(optimizer, 1.0, 0.0, "0.5dur", clock=clock)
