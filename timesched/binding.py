@@ -587,7 +587,7 @@ class Bound:
                     f"step of the optimizer, before scheduler.step().",
                     stacklevel=3,
                 )
-            units = self._units()
+            units = self.units()
             if clock.counts_apart(units):
                 warnings.warn(
                     f"The clock of this {self._name()} counts on each rank alone, and the ranks may differ in "
@@ -597,7 +597,7 @@ class Bound:
                     stacklevel=3,
                 )
 
-    def _units(self) -> set[TimeUnit]:
+    def units(self) -> set[TimeUnit]:
         """The units that are read of the clock, as far as the schedules say so: functions of a user do not."""
         several = self.schedule if isinstance(self.schedule, (list, tuple)) else [self.schedule]
         return {unit for one in several if isinstance(one, Schedule) for unit in one.units(self.clock)}

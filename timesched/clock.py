@@ -41,8 +41,8 @@ class Clock:
       does not stretch it.
 
     A clock is what a schedule calls a state. A batch is one step of the optimizer, however many microbatches it was
-    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may go on past
-    the end: the counters do, and schedules hold their last value.
+    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may go on
+    past the end: the counters do, and schedules hold their last value.
 
     Raises `ValueError` as `Horizon` does, and when `max_duration` is None.
 
@@ -126,7 +126,7 @@ class Clock:
         What is None follows from the clock's rates, and counts 0 if they are unknown; a number that is given wins over
         the rate, as for a short last batch. `duration` None is the time since the last tick. A 0-dim tensor of a whole
         number is read. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch. With a
-        `process_group`, each rank gives its own numbers, and all ranks tick together: one `all_reduce` of five integers.
+        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of five integers.
 
         Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
         known, and when only some ranks give it; `TimeError` for negative and fractional numbers; nothing is counted

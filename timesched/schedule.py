@@ -151,8 +151,8 @@ class Schedule:
         """The units of the counters that the schedule reads on a run, none twice.
 
         >>> from timesched import LinearScheduler
-        >>> LinearScheduler().units(Horizon("1e9tok"))
-        (TimeUnit.TOKEN,)
+        >>> [unit.value for unit in LinearScheduler().units(Horizon("1e9tok"))]
+        ['tok']
         """
         return tuple(unit for _, unit in self._resolution(Horizon.of(horizon), None)[1])
 
