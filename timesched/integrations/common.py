@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.keys import Key
+from timesched.time.units import TimeUnit
 
 
 @dataclass(frozen=True)
@@ -98,3 +99,20 @@ class Schedulers(LRScheduler):
             for each, state in zip(self.bound, before):
                 each.load_state_dict(state)
             raise
+
+
+class CountingSchedulers(Schedulers):
+    """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
+
+    fix = ""  # how to give the counts
+
+    def tick(self, counts: Mapping[str, Any]) -> None:
+        """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
+        horizon, units = self.clock.horizon, {unit for each in self.bound for unit in each.units()}
+        samples = "samples" in counts or horizon.samples_per_batch is not None
+        tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
+        for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
+            if unit in units and not known:
+                what = unit.name.lower() + "s"
+                raise ValueError(f"A schedule counts {what}, and this batch's are not known: {self.fix.format(what)}.")
+        self.clock.tick(**counts)
