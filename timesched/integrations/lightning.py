@@ -82,7 +82,8 @@ def schedule(
 
 def _clock(trainer: Any, max_duration: Any, samples: Rate | None, tokens: Rate | None, ssr: float) -> Clock:
     """The clock of a run of the Trainer."""
-    if trainer.train_dataloader is None:
+    early = trainer.train_dataloader is None
+    if early:
         trainer.fit_loop.setup_data()
     if max_duration is None:
         steps = trainer.estimated_stepping_batches
@@ -93,6 +94,8 @@ def _clock(trainer: Any, max_duration: Any, samples: Rate | None, tokens: Rate |
             )
         max_duration = f"{int(steps)}ba"
     loads = trainer.num_training_batches
+    if early and trainer.ckpt_path is not None:
+        trainer.fit_loop._combined_loader = None  # made before a checkpoint is read, a loader would not be resumed
     return Clock(
         max_duration,
         batches_per_epoch=math.ceil(loads / trainer.accumulate_grad_batches) if 0 < loads < math.inf else None,
