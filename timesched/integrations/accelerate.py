@@ -64,13 +64,15 @@ def schedule(
     """Schedule the learning rate, and any other number in the parameter groups, in a loop of accelerate.
 
     `optimizer`: what `accelerator.prepare` returned. `entries`: a schedule is of the learning rate; a `Binding` is of
-    any key, with tags. `max_duration`, the rates and `ssr` are those of `Clock`; a batch is one step of the optimizer, of
-    all processes and all accumulated microbatches, whether a gradient scaler skips it or not, and so are the rates.
+    any key, with tags. `max_duration`, the rates and `ssr` are those of `Clock`. A batch is one step of the optimizer: of
+    all processes and all accumulated microbatches, whether a gradient scaler skips it or not. The rates are of such a
+    batch, too.
 
-    Returns a scheduler to step after each microbatch, `scheduler.step(samples=..., tokens=...)`, with the numbers of
-    this process: they are summed over microbatches and processes, seconds are those of the first, and all processes
-    have the same values. Processes that share a batch, as with tensor parallelism, give 0 on all but one. `scheduler.clock` says how far the run is, and when it is `done`. `save_state` and
-    `load_state` include it, at the place in the order in which `schedule` was called.
+    Returns a scheduler to step after each microbatch: `scheduler.step(samples=..., tokens=...)`, with the numbers of
+    this process. They are summed over microbatches and processes, seconds are those of the first process, and all
+    processes have the same values. Where several share a batch, as with tensor parallelism, give 0 on all but one.
+    `scheduler.clock` says how far the run is, and when it is `done`. `save_state` saves the scheduler, which is enough
+    to go on exactly.
 
     Raises `TypeError` when the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
 

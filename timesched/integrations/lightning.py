@@ -49,9 +49,11 @@ def schedule(
     `training_step`, also where several make a step of the optimizer. Several optimizers have one clock: call this for
     each and return the list; the arguments by name are those of the first call.
 
-    A checkpoint of Lightning is enough to go on exactly. Raises `ValueError` when the Trainer has no end and there is no
-    `max_duration`, and where `timesched.bind` does; when training begins, if what this returns was not returned as it
-    is; and for a batch without a count that a schedule reads.
+    A checkpoint of Lightning is enough to go on exactly.
+
+    Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does; when
+    training begins, if `configure_optimizers` did not return this as it is; and for a batch without a count that a
+    schedule reads.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
