@@ -81,3 +81,10 @@ def test_wrong_use_is_refused():
     again = accelerator.prepare(schedule(accelerator, optimizer, LinearScheduler(), max_duration="9ba"))
     with pytest.raises(ValueError, match=r"leave it out of accelerator.prepare\(\)"):
         again.step()
+
+
+def test_the_example():
+    command = [sys.executable, ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, check=True, env=environment, timeout=120, capture_output=True, text=True).stdout
+    assert "Done: 2 steps of the optimizer" in said

@@ -179,3 +179,10 @@ def test_what_is_counted_in_a_batch():
     assert count_tensors([torch.tensor(1.0), {"image": rows}]) == {"samples": 3}
     assert count_tensors({"labels": rows[:2], "input_ids": rows}) == {"samples": 3, "tokens": 15}
     assert count_tensors(["text"]) == {}
+
+
+def test_the_example():
+    command = [sys.executable, ROOT / "examples" / "lightning_run.py", "--batches", "8"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, check=True, env=environment, timeout=120, capture_output=True, text=True).stdout
+    assert "Done: 2 steps of the optimizer, 100% of the run" in said

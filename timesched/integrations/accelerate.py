@@ -64,9 +64,9 @@ def schedule(
     """Schedule the learning rate, and any other number in the parameter groups, in a loop of accelerate.
 
     `optimizer`: what `accelerator.prepare` returned. `entries`: a schedule is of the learning rate; a `Binding` is of
-    any key, with tags. `max_duration`, the rates and `ssr` are those of `Clock`. A batch is one step of the optimizer: of
-    all processes and all accumulated microbatches, whether a gradient scaler skips it or not. The rates are of such a
-    batch, too.
+    any key, with tags. `max_duration`, the rates and `ssr` are those of `Clock`. A batch is one step of the optimizer:
+    of all processes and all accumulated microbatches, whether a gradient scaler skips it or not. The rates are of such
+    a batch, too.
 
     Returns a scheduler to step after each microbatch: `scheduler.step(samples=..., tokens=...)`, with the numbers of
     this process. They are summed over microbatches and processes, seconds are those of the first process, and all

@@ -51,9 +51,9 @@ def schedule(
 
     A checkpoint of Lightning is enough to go on exactly.
 
-    Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does; when
-    training begins, if `configure_optimizers` did not return this as it is; and for a batch without a count that a
-    schedule reads.
+    Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does;
+    when training begins, if `configure_optimizers` did not return this as it is; and for a batch without a count that
+    a schedule reads.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
