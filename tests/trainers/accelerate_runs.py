@@ -17,27 +17,9 @@ from accelerate.utils import DistributedType
 
 import optim
 from tests.torchrun import Report
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler, bind
+from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
+from timesched import Clock, Horizon, LinearScheduler, bind
 from timesched.integrations.accelerate import Binding, schedule
-
-BATCHES = 14
-TOKENS = "600tok"
-COSINE = CosineAnnealingWithWarmupScheduler("90tok", alpha_f=0.1)
-DECAY = LinearScheduler(alpha_f=0.2, t_max="5ba")
-
-
-def batch(k: int, rank: int = 0) -> torch.Tensor:
-    """Each rank has batches of its own length."""
-    shape = 3, 4 + 3 * k % 7 + 2 * rank
-    return torch.arange(shape[0] * shape[1]).reshape(shape) % 10
-
-
-def expected(accumulate: int, ranks: int = 1) -> list[tuple[float, float]]:
-    """The learning rate and the weight decay of each step, counted here."""
-    steps = range(0, BATCHES, accumulate)
-    tokens = [sum(batch(k, rank).numel() for k in range(end) for rank in range(ranks)) for end in steps]
-    run = Horizon(TOKENS)
-    return [(0.1 * COSINE.at(f"{n}tok", run), 0.3 * DECAY.at(f"{k}ba", run)) for k, n in enumerate(tokens)]
 
 
 class Run:
@@ -47,7 +29,7 @@ class Run:
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
         torch.manual_seed(1)
         model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 1))
-        optimizer = optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.3)
+        optimizer = optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         entries = COSINE, Binding(DECAY, "weight_decay")
         self.scheduler = schedule(self.accelerator, self.optimizer, *entries, max_duration=TOKENS)

@@ -16,17 +16,12 @@ from lightning.pytorch import LightningModule, Trainer
 
 import optim
 from tests.torchrun import Report
-from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
+from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
 from timesched.integrations.lightning import Binding, schedule
-
-BATCHES = 11  # of which the last is short
-TOKENS = "400tok"  # the run goes on past it
-COSINE = CosineAnnealingWithWarmupScheduler("90tok", alpha_f=0.1)
-DECAY = LinearScheduler(alpha_f=0.2, t_max="15ba")
 
 
 class Loader:
-    """Batches of different lengths; it can be resumed within an epoch. Ranks have batches of different lengths."""
+    """A data loader that can be resumed within an epoch."""
 
     def __init__(self, rank: int = 0) -> None:
         self.rank, self.at = rank, 0
@@ -34,15 +29,11 @@ class Loader:
     def __len__(self) -> int:
         return BATCHES
 
-    def batch(self, k: int) -> dict[str, torch.Tensor]:
-        shape = (3 if k < BATCHES - 1 else 1, 4 + 3 * k % 7 + self.rank)
-        return {"weights": torch.tensor(0.5), "input_ids": torch.arange(shape[0] * shape[1]).reshape(shape) % 10}
-
     def __iter__(self) -> Any:
         start, self.at = self.at, 0
         for k in range(start, BATCHES):
             self.at = (k + 1) % BATCHES
-            yield self.batch(k)
+            yield {"weight": torch.tensor(0.5), "input_ids": batch(k, self.rank)}
 
     def state_dict(self) -> dict[str, int]:
         return {"at": self.at}
@@ -51,24 +42,10 @@ class Loader:
         self.at = state["at"]
 
 
-def tokens_before(epochs: int, accumulate: int, ranks: int = 1) -> list[int]:
-    """The tokens of all ranks before each step of the optimizer, counted here."""
-    numbers = [sum(Loader(rank).batch(k)["input_ids"].numel() for rank in range(ranks)) for k in range(BATCHES)]
-    steps = [sum(numbers[k : k + accumulate]) for k in range(0, BATCHES, accumulate)] * epochs
-    return [sum(steps[:k]) for k in range(len(steps))]
-
-
-def expected(epochs: int, accumulate: int, ranks: int = 1) -> list[tuple[float, float]]:
-    """The learning rate and the weight decay of each step."""
-    tokens = tokens_before(epochs, accumulate, ranks)
-    run = Horizon(TOKENS)
-    return [(0.1 * COSINE.at(f"{n}tok", run), 0.3 * DECAY.at(f"{k}ba", run)) for k, n in enumerate(tokens)]
-
-
 class Model(LightningModule):
     """A small model that notes the learning rate and the weight decay of each step."""
 
-    def __init__(self, *entries: Any, lr: float = 0.1, **options: Any) -> None:
+    def __init__(self, *entries: Any, lr: float = LR, **options: Any) -> None:
         super().__init__()
         self.entries = entries or (COSINE, Binding(DECAY, "weight_decay"))
         self.options = options if entries else {"max_duration": TOKENS}
@@ -86,7 +63,7 @@ class Model(LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
     def configure_optimizers(self) -> Any:
-        optimizer = optim.AdamW(self.parameters(), lr=self.lr, weight_decay=0.3)
+        optimizer = optim.AdamW(self.parameters(), lr=self.lr, weight_decay=WEIGHT_DECAY)
         made = schedule(self, optimizer, *self.entries, **self.options)
         self.clock = made["lr_scheduler"]["scheduler"].clock
         return made
@@ -117,9 +94,9 @@ def ranks(folder: Path) -> None:
     model = Model()
 
     def values_are_those_of_the_sum() -> None:
-        run = trainer(folder, devices=2, strategy="ddp", accumulate_grad_batches=4, use_distributed_sampler=False)
+        run = trainer(folder, devices=2, strategy="ddp", accumulate_grad_batches=5, use_distributed_sampler=False)
         run.fit(model, Loader(run.global_rank))
-        assert model.used == expected(2, 4, ranks=2)
+        assert model.used == expected(5, epochs=2, ranks=2)
 
     dist.init_process_group("gloo")
     report = Report(folder)

@@ -14,7 +14,8 @@ from tests.torchrun import ROOT, launch
 from timesched import LinearScheduler
 from timesched.integrations.accelerate import schedule
 
-from .accelerate_runs import BATCHES, Run, expected
+from .accelerate_runs import Run
+from .batches import BATCHES, expected
 
 PROGRAM = Path(__file__).with_name("accelerate_runs.py")
 CHECKS = (

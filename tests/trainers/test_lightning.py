@@ -16,7 +16,8 @@ from tests.torchrun import ROOT, launch
 from timesched import Clock, CosineAnnealingScheduler, LinearScheduler
 from timesched.integrations.lightning import Binding, count_tensors, schedule
 
-from .lightning_runs import BATCHES, COSINE, TOKENS, Loader, Model, expected, outcome, trainer
+from .batches import BATCHES, COSINE, TOKENS, batch, expected
+from .lightning_runs import Loader, Model, outcome, trainer
 
 PROGRAM = Path(__file__).with_name("lightning_runs.py")
 
@@ -31,7 +32,7 @@ pytestmark = [
 class Saving(Callback):
     """Saves in the middle of an epoch."""
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    def on_train_batch_end(self, trainer, module, outputs, data, batch_idx):
         if (trainer.current_epoch, batch_idx) == (1, 3):
             trainer.save_checkpoint(Path(trainer.default_root_dir) / "middle.ckpt")
 
@@ -40,22 +41,22 @@ class Saving(Callback):
     "options",
     [
         {"accumulate_grad_batches": 1},
-        {"accumulate_grad_batches": 4, "gradient_clip_val": 0.5},
-        {"accumulate_grad_batches": 4, "gradient_clip_val": 0.5, "precision": "bf16-mixed"},
+        {"accumulate_grad_batches": 5, "gradient_clip_val": 0.5},
+        {"accumulate_grad_batches": 5, "gradient_clip_val": 0.5, "precision": "bf16-mixed"},
     ],
     ids=str,
 )
 def test_each_step_runs_with_the_values_of_its_moment(options, tmp_path):
     model = Model()
     trainer(tmp_path, **options).fit(model, Loader())
-    assert model.used == expected(2, options["accumulate_grad_batches"])
+    assert model.used == expected(options["accumulate_grad_batches"], epochs=2)
     assert (model.clock.timestamp.epoch, model.clock.timestamp.sample) == (2, 2 * (3 * BATCHES - 2))
 
 
 def test_resumed_in_a_fresh_process_in_the_middle_of_an_epoch(tmp_path):
     whole = Model()
     trainer(tmp_path, accumulate_grad_batches=2, callbacks=[Saving()]).fit(whole, Loader())
-    assert whole.used == expected(2, 2)
+    assert whole.used == expected(2, epochs=2)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, PROGRAM, "resume", tmp_path], check=True, env=environment, timeout=120)
     resumed = torch.load(tmp_path / "resumed.pt")
@@ -87,9 +88,14 @@ def test_epochs_of_unknown_length_are_counted(tmp_path):
         def __iter__(self):
             return iter(Loader())
 
-    model = Model(LinearScheduler(t_max="4ep"), max_duration="4ep")
+    model = Model(
+        LinearScheduler(t_max="4ep"),
+        max_duration="4ep",
+        count=lambda batch: {"tokens": batch["input_ids"].count_nonzero()},
+    )
     trainer(tmp_path, max_epochs=3).fit(model, torch.utils.data.DataLoader(Stream(), batch_size=None))
     assert [lr for lr, _ in model.used] == [0.1 * part for part in [1.0] * BATCHES + [0.75] * BATCHES + [0.5] * BATCHES]
+    assert model.clock.timestamp.token == 3 * sum(int(batch(k).count_nonzero()) for k in range(BATCHES))
 
 
 class TwoOptimizers(Model):
@@ -125,10 +131,10 @@ def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
     for _ in range(2):  # each fit begins anew
         model.used.clear()
         trainer(tmp_path, max_epochs=1).fit(model, Loader())
-        lrs = [lr for lr, _ in expected(1, 1)]
+        lrs = [lr for lr, _ in expected(1)]
         assert [lr for at, lr in model.used if at == 0] == lrs
         assert model.clock.timestamp.batch == BATCHES
-        tokens = [0, *(sum(Loader().batch(k)["input_ids"].numel() for k in range(end)) for end in (2, 4, 6, 8))]
+        tokens = [sum(batch(k).numel() for k in range(end)) for end in range(0, BATCHES, 2)]
         linear = [0.1 * LinearScheduler().at(f"{n}tok", model.clock) for n in tokens]
         assert [lr for at, lr in model.used if at == 1] == linear
 
