@@ -1,14 +1,16 @@
 """Which tests run here, and how hard Hypothesis tries.
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
-tests/xla, and either is installed or not.
+tests/xla, and either is installed or not; what needs fake CUDA tensors lies in tests/cuda.
 """
 
 import importlib.util
 import os
 from importlib.metadata import version
 
+import torch
 from hypothesis import HealthCheck, settings
+from torch.torch_version import TorchVersion
 
 from timesched import testing
 
@@ -17,7 +19,12 @@ NEEDS_COMPOSER = ["integration", "parity"]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 
-collect_ignore = ([] if HAS_COMPOSER else NEEDS_COMPOSER) + ([] if HAS_XLA else ["xla"])
+# Fake CUDA tensors need torch's CUDA build, and no GPU; those of torch 2.7 do not know all that the optimizers do.
+HAS_FAKE_CUDA = torch.version.cuda is not None and TorchVersion(torch.__version__) >= "2.15"
+
+collect_ignore = (
+    ([] if HAS_COMPOSER else NEEDS_COMPOSER) + ([] if HAS_XLA else ["xla"]) + ([] if HAS_FAKE_CUDA else ["cuda"])
+)
 
 # "ci" tries the same examples every time, so that a run that passes passes again; "deep" searches with new ones.
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.

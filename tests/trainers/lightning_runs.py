@@ -70,7 +70,7 @@ class Model(LightningModule):
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "barebones": False}
+    quiet = {"logger": False, "enable_checkpointing": False}
     quiet |= {"enable_progress_bar": False, "enable_model_summary": False}
     return Trainer(
         **{"accelerator": "cpu", "devices": 1, "max_epochs": 2, "default_root_dir": folder, **quiet, **options}
