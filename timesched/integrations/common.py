@@ -106,13 +106,17 @@ class CountingSchedulers(Schedulers):
 
     fix = ""  # how to give the counts
 
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
+        super().__init__(optimizer, clock, entries)
+        self.units = {unit for each in self.bound for unit in each.units()}  # now, as that takes longer than a tick
+
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
-        horizon, units = self.clock.horizon, {unit for each in self.bound for unit in each.units()}
+        horizon = self.clock.horizon
         samples = "samples" in counts or horizon.samples_per_batch is not None
         tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
         for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
-            if unit in units and not known:
+            if unit in self.units and not known:
                 what = unit.name.lower() + "s"
                 raise ValueError(f"A schedule counts {what}, and this batch's are not known: {self.fix.format(what)}.")
         self.clock.tick(**counts)
