@@ -184,6 +184,15 @@ def resized_before_the_first_step(name: str, way: str) -> None:
 
 
 @case
+def saved_after_it_was_resized(name: str, way: str) -> None:
+    training = Training(name, way)
+    training.resize(0, 9)
+    other = training.loaded(training.optimizer.state_dict())
+    training.optimizer.load_state_dict(training.optimizer.state_dict())  # as accelerate does with every optimizer
+    same(training.run(1, 2), other.run(1, 2))
+
+
+@case
 def resized_and_cast_before_the_first_step(name: str, way: str) -> None:
     training = Training(name, way)
     training.resize(2, 9)

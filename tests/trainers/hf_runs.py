@@ -57,7 +57,8 @@ class Recorder(TrainerCallback):
 
 def new_model() -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=16, n_layer=2, n_embd=32, n_head=2))
+    size = {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 64}
+    return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, eos_token_id=None))
 
 
 def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:

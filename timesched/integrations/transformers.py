@@ -46,7 +46,8 @@ def schedule(
 
     Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
     under DeepSpeed, or `ssr` is given without `max_duration`; and, when it trains, for a time in tokens that nobody
-    counts, for two schedules of one key, for a checkpoint of other schedules, and where `timesched.bind` does.
+    counts, or in epochs of a data loader without a length, for two schedules of one key, for a checkpoint of other
+    schedules, and where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -118,6 +119,11 @@ class _Counting(TrainerCallback):
                 raise ValueError(
                     "A schedule counts tokens, and the Trainer does not: set "
                     "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
+                )
+            if TimeUnit.EPOCH in units:
+                raise ValueError(
+                    "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
+                    "or tokens."
                 )
         clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
         trainer.lr_scheduler, trainer._created_lr_scheduler = made, True  # the next train() begins with another

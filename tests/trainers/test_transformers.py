@@ -1,0 +1,300 @@
+"""The adapter for transformers, in runs of the real Trainer: every batch runs with the value of its time."""
+
+import math
+import os
+import subprocess
+import sys
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+import optim
+from tests.torchrun import ROOT, launch
+from tests.trainers import hf_program
+from tests.trainers.hf_runs import (
+    BETA,
+    BETA1,
+    COSINE,
+    DECAY,
+    ENTRIES,
+    EPOCH,
+    LR,
+    STEPS,
+    WEIGHT_DECAY,
+    Samples,
+    new_model,
+    new_trainer,
+    run,
+    tokens_of,
+)
+from timesched import Horizon, LinearScheduler
+from timesched.integrations.transformers import Binding, schedule
+
+PROGRAM = Path(hf_program.__file__)
+SCHEDULES = {"lr": (COSINE, LR), "weight_decay": (DECAY, WEIGHT_DECAY), "betas[0]": (BETA, BETA1)}
+
+
+def before(batches):
+    """How much was counted before each batch."""
+    return [0, *accumulate(batches)][:-1]
+
+
+def check(rows, counts, unit, horizon):
+    """Each batch ran with the values of its time; the second group of the Trainer's own optimizers has no decay."""
+    assert len(rows) == len(counts)
+    for row, count in zip(rows, counts):
+        for key, (one, initial) in SCHEDULES.items():
+            value = initial * one.at(f"{count}{unit}", horizon)
+            assert row[key][0] == value, (key, count)
+            assert set(row[key][1:]) <= {0.0 if key == "weight_decay" else value}
+
+
+BATCHES = list(range(STEPS))
+SAMPLES = before([len(batch) for batch in EPOCH * 3])
+TOKENS = {how: before([tokens_of(batch, how) for batch in EPOCH * 3]) for how in ("all", "non_padding")}
+OURS = optim.AdamW, {"lr": LR, "betas": (BETA1, 0.99)}
+
+RUNS = {
+    "epochs of the Trainer": ({}, BATCHES, "ba", Horizon("12ba")),
+    "max_steps": ({"max_steps": 7}, BATCHES[:7], "ba", Horizon("7ba")),
+    "batches": ({"max_duration": "9ba"}, BATCHES, "ba", Horizon("9ba")),
+    "a ratio": ({"max_duration": "20ba", "ssr": 0.5}, BATCHES, "ba", Horizon("20ba", ssr=0.5)),
+    "epochs": ({"max_duration": "2.5ep"}, BATCHES, "ba", Horizon("2.5ep", batches_per_epoch=4)),
+    "samples": ({"max_duration": "50sp"}, SAMPLES, "sp", None),
+    "all tokens": (
+        {"max_duration": "300tok", "include_num_input_tokens_seen": "all", "bf16": True},
+        *(TOKENS["all"], "tok", None),
+    ),
+    "tokens without padding": (
+        {"max_duration": "300tok", "include_num_input_tokens_seen": "non_padding", "optimizer_cls_and_kwargs": OURS},
+        *(TOKENS["non_padding"], "tok", None),
+    ),
+    "tokens by a rate": (
+        {"max_duration": "300tok", "tokens_per_sample": 6},
+        *([6 * count for count in SAMPLES], "tok", None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_batch_runs_with_the_value_of_its_time(name, tmp_path):
+    options, counts, unit, horizon = RUNS[name]
+    trainer = run(tmp_path, **options)
+    check(trainer.recorder.rows, counts, unit, horizon or Horizon(options["max_duration"]))
+    logged = [each["learning_rate"] for each in trainer.state.log_history if "learning_rate" in each]
+    assert logged == [row["lr"][0] for row in trainer.recorder.rows]
+    stamp = trainer.lr_scheduler.clock.timestamp
+    assert stamp.batch == trainer.state.global_step
+    if len(counts) == STEPS:
+        assert (stamp.epoch, stamp.sample) == (3, 63)
+
+
+# Of dynamo itself, which asks a tensor that is no parameter for its gradient.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+def test_a_compiled_model(tmp_path):
+    trainer = run(tmp_path, max_duration="50sp", torch_compile=True, torch_compile_backend="eager")
+    check(trainer.recorder.rows, SAMPLES, "sp", Horizon("50sp"))
+
+
+@pytest.mark.parametrize(("drop_last", "samples"), [(True, [6, 6, 6, 2]), (False, [6, 6, 6, 3])])
+def test_samples_of_an_epoch(tmp_path, drop_last, samples):
+    trainer = run(tmp_path, max_duration="50sp", dataloader_drop_last=drop_last)
+    check(trainer.recorder.rows, before(samples * 3), "sp", Horizon("50sp"))
+
+
+class Loading(Trainer):
+    """Has a data loader of its own, which reads each sample twice."""
+
+    def get_train_dataloader(self):
+        data = [Samples()[i % 21] for i in range(42)]
+        return torch.utils.data.DataLoader(data, self._train_batch_size, collate_fn=self.data_collator)
+
+
+def test_the_length_of_an_epoch_is_that_of_the_data_loader(tmp_path):
+    trainer = run(tmp_path, max_duration="1.5ep", kind=Loading, num_train_epochs=2)
+    check(trainer.recorder.rows, range(14), "ba", Horizon("1.5ep", batches_per_epoch=7))
+    assert trainer.lr_scheduler.clock.timestamp.sample == 84
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([Samples()[i % 21] for i in range(30)])
+
+
+def test_data_without_a_length(tmp_path):
+    trainer = run(tmp_path, max_duration="50sp", train_dataset=Stream(), max_steps=8)
+    check(trainer.recorder.rows, [6 * i for i in range(8)], "sp", Horizon("50sp"))
+    with pytest.raises(ValueError, match="counts epochs, and the data loader has no length"):
+        run(tmp_path, max_duration="2ep", train_dataset=Stream(), max_steps=8)
+
+
+class Skipping(TrainerCallback):
+    """What a gradient scaler says of a step that it skipped."""
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        optimizer._is_overflow = state.global_step in (0, 1, 5)
+
+
+def test_skipped_steps(tmp_path):
+    trainer = run(tmp_path, callbacks=[Skipping()])
+    check(trainer.recorder.rows, BATCHES, "ba", Horizon("12ba"))
+    assert trainer.lr_scheduler.bound[0].last_epoch == STEPS - 3
+
+
+class Small(Trainer):
+    """Has memory for microbatches of three samples, and finds out in the second batch."""
+
+    def training_step(self, model, inputs, *rest):
+        if len(inputs["input_ids"]) > 3 and self.state.global_step:
+            raise RuntimeError("CUDA out of memory.")
+        return super().training_step(model, inputs, *rest)
+
+
+def test_a_batch_size_that_is_found(tmp_path):
+    options = {"per_device_train_batch_size": 4, "auto_find_batch_size": True, "max_duration": "50sp"}
+    trainer = run(tmp_path, kind=Small, **options)
+    check(trainer.recorder.rows[-9:], before([9, 9, 3] * 3), "sp", Horizon("50sp"))
+    assert len(trainer.recorder.rows) == 10
+
+
+def test_training_twice_begins_anew(tmp_path):
+    trainer = run(tmp_path, max_steps=4)
+    trainer.train()
+    check(trainer.recorder.rows, [*range(4), *range(4)], "ba", Horizon("4ba"))
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, torch.optim.SGD])
+def test_tags(tmp_path, kind):
+    model = new_model()
+    head = [model.transformer.ln_f.weight, model.transformer.ln_f.bias]
+    rest = [parameter for parameter in model.parameters() if all(parameter is not each for each in head)]
+    groups = [{"params": rest}, {"params": head, "tags": ["head"]}]
+    optimizer = kind(groups, lr=LR, momentum=0.9, weight_decay=0.1)
+    line, options = LinearScheduler(), {"max_steps": 4, "model": model, "optimizers": (optimizer, None)}
+    trainer = run(tmp_path, Binding(line, "lr", "head"), Binding(line, "weight_decay", [None]), **options)
+    left = [line.at(f"{i}ba", Horizon("4ba")) for i in range(4)]
+    assert [row["lr"] for row in trainer.recorder.rows] == [[LR, LR * part] for part in left]
+    assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1 * part, 0.1] for part in left]
+    assert trainer.lr_scheduler.get_last_lr() == [LR, 0.0]
+
+
+@pytest.mark.parametrize("kind", [optim.AdamW, torch.optim.AdamW])
+def test_an_embedding_resized_after_the_optimizer_was_made(tmp_path, kind):
+    model = new_model()
+    optimizer = kind(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, betas=(BETA1, 0.99))
+    model.resize_token_embeddings(80)
+    trainer = run(tmp_path, model=model, optimizers=(optimizer, None))
+    check(trainer.recorder.rows, BATCHES, "ba", Horizon("12ba"))
+    for parameter, state in optimizer.state.items():
+        assert state["exp_avg"].shape == parameter.shape
+    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
+
+
+# Checkpoints
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A run that was not interrupted, and its checkpoint of the middle of an epoch."""
+    folder = tmp_path_factory.mktemp("saved")
+    return run(folder, **hf_program.RESUMED), folder / "checkpoint-6"
+
+
+def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved):
+    trainer, checkpoint = saved
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, PROGRAM, checkpoint], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), hf_program.outcome(trainer)
+    assert resumed["rows"] == whole["rows"] and resumed["counts"] == whole["counts"]
+    assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([COSINE, Binding(DECAY, "weight_decay"), Binding(LinearScheduler(), "betas[0]")], "of another schedule"),
+        ([COSINE], "The state holds 3 schedules, and here are 1"),
+    ],
+)
+def test_a_checkpoint_of_other_schedules_is_refused(saved, tmp_path, entries, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, *entries, resume=str(saved[1]), **hf_program.RESUMED)
+
+
+def test_a_checkpoint_of_the_scheduler_of_the_trainer_is_refused(tmp_path):
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    new_trainer(tmp_path, **options).train()
+    with pytest.raises(ValueError, match="The state holds none of such schedules, and here are 3"):
+        run(tmp_path, resume=str(tmp_path / "checkpoint-2"), **options)
+
+
+# Wrong uses
+
+
+def test_tokens_that_nobody_counts_are_refused(tmp_path):
+    trainer = new_trainer(tmp_path)
+    schedule(trainer, LinearScheduler(t_max="500tok"))
+    with pytest.raises(ValueError, match=r"include_num_input_tokens_seen='all'"):
+        trainer.train()
+    assert {group["lr"] for group in trainer.optimizer.param_groups} == {LR}
+    assert trainer.recorder.rows == []
+
+
+def test_two_schedules_of_one_key_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"'lr' was superseded"):
+        run(tmp_path, COSINE, Binding(LinearScheduler(), "lr"))
+
+
+def test_a_trainer_with_a_scheduler_is_refused(tmp_path):
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    theirs = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    trainer = new_trainer(tmp_path, model=model, optimizers=(optimizer, theirs))
+    with pytest.raises(ValueError, match=r"already, a ConstantLR: leave it out, as in Trainer\(optimizers="):
+        schedule(trainer, COSINE)
+    trainer = new_trainer(tmp_path)
+    schedule(trainer, COSINE)
+    with pytest.raises(ValueError, match=r"already, schedules: .* call schedule\(\) once"):
+        schedule(trainer, Binding(DECAY, "weight_decay"))
+
+
+@pytest.mark.parametrize(
+    ("entries", "options", "error", "message"),
+    [
+        ([], {}, TypeError, "There is no schedule"),
+        (["cosine"], {}, TypeError, "'cosine' is not a schedule"),
+        (ENTRIES, {"ssr": 0.5}, ValueError, r"ssr=0.5 scales max_duration, which is None"),
+    ],
+)
+def test_wrong_arguments_change_nothing(tmp_path, entries, options, error, message):
+    trainer = new_trainer(tmp_path)
+    callbacks = list(trainer.callback_handler.callbacks)
+    with pytest.raises(error, match=message):
+        schedule(trainer, *entries, **options)
+    assert trainer.callback_handler.callbacks == callbacks and "create_scheduler" not in vars(trainer)
+
+
+def test_deepspeed_is_refused(tmp_path):
+    trainer = new_trainer(tmp_path)
+    trainer.is_deepspeed_enabled = True
+    with pytest.raises(ValueError, match="DeepSpeed steps the scheduler itself"):
+        schedule(trainer, COSINE)
+
+
+# Two ranks
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return launch(PROGRAM, 2, tmp_path_factory.mktemp("ranks"), 150)
+
+
+@pytest.mark.parametrize("name", ["tokens", "seconds"])
+def test_two_ranks(name, results):
+    found, said = results
+    assert found.get(name) == "", found.get(name) or said
