@@ -1,7 +1,7 @@
 """Which tests run here, and how hard Hypothesis tries.
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
-tests/xla, and either is installed or not.
+tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not.
 """
 
 import importlib.util
@@ -16,8 +16,13 @@ HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 NEEDS_COMPOSER = ["integration", "parity"]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
+HAS_TRAINERS = importlib.util.find_spec("transformers") is not None
 
-collect_ignore = ([] if HAS_COMPOSER else NEEDS_COMPOSER) + ([] if HAS_XLA else ["xla"])
+collect_ignore = [
+    *([] if HAS_COMPOSER else NEEDS_COMPOSER),
+    *([] if HAS_XLA else ["xla"]),
+    *([] if HAS_TRAINERS else ["trainers"]),
+]
 
 # "ci" tries the same examples every time, so that a run that passes passes again; "deep" searches with new ones.
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.

@@ -74,10 +74,11 @@ def tokens(folder: Path) -> None:
 
 def seconds(folder: Path) -> None:
     options = {"include_num_input_tokens_seen": "non_padding", "max_duration": "60sec", "ddp_backend": "gloo"}
+    options["accelerator_config"] = {"split_batches": True}  # a microbatch of 2 is one sample for each rank
     trainer = hf_runs.run(folder, LinearScheduler(), kind=Counting, **options)
     assert of_all_ranks(trainer.recorder.rows) == [trainer.recorder.rows] * 2
     rates = [row["lr"][0] for row in trainer.recorder.rows]
-    assert rates == sorted(rates, reverse=True) and len(set(rates)) == 6
+    assert rates == sorted(rates, reverse=True) and len(set(rates)) == 12
     clock = trainer.lr_scheduler.clock
     assert of_all_ranks(clock.state_dict()) == [clock.state_dict()] * 2
     assert clock.timestamp.sample == 3 * 21 and clock.timestamp.token == sum(tokens_of_batches(trainer))

@@ -2,6 +2,8 @@
 
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 from itertools import accumulate
@@ -95,8 +97,8 @@ def test_every_batch_runs_with_the_value_of_its_time(name, tmp_path):
 # Of dynamo itself, which asks a tensor that is no parameter for its gradient.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_a_compiled_model(tmp_path):
-    trainer = run(tmp_path, max_duration="50sp", torch_compile=True, torch_compile_backend="eager")
-    check(trainer.recorder.rows, SAMPLES, "sp", Horizon("50sp"))
+    trainer = run(tmp_path, max_steps=3, torch_compile=True, torch_compile_backend="eager")
+    check(trainer.recorder.rows, range(3), "ba", Horizon("3ba"))
 
 
 @pytest.mark.parametrize(("drop_last", "samples"), [(True, [6, 6, 6, 2]), (False, [6, 6, 6, 3])])
@@ -206,9 +208,7 @@ def saved(tmp_path_factory):
 
 def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved):
     trainer, checkpoint = saved
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, PROGRAM, checkpoint], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    program(PROGRAM, checkpoint)
     resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), hf_program.outcome(trainer)
     assert resumed["rows"] == whole["rows"] and resumed["counts"] == whole["counts"]
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
@@ -286,7 +286,29 @@ def test_deepspeed_is_refused(tmp_path):
         schedule(trainer, COSINE)
 
 
-# Two ranks
+# Other processes
+
+
+def program(*command):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example(tmp_path):
+    out = tmp_path / "out"
+    said = program(ROOT / "examples/transformers_run.py", "--steps", 4, "--out", out)
+    end = "batches 4, tokens 16384\nnext learning rate 0.0003, next weight decay 0.01\n"
+    losses = [float(loss) for loss in re.findall(r"'loss': '([\d.]+)'", said)]
+    assert said.endswith(end) and len(losses) == 4 and losses[-1] < losses[0]
+    shutil.rmtree(out / "checkpoint-4")
+    resumed = program(ROOT / "examples/transformers_run.py", "--steps", 4, "--out", out, "--resume")
+    assert resumed.endswith(end) and re.findall(r"'loss': '([\d.]+)'", resumed) == [
+        f"{loss:.4g}" for loss in losses[2:]
+    ]
 
 
 @pytest.fixture(scope="module")

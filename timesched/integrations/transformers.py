@@ -1,7 +1,7 @@
 """Schedules for the Trainer of Hugging Face transformers: `schedule(trainer, ...)`, one line after the Trainer is made.
 
-The Trainer makes its scheduler late, saves nothing of it but `scheduler.state_dict()`, and says nothing of samples. Here
-a `Clock` counts what each step of the optimizer was made of, and the scheduler's state holds the clock's.
+The Trainer makes its scheduler late, saves nothing of it but `scheduler.state_dict()`, and says nothing of samples.
+Here a `Clock` counts what each step of the optimizer was made of, and the scheduler's state holds the clock's.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def schedule(
             f"and call schedule() once, with all entries, before train()."
         )
     if trainer.is_deepspeed_enabled:
-        raise ValueError("DeepSpeed steps the scheduler itself here: see DeepSpeed in docs/trainers.md.")
+        raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr)
@@ -96,6 +96,8 @@ class _Counting(TrainerCallback):
         optimizer = trainer.optimizer if optimizer is None else optimizer
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
         self.batch_size = self.last_batch_size = trainer.get_total_train_batch_size(args)
+        if trainer.accelerator.split_batches:  # of which that number takes no notice
+            self.batch_size = self.last_batch_size = self.batch_size // args.world_size
         epoch = None
         if self.loads is not None:
             accumulation = args.gradient_accumulation_steps
