@@ -36,13 +36,6 @@ def padded(samples: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, -100)}
 
 
-def tokens_of(batch: range, counting: str) -> int:
-    if counting == "non_padding":
-        return sum(LENGTHS[i] for i in batch)
-    microbatches = [LENGTHS[i : i + 2] for i in batch[::2]]
-    return sum(max(each) * len(each) for each in microbatches)
-
-
 class Recorder(TrainerCallback):
     """The values that each batch ran with, by key, for all groups."""
 

@@ -23,6 +23,7 @@ from tests.trainers.hf_runs import (
     DECAY,
     ENTRIES,
     EPOCH,
+    LENGTHS,
     LR,
     STEPS,
     WEIGHT_DECAY,
@@ -30,7 +31,6 @@ from tests.trainers.hf_runs import (
     new_model,
     new_trainer,
     run,
-    tokens_of,
 )
 from timesched import Horizon, LinearScheduler
 from timesched.integrations.transformers import Binding, schedule
@@ -44,9 +44,10 @@ def before(batches):
     return [0, *accumulate(batches)][:-1]
 
 
-def check(rows, counts, unit, horizon):
+def check(rows, counts, horizon):
     """Each batch ran with the values of its time; the second group of the Trainer's own optimizers has no decay."""
     assert len(rows) == len(counts)
+    unit = "ba" if horizon.max_duration.unit.value == "ep" else horizon.max_duration.unit.value
     for row, count in zip(rows, counts):
         for key, (one, initial) in SCHEDULES.items():
             value = initial * one.at(f"{count}{unit}", horizon)
@@ -54,57 +55,48 @@ def check(rows, counts, unit, horizon):
             assert set(row[key][1:]) <= {0.0 if key == "weight_decay" else value}
 
 
-BATCHES = list(range(STEPS))
-SAMPLES = before([len(batch) for batch in EPOCH * 3])
-TOKENS = {how: before([tokens_of(batch, how) for batch in EPOCH * 3]) for how in ("all", "non_padding")}
-OURS = optim.AdamW, {"lr": LR, "betas": (BETA1, 0.99)}
+def tokens_of(batch, padding):
+    microbatches = [LENGTHS[i : i + 2] for i in batch[::2]]
+    return sum(max(each) * len(each) if padding else sum(each) for each in microbatches)
 
+
+BATCHES = range(STEPS)
+SAMPLES, FEWER_SAMPLES = before([6, 6, 6, 3] * 3), before([6, 6, 6, 2] * 3)
+TOKENS, ALL_TOKENS = (before([tokens_of(batch, padding) for batch in EPOCH * 3]) for padding in (False, True))
+OURS = {"optimizer_cls_and_kwargs": (optim.AdamW, {"lr": LR, "betas": (BETA1, 0.99)})}
+COUNT, COUNT_ALL = ({"include_num_input_tokens_seen": how} for how in ("non_padding", "all"))
+
+# The length that is given, the arguments of the Trainer, the count before each batch, and the run.
 RUNS = {
-    "epochs of the Trainer": ({}, BATCHES, "ba", Horizon("12ba")),
-    "max_steps": ({"max_steps": 7}, BATCHES[:7], "ba", Horizon("7ba")),
-    "batches": ({"max_duration": "9ba"}, BATCHES, "ba", Horizon("9ba")),
-    "a ratio": ({"max_duration": "20ba", "ssr": 0.5}, BATCHES, "ba", Horizon("20ba", ssr=0.5)),
-    "epochs": ({"max_duration": "2.5ep"}, BATCHES, "ba", Horizon("2.5ep", batches_per_epoch=4)),
-    "samples": ({"max_duration": "50sp"}, SAMPLES, "sp", None),
-    "all tokens": (
-        {"max_duration": "300tok", "include_num_input_tokens_seen": "all", "bf16": True},
-        *(TOKENS["all"], "tok", None),
-    ),
-    "tokens without padding": (
-        {"max_duration": "300tok", "include_num_input_tokens_seen": "non_padding", "optimizer_cls_and_kwargs": OURS},
-        *(TOKENS["non_padding"], "tok", None),
-    ),
-    "tokens by a rate": (
-        {"max_duration": "300tok", "tokens_per_sample": 6},
-        *([6 * count for count in SAMPLES], "tok", None),
-    ),
+    "epochs of the Trainer": (None, {}, BATCHES, Horizon("12ba")),
+    "max_steps": (None, {"max_steps": 7}, BATCHES[:7], Horizon("7ba")),
+    "batches": ("9ba", {}, BATCHES, Horizon("9ba")),
+    "a ratio": ("20ba", {"ssr": 0.5}, BATCHES, Horizon("20ba", ssr=0.5)),
+    "epochs": ("2.5ep", {}, BATCHES, Horizon("2.5ep", batches_per_epoch=4)),
+    "samples": ("50sp", {}, SAMPLES, Horizon("50sp")),
+    "full microbatches": ("50sp", {"dataloader_drop_last": True}, FEWER_SAMPLES, Horizon("50sp")),
+    "all tokens": ("300tok", {**COUNT_ALL, "bf16": True}, ALL_TOKENS, Horizon("300tok")),
+    "tokens without padding": ("300tok", {**COUNT, **OURS}, TOKENS, Horizon("300tok")),
+    "tokens by a rate": ("300tok", {"tokens_per_sample": 6}, [6 * count for count in SAMPLES], Horizon("300tok")),
 }
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_batch_runs_with_the_value_of_its_time(name, tmp_path):
-    options, counts, unit, horizon = RUNS[name]
-    trainer = run(tmp_path, **options)
-    check(trainer.recorder.rows, counts, unit, horizon or Horizon(options["max_duration"]))
+    length, options, counts, horizon = RUNS[name]
+    trainer = run(tmp_path, max_duration=length, **options)
+    check(trainer.recorder.rows, counts, horizon)
     logged = [each["learning_rate"] for each in trainer.state.log_history if "learning_rate" in each]
     assert logged == [row["lr"][0] for row in trainer.recorder.rows]
     stamp = trainer.lr_scheduler.clock.timestamp
-    assert stamp.batch == trainer.state.global_step
-    if len(counts) == STEPS:
-        assert (stamp.epoch, stamp.sample) == (3, 63)
+    assert stamp.batch == trainer.state.global_step and stamp.epoch == len(counts) // 4
 
 
 # Of dynamo itself, which asks a tensor that is no parameter for its gradient.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_a_compiled_model(tmp_path):
     trainer = run(tmp_path, max_steps=3, torch_compile=True, torch_compile_backend="eager")
-    check(trainer.recorder.rows, range(3), "ba", Horizon("3ba"))
-
-
-@pytest.mark.parametrize(("drop_last", "samples"), [(True, [6, 6, 6, 2]), (False, [6, 6, 6, 3])])
-def test_samples_of_an_epoch(tmp_path, drop_last, samples):
-    trainer = run(tmp_path, max_duration="50sp", dataloader_drop_last=drop_last)
-    check(trainer.recorder.rows, before(samples * 3), "sp", Horizon("50sp"))
+    check(trainer.recorder.rows, range(3), Horizon("3ba"))
 
 
 class Loading(Trainer):
@@ -117,7 +109,7 @@ class Loading(Trainer):
 
 def test_the_length_of_an_epoch_is_that_of_the_data_loader(tmp_path):
     trainer = run(tmp_path, max_duration="1.5ep", kind=Loading, num_train_epochs=2)
-    check(trainer.recorder.rows, range(14), "ba", Horizon("1.5ep", batches_per_epoch=7))
+    check(trainer.recorder.rows, range(14), Horizon("1.5ep", batches_per_epoch=7))
     assert trainer.lr_scheduler.clock.timestamp.sample == 84
 
 
@@ -128,7 +120,7 @@ class Stream(torch.utils.data.IterableDataset):
 
 def test_data_without_a_length(tmp_path):
     trainer = run(tmp_path, max_duration="50sp", train_dataset=Stream(), max_steps=8)
-    check(trainer.recorder.rows, [6 * i for i in range(8)], "sp", Horizon("50sp"))
+    check(trainer.recorder.rows, [6 * i for i in range(8)], Horizon("50sp"))
     with pytest.raises(ValueError, match="counts epochs, and the data loader has no length"):
         run(tmp_path, max_duration="2ep", train_dataset=Stream(), max_steps=8)
 
@@ -142,7 +134,7 @@ class Skipping(TrainerCallback):
 
 def test_skipped_steps(tmp_path):
     trainer = run(tmp_path, callbacks=[Skipping()])
-    check(trainer.recorder.rows, BATCHES, "ba", Horizon("12ba"))
+    check(trainer.recorder.rows, BATCHES, Horizon("12ba"))
     assert trainer.lr_scheduler.bound[0].last_epoch == STEPS - 3
 
 
@@ -158,14 +150,14 @@ class Small(Trainer):
 def test_a_batch_size_that_is_found(tmp_path):
     options = {"per_device_train_batch_size": 4, "auto_find_batch_size": True, "max_duration": "50sp"}
     trainer = run(tmp_path, kind=Small, **options)
-    check(trainer.recorder.rows[-9:], before([9, 9, 3] * 3), "sp", Horizon("50sp"))
+    check(trainer.recorder.rows[-9:], before([9, 9, 3] * 3), Horizon("50sp"))
     assert len(trainer.recorder.rows) == 10
 
 
 def test_training_twice_begins_anew(tmp_path):
     trainer = run(tmp_path, max_steps=4)
     trainer.train()
-    check(trainer.recorder.rows, [*range(4), *range(4)], "ba", Horizon("4ba"))
+    check(trainer.recorder.rows, [*range(4), *range(4)], Horizon("4ba"))
 
 
 @pytest.mark.parametrize("kind", [optim.SGD, torch.optim.SGD])
@@ -189,7 +181,7 @@ def test_an_embedding_resized_after_the_optimizer_was_made(tmp_path, kind):
     optimizer = kind(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, betas=(BETA1, 0.99))
     model.resize_token_embeddings(80)
     trainer = run(tmp_path, model=model, optimizers=(optimizer, None))
-    check(trainer.recorder.rows, BATCHES, "ba", Horizon("12ba"))
+    check(trainer.recorder.rows, BATCHES, Horizon("12ba"))
     for parameter, state in optimizer.state.items():
         assert state["exp_avg"].shape == parameter.shape
     losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
@@ -212,6 +204,15 @@ def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved):
     resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), hf_program.outcome(trainer)
     assert resumed["rows"] == whole["rows"] and resumed["counts"] == whole["counts"]
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
+
+
+def test_a_run_that_is_made_longer_goes_on_with_a_warning(saved, tmp_path):
+    longer = {**hf_program.RESUMED, "max_duration": "500tok", "num_train_epochs": 4}
+    with pytest.warns(UserWarning, match=r"saved on another horizon, .*400tok.* goes on with .*500tok"):
+        trainer = run(tmp_path, resume=str(saved[1]), **longer)
+    assert len(trainer.recorder.rows) == 10
+    assert trainer.lr_scheduler.clock.timestamp.token == 4 * sum(LENGTHS)
+    assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon("500tok"))] * 2
 
 
 @pytest.mark.parametrize(
