@@ -246,6 +246,13 @@ def test_tokens_that_nobody_counts_are_refused(tmp_path):
     assert trainer.recorder.rows == []
 
 
+def test_a_model_whose_tokens_the_trainer_does_not_find_is_refused(tmp_path):
+    model = new_model()
+    model.main_input_name = "input_features"
+    with pytest.raises(ValueError, match="the Trainer found none in this batch: .* main_input_name"):
+        run(tmp_path, LinearScheduler(t_max="500tok"), model=model, **COUNT)
+
+
 def test_two_schedules_of_one_key_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"'lr' was superseded"):
         run(tmp_path, COSINE, Binding(LinearScheduler(), "lr"))

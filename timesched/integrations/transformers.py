@@ -49,7 +49,7 @@ def schedule(
     Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
     under DeepSpeed, or `ssr` is given without `max_duration`; and, when it trains, for a time in tokens that nobody
     counts, or in epochs of a data loader without a length, for two schedules of one key, for a checkpoint of other
-    schedules, and where `timesched.bind` does.
+    schedules, and where `timesched.bind` does; after its first batch, where the Trainer found no tokens to count.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -130,8 +130,9 @@ class _Counting(TrainerCallback):
         with unchanged_on_error(optimizer):
             made = _Scheduler(optimizer, clock, self.entries)
             units = {unit for each in made.bound for unit in each.units()}
+            self.needs_tokens = TimeUnit.TOKEN in units
             self.counts_tokens = args.include_num_input_tokens_seen != "no"
-            if TimeUnit.TOKEN in units and not self.counts_tokens and self.tokens_per_sample is None:
+            if self.needs_tokens and not self.counts_tokens and self.tokens_per_sample is None:
                 raise ValueError(
                     "A schedule counts tokens, and the Trainer does not: set "
                     "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
@@ -158,6 +159,11 @@ class _Counting(TrainerCallback):
         samples = self.last_batch_size if is_last else self.batch_size
         tokens = state.num_input_tokens_seen - self.tokens if self.counts_tokens else None
         self.tokens = state.num_input_tokens_seen
+        if tokens == 0 and self.needs_tokens:
+            raise ValueError(
+                "A schedule counts tokens, and the Trainer found none in this batch: it counts the input that the "
+                "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
+            )
         if clock.process_group and args.process_index > 0:  # the numbers are of all ranks, and are summed there
             samples, tokens = 0, None if tokens is None else 0
         clock.tick(samples=samples, tokens=tokens)
