@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-trainers test-xla lint bench clean
+.PHONY: help demo test test-deep test-trainers test-xla test-cuda lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -48,6 +48,9 @@ test-trainers: ## run the tests with transformers
 
 test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)
+
+test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is needed
+	@$(call use,cuda); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
 
 lint: ## ruff, mypy, and no circular imports
 	@$(call use,newest); \

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .core.eager_cpu import row_blocks, rows_of
+from .core.eager import row_blocks, rows_of
 from .core.hyperparameters import SWITCH, Number, Several, table
 from .core.optimizer import State, counter
 from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
-from .core.tensor_lists import Tensors, is_zero
+from .core.tensor_lists import Tensors, by_shape, copy_, is_zero
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -175,24 +175,63 @@ class Adafactor(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         average, *squares = states
         placement = k["placement"]
-        for i, (x, now) in enumerate(zip(p, g)):
+        half = bool(p) and p[0].dtype.itemsize < 4  # squares of such numbers leave their range
+        for chosen in by_shape(p, alone=placement is not None):
+            i = chosen[0]
+            x = p[i]
             if x.numel() == 0 and placement is None:  # a rank without a shard of it still takes part in the sums
                 continue
-            half = x.dtype.itemsize < 4  # squares of such numbers leave their range
+            shape = placement.full[i][0] if placement else x.shape
+            if len(chosen) > 1:
+                columns = [[column[j] for j in chosen] for column in (p, g, *squares, *([average] if average else []))]
+                lists = {name: [value[j] for j in chosen] for name, value in k.items() if isinstance(value, list)}
+                _update_stacked(h, k, lists, columns, shape)
+                continue
             wide = x.float() if half else x
             of_this = {name: value[i] if isinstance(value, list) else value for name, value in k.items()}
             moments = [square[i] for square in squares]
-            shape = placement.full[i][0] if placement else x.shape
             m = average[i] if average else None
-            _update(h, of_this, wide, now.float() if half else now, m, moments, shape)
+            _update(h, of_this, wide, g[i].float() if half else g[i], m, moments, shape)
             if half:
                 x.copy_(wide)
 
 
+def _update_stacked(
+    h: dict[str, Any], k: Factors, lists: dict[str, Tensors], columns: list[Tensors], shape: torch.Size
+) -> None:
+    """The step of several parameters of one shape, at once; `lists` holds the factors that differ between them."""
+    rank = len(shape)
+    moments_end = 4 if rank >= 2 else 3
+    names = list(lists)
+
+    def one(p: Tensor, g: Tensor, *rest: Tensor) -> Tensor:
+        moments, others = list(rest[: moments_end - 2]), rest[moments_end - 2 :]
+        m = others[0] if len(columns) > moments_end else None
+        of_this = {**k, **dict(zip(names, others[len(others) - len(names) :]))}
+        _update(h, of_this, p, g, m, moments, shape, stacked=True)
+        return p  # vmap wants a tensor
+
+    stacks = [torch.stack(column) for column in columns]
+    wide = [x.float() if x.dtype.itemsize < 4 else x for x in stacks]
+    torch.vmap(one)(*wide, *(torch.stack(lists[name]) for name in names))
+    for j, (column, stack) in enumerate(zip(columns, wide)):
+        if j != 1:  # the gradients
+            copy_(column, list(stack.to(column[0].dtype).unbind()))
+
+
 def _update(
-    h: dict[str, Any], k: Factors, p: Tensor, g: Tensor, m: Tensor | None, moments: Tensors, shape: Any
+    h: dict[str, Any],
+    k: Factors,
+    p: Tensor,
+    g: Tensor,
+    m: Tensor | None,
+    moments: Tensors,
+    shape: Any,
+    stacked: bool = False,
 ) -> None:
     """The step of one parameter, of the full shape `shape`; a large one on the CPU by blocks of rows.
+
+    `stacked` says that vmap makes it the step of several.
 
     G / sqrt(V) is not kept, but computed from factors of G when it is needed: a vector's 1 / sqrt(V), or a matrix's
     1 / sqrt(R / mean(R)) of each row and 1 / sqrt(C) of each column.
@@ -206,7 +245,7 @@ def _update(
         if h["scale_parameter"]:
             norms.append(torch.linalg.vector_norm(rows_of(p, block)))
         if len(moments) == 1:
-            _average(rows_of(moments[0], block), square, k["one_minus_beta2"])
+            _average(rows_of(moments[0], block), square, k["one_minus_beta2"], stacked)
         else:
             row_means.append(_mean(square, -1, placement, last, shape))
             column_sums = column_sums + square.sum(-2)
@@ -214,24 +253,24 @@ def _update(
         of_rows, of_columns = None, moments[0].rsqrt()
     else:
         rows, columns = moments
-        _average(rows, row_means[0] if len(row_means) == 1 else torch.cat(row_means), k["one_minus_beta2"])
+        _average(rows, row_means[0] if len(row_means) == 1 else torch.cat(row_means), k["one_minus_beta2"], stacked)
         column_means = sum_over_ranks(column_sums, placement, (last - 1,)) / max(shape[-2], 1)
-        _average(columns, column_means, k["one_minus_beta2"])
+        _average(columns, column_means, k["one_minus_beta2"], stacked)
         of_rows = (rows / _mean(rows, -1, placement, last - 1, shape, True)).rsqrt_().unsqueeze(-1)
         of_columns = columns.rsqrt().unsqueeze(-2)
 
     step_size = k["rho"]
     if h["scale_parameter"]:
-        step_size = step_size * _root_mean_square(norms, numel, placement).clamp_(min=k["eps2"])
+        step_size = step_size * _root_mean_square(norms, numel, placement).clamp(min=k["eps2"])
     first = _direction(g, of_rows, of_columns, blocks[0])
     norms = [torch.linalg.vector_norm(first)]
     norms += [torch.linalg.vector_norm(_direction(g, of_rows, of_columns, block)) for block in blocks[1:]]
-    scale = step_size / _root_mean_square(norms, numel, placement, k["clip_threshold"]).clamp_(min=1.0)
+    scale = step_size / _root_mean_square(norms, numel, placement, k["clip_threshold"]).clamp(min=1.0)
     for block in blocks:
         direction = first if block is blocks[0] else _direction(g, of_rows, of_columns, block)
         step = direction.mul_(scale)
         if m is not None:
-            _average(rows_of(m, block), step, k["one_minus_beta1"])
+            _average(rows_of(m, block), step, k["one_minus_beta1"], stacked)
             step = rows_of(m, block)
         x = rows_of(p, block)
         if not is_zero(k["weight_decay"]):
@@ -246,9 +285,9 @@ def _direction(g: Tensor, of_rows: Tensor | None, of_columns: Tensor, block: Any
     return (rows_of(g, block) * of_columns).mul_(rows_of(of_rows, block))
 
 
-def _average(mean: Tensor, x: Tensor, one_minus_beta: Any) -> None:
+def _average(mean: Tensor, x: Tensor, one_minus_beta: Any, stacked: bool) -> None:
     """mean = beta * mean + (1 - beta) * x."""
-    if isinstance(one_minus_beta, Tensor):
+    if isinstance(one_minus_beta, Tensor) or stacked:  # vmap has no lerp_
         mean.add_((x - mean) * one_minus_beta)
     else:
         mean.lerp_(x, one_minus_beta)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .core.common_steps import penalized_gradient
-from .core.eager_cpu import fused_adagrad
+from .core.eager import fused_adagrad
 from .core.hyperparameters import Number, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, addcdiv_, addcmul_, shift_, sqrt

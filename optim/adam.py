@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .core.common_steps import adam_step_, add_over_root_, apply_weight_decay, square_average_
-from .core.eager_cpu import fused_adam
+from .core.eager import fused_adam
 from .core.hyperparameters import BETAS, SWITCH, Number, table
 from .core.tensor_lists import Tensors, lerp_, maximum_
 from .core.update_rule import COMMON, RuleOptimizer

@@ -11,7 +11,7 @@ from timesched.ops import where
 
 from .core.common_steps import sgd_step_
 from .core.hyperparameters import Number, table
-from .core.optimizer import State, counter
+from .core.optimizer import State
 from .core.tensor_lists import Tensors, copy_, lerp_, neg
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
@@ -87,8 +87,8 @@ class ASGD(RuleOptimizer):
         }
         super().__init__(params, defaults, enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return (STEP, "eta", "mu")
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {STEP: 0.0, "eta": group["lr"], "mu": 1.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("ax",)
@@ -96,8 +96,8 @@ class ASGD(RuleOptimizer):
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         # A lazily traced device keeps equal numbers in one buffer: each parameter needs one of its own from the first
         # step on, as the second step, after which their etas are apart, would otherwise be another graph.
-        eta = counter(p, group["lr"]).clone()
-        return {**super().parameter_state(p, group), "eta": eta, "mu": counter(p, 1.0)}
+        state = super().parameter_state(p, group)
+        return {**state, "eta": state["eta"].clone()}
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .core.common_steps import adam_step_, add_over_root_
-from .core.eager_cpu import blocks_by_tensor, two_passes
+from .core.eager import blocks_by_tensor, two_passes
 from .core.hyperparameters import BETAS, SWITCH, Number, table
 from .core.sharding import Placement, sum_over_ranks
-from .core.tensor_lists import Tensors, add_, is_zero, mul_, norms
+from .core.tensor_lists import Tensors, add_, by_shape, is_zero, mul_, norms, on_gpu
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
 
@@ -80,8 +80,8 @@ class Lamb(RuleOptimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adam": adam}
         super().__init__(params, defaults, enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq")
@@ -106,6 +106,9 @@ class Lamb(RuleOptimizer):
                 two_passes(blocks, partial(_direction, k), factor, partial(_descend, k))
                 continue
             (block,) = blocks
+            if on_gpu(block[0]):
+                _in_stacks(h, k, *block)
+                continue
             direction, factor = _direction(k, *block), k["minus_lr"]
             if not h["adam"]:
                 lengths = [_full_norms(xs, k["placement"]) for xs in (block[0], direction)]
@@ -113,9 +116,30 @@ class Lamb(RuleOptimizer):
             add_(block[0], direction, factor)
 
 
-def _direction(k: Factors, p: Tensors, g: Tensors, m: Tensors, v: Tensors) -> Tensors:
-    """Update the moments, and give r = m / (sqrt(v) + eps) + weight_decay * p."""
-    direction = [torch.zeros_like(x) for x in p]
+def _in_stacks(h: dict[str, Any], k: Factors, *columns: Tensors) -> None:
+    """The update on a CUDA GPU, where the directions of contiguous parameters of one shape are views of one tensor."""
+    stacks = by_shape(columns[0])
+    p, g, m, v = ([column[i] for chosen in stacks for i in chosen] for column in columns)
+    firsts = [columns[0][chosen[0]] for chosen in stacks]
+    directions = [
+        torch.zeros_like(x)[None] if len(chosen) == 1 else x.new_zeros((len(chosen), *x.shape))
+        for x, chosen in zip(firsts, stacks)
+    ]
+    direction = _direction(k, p, g, m, v, [x for stack in directions for x in stack.unbind()])
+    if h["adam"]:
+        add_(p, direction, k["minus_lr"])
+        return
+    factors = _scaled(k, *[_full_norms(xs, k["placement"]) for xs in (p, direction)])
+    at = 0
+    for stack in directions:
+        stack.mul_(factors[at : at + len(stack)].view(-1, *[1] * (stack.dim() - 1)))
+        at += len(stack)
+    add_(p, direction)
+
+
+def _direction(k: Factors, p: Tensors, g: Tensors, m: Tensors, v: Tensors, direction: Tensors | None = None) -> Tensors:
+    """Update the moments, and give r = m / (sqrt(v) + eps) + weight_decay * p, in the given tensors of zeros."""
+    direction = direction or [torch.zeros_like(x) for x in p]
     adam_step_(direction, g, m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"], 1.0, k["eps"])
     if not is_zero(k["weight_decay"]):
         add_(direction, p, k["weight_decay"])

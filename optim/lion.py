@@ -61,8 +61,8 @@ class Lion(RuleOptimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg",)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .core.hyperparameters import FRACTION, SWITCH, Choice, Number, Several, table
 from .core.sharding import distributed_as, from_local, full_tensor, local
-from .core.tensor_lists import Tensors, add, add_, is_zero, lerp, lerp_, mul_
+from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
 
@@ -115,8 +115,8 @@ class Muon(RuleOptimizer):
                 "give biases, norms and embeddings to AdamW."
             )
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return ()
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("momentum_buffer",)
@@ -138,13 +138,20 @@ class Muon(RuleOptimizer):
         directions = buffer
         if h["nesterov"]:
             directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
-        for i, (x, here) in enumerate(zip(p, directions)):
-            direction = from_local(here, k["placement"], i)
-            step_size = k["lr"] * _adjustment(direction, h["adjust_lr_fn"])
+        for chosen in by_shape(p, alone=k["placement"] is not None):
+            xs = [p[i] for i in chosen]
+            parts = [from_local(directions[i], k["placement"], i) for i in chosen]
+            step_size = k["lr"] * _adjustment(parts[0], h["adjust_lr_fn"])
             if not is_zero(k["weight_decay"]):
-                mul_([x], 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
-            step = _orthogonal(direction, h["ns_coefficients"], h["ns_steps"], h["eps"]).to(x.dtype)
-            add_([x], [local(step, step)], -step_size)
+                mul_(xs, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
+            arguments = h["ns_coefficients"], h["ns_steps"], h["eps"]
+            if len(chosen) == 1:
+                step = _orthogonal(parts[0], *arguments).to(xs[0].dtype)
+                add_(xs, [local(step, step)], -step_size)
+            else:
+                flat = torch.stack(parts).flatten(2).bfloat16()
+                steps = _orthogonal_rows(flat, *arguments).to(xs[0].dtype)
+                add_(xs, list(steps.reshape(-1, *xs[0].shape).unbind()), -step_size)
 
 
 def _adjustment(x: Tensor, form: str | None) -> float:
@@ -157,18 +164,25 @@ def _adjustment(x: Tensor, form: str | None) -> float:
 def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
     """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
     flat = full_tensor(x).flatten(1).bfloat16()  # all rows are needed, so that every rank computes all
-    tall = flat.shape[0] > flat.shape[1]
-    y = flat.T if tall else flat
-    y = y / y.norm().clamp(min=eps)
+    return distributed_as(_orthogonal_rows(flat, coefficients, steps, eps).reshape(x.shape), x)
+
+
+def _orthogonal_rows(flat: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """The same for a matrix in bfloat16, or for several in one tensor."""
+    tall = flat.shape[-2] > flat.shape[-1]
+    y = flat.mT if tall else flat
+    norm = y.norm() if y.dim() == 2 else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
+    y = y / norm.clamp(min=eps)
     a, b, c = coefficients
     for _ in range(steps):
-        gram = y @ y.T
+        gram = y @ y.mT
         y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
-    return distributed_as((y.T if tall else y).reshape(x.shape), x)
+    return y.mT if tall else y
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
     """`beta * x + alpha * left @ right`."""
     if x.device.type == "xla":  # with factors, torch_xla computes it on the host: a graph before and one after each
         return (beta * x.float() + alpha * (left @ right).float()).to(x.dtype)
-    return torch.addmm(x, left, right, beta=beta, alpha=alpha)
+    product = torch.addmm if x.dim() == 2 else torch.baddbmm
+    return product(x, left, right, beta=beta, alpha=alpha)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .core.common_steps import adam_step_, apply_weight_decay
 from .core.hyperparameters import BETAS, SWITCH, Number, table
-from .core.optimizer import State, counter
 from .core.tensor_lists import Tensors, copies, lerp_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
@@ -96,14 +95,11 @@ class NAdam(RuleOptimizer):
         }
         super().__init__(params, defaults, enable_global_step)
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return (STEP, "mu_product")
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {STEP: 0.0, "mu_product": 1.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq")
-
-    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        return {**super().parameter_state(p, group), "mu_product": counter(p, 1.0)}
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:

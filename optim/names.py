@@ -55,13 +55,9 @@ class Family:
 
 def _users(base: Any) -> Iterator[type]:
     for cls in base.__subclasses__():
-        if not is_ours(cls):
+        if cls.__module__.partition(".")[0] not in ("optim", "timesched"):
             yield cls
         yield from _users(cls)
-
-
-def is_ours(cls: type) -> bool:
-    return cls.__module__.partition(".")[0] in ("optim", "timesched")
 
 
 def _full(cls: type) -> str:
@@ -70,10 +66,9 @@ def _full(cls: type) -> str:
 
 def _public(base: type, *modules: ModuleType) -> dict[str, Any]:
     """The public classes of modules by name, without the base classes, which have no values of their own."""
-    names = [(module, name) for module in modules for name in getattr(module, "__all__", vars(module))]
-    found = {name: getattr(module, name) for module, name in names}
-    found = {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base)}
-    return {name: cls for name, cls in found.items() if cls not in _BASES}
+    found = {name: getattr(module, name) for module in modules for name in module.__all__}
+    classes = {name: cls for name, cls in found.items() if isinstance(cls, type) and cls not in _BASES}
+    return {name: cls for name, cls in classes.items() if issubclass(cls, base)}
 
 
 _BASES = (Optimizer, lr_scheduler.LRScheduler, weight_decay_scheduler.WeightDecayScheduler, Scheduler, Schedule)

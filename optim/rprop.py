@@ -13,7 +13,19 @@ from timesched.ops import where
 from .core.hyperparameters import SWITCH, Number, Several, table
 from .core.optimizer import State
 from .core.sharding import local
-from .core.tensor_lists import Tensors, neg
+from .core.tensor_lists import (
+    Tensors,
+    addcmul_,
+    clamp_,
+    copy_,
+    mul,
+    mul_,
+    neg,
+    shift_,
+    sign,
+    sign_,
+    zero_where_negative_,
+)
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -95,13 +107,14 @@ class Rprop(RuleOptimizer):
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
-        first_step_size = where(s[STEP] == 1, h["lr"] + 0.0, -1.0)  # negative: this is not the first step
+        first = s[STEP] == 1  # the step sizes begin with the rate of the first step
         return {
             "eta_minus": eta_minus,
             "eta_plus": eta_plus,
             "smallest": smallest,
             "largest": largest,
-            "first_step_size": first_step_size,
+            "kept": where(first, 0.0, 1.0),
+            "first_step_size": where(first, h["lr"] + 0.0, 0.0),
         }
 
     @staticmethod
@@ -109,20 +122,20 @@ class Rprop(RuleOptimizer):
         prev, sizes = states
         if h["maximize"]:
             g = neg(g)
-        first = k["first_step_size"]
-        firsts = first if isinstance(first, list) else [first] * len(p)
-        for x, now, before, size, first in zip(p, g, prev, sizes, firsts):
-            if isinstance(first, Tensor):
-                size.copy_(torch.where(first < 0, size, first.to(size.dtype)))
-            elif first >= 0:
-                size.fill_(first)
-            agreement = (now * before).sign_()
-            turned = agreement < 0
-            # Instead of a choice by the sign of agreement, a line through the three cases, clamped:
-            #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
-            #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
-            # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.
-            factor = agreement.mul_(k["eta_plus"]).add_(1.0)
-            size.mul_(factor.clamp_(k["eta_minus"], k["eta_plus"])).clamp_(k["smallest"], k["largest"])
-            before.copy_(now).masked_fill_(turned, 0)
-            x.addcmul_(before.sign(), size, value=-1)
+        if not (isinstance(k["kept"], float) and k["kept"] == 1.0):
+            mul_(sizes, k["kept"])
+            shift_(sizes, k["first_step_size"])
+        agreement = mul(g, prev)
+        sign_(agreement)
+        copy_(prev, g)
+        zero_where_negative_(prev, agreement)
+        # Instead of a choice by the sign of agreement, a line through the three cases, clamped:
+        #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
+        #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
+        # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.
+        mul_(agreement, k["eta_plus"])
+        shift_(agreement, 1.0)
+        clamp_(agreement, k["eta_minus"], k["eta_plus"])
+        mul_(sizes, agreement)
+        clamp_(sizes, k["smallest"], k["largest"])
+        addcmul_(p, sign(prev), sizes, -1.0)

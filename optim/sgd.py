@@ -11,7 +11,7 @@ from torch import Tensor
 from timesched.ops import where
 
 from .core.common_steps import penalized_gradient
-from .core.eager_cpu import fused_sgd
+from .core.eager import fused_sgd
 from .core.hyperparameters import SWITCH, Number, absent, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add, add_, mul_
@@ -98,8 +98,8 @@ class SGD(RuleOptimizer):
                 "needs momentum above 0 and dampening=0."
             )
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        return () if absent(group["momentum"]) or absent(group["dampening"]) else (STEP,)
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {} if absent(group["momentum"]) or absent(group["dampening"]) else {STEP: 0.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return (None if absent(group["momentum"]) else "momentum_buffer",)

@@ -17,10 +17,9 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Enum):
         return plain(value.value)
-    if isinstance(value, Time):
-        return f"{number_text(value.exact)}{value.unit.value}"
-    if hasattr(value, "to_timestring"):
-        return plain(Time.from_input(value))
+    if hasattr(value, "to_timestring"):  # a time, ours or Composer's
+        time = Time.from_input(value)
+        return f"{number_text(time.exact)}{time.unit.value}"
     if isinstance(value, Schedule):
         arguments = {name: plain(each) for name, each in value.__getstate__().items()}
         return {"class": type(value).__name__, "arguments": arguments}

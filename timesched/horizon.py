@@ -236,13 +236,11 @@ class Horizon:
 
     def falls_short(self, time: Time[Any] | str) -> bool:
         """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
-        time = Time.from_input(time)
         if self._length is None:
             return False
-        reach = max(self.locate(time)[0], self.locate(time, scale=False)[0])
         length, unit = self._length
         try:
-            return self.change(reach, self.locate(time)[1], unit) < length
+            return all(self.change(*self.locate(time, scale), unit) < length for scale in (True, False))
         except ValueError:
             return False
 

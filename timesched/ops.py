@@ -99,7 +99,7 @@ def how_many(ends: Tensor, x: Tensor) -> Tensor:
     ends = _beside(ends, x)
     if x.device.type == "xla":  # a binary search leaves the graph there
         return (x.unsqueeze(-1) >= ends).sum(-1)
-    return torch.bucketize(x, ends, right=True)
+    return torch.bucketize(x.contiguous(), ends, right=True)  # which warns of any other memory layout
 
 
 def pick(table: Tensor, i: Tensor) -> Tensor:

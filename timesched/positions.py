@@ -36,16 +36,14 @@ class Mark:
     __slots__ = ("count", "counter", "first", "near", "unit")
 
     def __init__(self, counter: int, unit: TimeUnit, count: Exact) -> None:
-        self.counter, self.unit, self.count = counter, unit, count
+        self.counter, self.unit, self.count = counter, unit, exact(count)  # an int compares faster than a Fraction
         self.first = math.ceil(count)  # the first whole count that reaches it
         self.near = nearest(count)
 
     def reached(self, counts: Counts) -> Any:
         """True, False, or a bool tensor."""
         count = counts[self.counter]
-        if type(count) is int:
-            return count >= self.first
-        if isinstance(count, Fraction):
+        if type(count) is int or isinstance(count, Fraction):
             return count >= self.count
         if isinstance(count, Tensor) and not count.is_floating_point():
             return count >= min(self.first, _INT64_MAX)
@@ -78,7 +76,11 @@ class Span:
         a, b, d = self._weights
         if not d:
             return ops.real(count * 0) + self.empty
-        if type(count) is int or isinstance(count, Fraction):
+        if type(count) is int:  # what a training loop asks for
+            x = (a * count - b) / d
+            if 0.0 <= x <= 1.0:
+                return x
+        elif isinstance(count, Fraction):
             x = float((a * count - b) / d)
         else:
             whole, part = self._start
@@ -161,10 +163,9 @@ class Milestones:
         self._rows = []
         for counter in sorted({mark.counter for mark in marks}):
             row = sorted((mark for mark in marks if mark.counter == counter), key=lambda mark: mark.count)
-            first = [min(mark.first, _INT64_MAX) for mark in row]
             near = [mark.near for mark in row]
-            tensors = ops.table(first, torch.int64), ops.table(near, torch.float64)
-            self._rows.append((counter, [mark.count for mark in row], first, near, *tensors))
+            first = ops.table([min(mark.first, _INT64_MAX) for mark in row], torch.int64)
+            self._rows.append((counter, [mark.count for mark in row], near, first, ops.table(near, torch.float64)))
 
     def __len__(self) -> int:
         return sum(len(points) for _, points, *_ in self._rows)
@@ -172,15 +173,12 @@ class Milestones:
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for counter, points, first, near, first_tensor, near_tensor in self._rows:
+        for counter, points, near, first_tensor, near_tensor in self._rows:
             count = counts[counter]
-            if type(count) is int:
-                total += bisect_right(first, count)
-            elif isinstance(count, Fraction):
+            if type(count) is int or isinstance(count, Fraction):
                 total += bisect_right(points, count)
             elif isinstance(count, Tensor):
-                ends = near_tensor if count.is_floating_point() else first_tensor
-                total = total + ops.how_many(ends, count)
+                total = total + ops.how_many(near_tensor if count.is_floating_point() else first_tensor, count)
             else:
                 total += bisect_right(near, count)
         return total

@@ -62,7 +62,7 @@ class Cycles:
     cycles end at `limit`, the sum of them all.
     """
 
-    __slots__ = ("_nears", "_parts", "_starts", "_steps", "_tables", "_whole", "complete", "counter", "end", "limit")
+    __slots__ = ("_nears", "_parts", "_starts", "_steps", "_tables", "complete", "counter", "end", "limit")
 
     def __init__(self, counter: int, length: Exact, growth: Fraction) -> None:
         if length < _SHORTEST:
@@ -79,8 +79,6 @@ class Cycles:
             step = step * growth.numerator // growth.denominator
         self.complete = start >> _BITS >= 2**63 or not step
         self.end = Fraction(start, _ONE)
-        whole = length.denominator == growth.denominator == 1
-        self._whole = [start >> _BITS for start in self._starts] if whole else []
         self._nears = [nearest(Fraction(start, _ONE)) for start in self._starts]
         self._parts = [_two(start % _ONE) for start in self._starts]
         self._tables = (
@@ -95,9 +93,6 @@ class Cycles:
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done, for counts below the limit."""
         count = counts[self.counter]
-        if type(count) is int and self._whole and count < self._whole[-1]:
-            k = bisect_right(self._whole, count) - 1
-            return (count - self._whole[k]) / (self._whole[k + 1] - self._whole[k])
         if type(count) is int or isinstance(count, Fraction):
             scaled = (count.numerator << _BITS) // count.denominator
             k = bisect_right(self._starts, scaled) - 1

@@ -20,7 +20,6 @@ from timesched.time.value import Time, counter
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
 } | {TimeUnit.SECOND: lambda timestamp: counter(timestamp, TimeUnit.SECOND)}
-_PIECE = 1 << 16  # elements of a large tensor that are computed at once, so that what is in between stays in the cache
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
@@ -104,7 +103,10 @@ class Schedule:
             count: Any = timestamp._numbers[position]  # without a Time
         else:
             now = plan.read(timestamp)
-            count = getattr(now, "value", now)  # which some states have as plain numbers
+            try:
+                count = now.value
+            except AttributeError:  # a state that counts in plain numbers
+                count = now
             if type(count) is not int or count < 0:
                 return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
         memo = plan.memo
@@ -199,6 +201,9 @@ def _length(state: Any) -> tuple[Any, ...]:
 
 
 def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
+    if type(timestamp) is Timestamp:
+        numbers = timestamp._numbers
+        return tuple([numbers[POSITION[unit]] if unit in POSITION else read(timestamp).exact for read, unit in readers])
     times = ((read(timestamp), unit) for read, unit in readers)
     return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
 
@@ -221,16 +226,9 @@ def _curve(function: Resolved) -> Callable[[Any], Any]:
         if count.dtype is torch.bool or count.is_complex():
             raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
-        if double.numel() > _PIECE and double.device.type == "cpu" and not torch.compiler.is_compiling():
-            pieces = torch.split(double.reshape(-1), _PIECE)
-            out = torch.cat([piecewise(piece) for piece in pieces]).reshape(double.shape)
-        else:
-            out = piecewise(double)
+        found = function((double,))
+        out = found if isinstance(found, Tensor) else torch.full_like(double, found, dtype=torch.float64)
         return out.to(count.dtype) if count.is_floating_point() else out
-
-    def piecewise(count: Tensor) -> Tensor:
-        out = function((count,))
-        return out if isinstance(out, Tensor) else torch.full_like(count, out, dtype=torch.float64)
 
     return value
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from timesched.binding import bind, unchanged_on_error
+from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
+from timesched.keys import known_tags
 from timesched.schedule import Schedule
 
 from .. import lr_scheduler, weight_decay_scheduler
 from ..core.optimizer import Optimizer
-from ..groups.grouping import grouped
+from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
-from ..groups.writers import refuse_decay, refuse_shared
 from ..names import optimizers
 from ..scheduler import ScalePerParamScheduler, Scheduler
 from . import resolve
@@ -87,8 +87,9 @@ def configure_lr_scheduler(
             chained instead.
         adjust_learning_rate: if there is something in it, `split_groups` puts these factors into the groups, and the
             scheduler is wrapped in a `ScalePerParamLR`. What is there already stays, so that the dict may be that of
-            `configure_param_groups`. Without `model`, the groups need to have the factors of layer types, and all of
-            them where the optimizer has no names of its parameters; which parameters have them is not looked at.
+            `configure_param_groups`. Without `model`, a key that is a plain word counts as a layer type, and the
+            groups need to have the factors of layer types, and all of them where the optimizer has no names of its
+            parameters; which parameters have them is not looked at.
         model: the model whose parameters these are, to put in factors of layer types, and where there are no names.
 
     Raises:
@@ -105,8 +106,6 @@ def configure_lr_scheduler(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
-    if adjust_learning_rate is not None and not isinstance(adjust_learning_rate, Mapping):
-        raise TypeError(f"adjust_learning_rate={adjust_learning_rate!r:.80}: pass a dict from layers to factors.")
     spec = resolve.rate(learning_rate, "learning_rate")
     with unchanged_on_error(optimizer):
         if adjust_learning_rate:
@@ -174,8 +173,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     with unchanged_on_error(optimizer):
         for i, each in enumerate(entries):
             schedulers.append(_scheduler(each, optimizer, clock, f"schedulers[{i}]"))
-            refuse_shared(schedulers, "schedulers")
-            refuse_decay(schedulers[-1], spared, f"schedulers[{i}]")
+            _check_written(schedulers, spared)
         if isinstance(entry, Spec) and (entry.options or {}).get(FACTOR) and not any(map(_scales, schedulers)):
             raise ValueError(
                 "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
@@ -185,15 +183,12 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
 
 def _clock(run: Mapping[str, Any], clock: Any) -> Any:
-    keys = ", ".join(map(repr, run))
     if not run:
         return clock
     if clock is not None:
-        raise ValueError(f"config has {keys}, and a clock is passed: leave out one of them.")
-    if "max_duration" not in run:
-        raise ValueError(f"config has {keys} and no 'max_duration': write how long the run is.")
+        raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
     with located("config"):
-        return Clock(**run)
+        return Clock(**{"max_duration": None, **run})
 
 
 def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
@@ -201,7 +196,7 @@ def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset
     if isinstance(entry, Spec):
         options = entry.options or {}
         with located(entry.path):
-            groups = grouped(model, **options)
+            groups = configure_param_groups(model, **options)
             zero = (i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0)
             spared = frozenset(zero if options["no_decay"] is not False else ())
             return entry.cls(groups, **entry.arguments), spared
@@ -236,6 +231,36 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
         takes = inspect.signature(spec.cls).parameters
         shared = {next(iter(takes)): optimizer, TAGS: tags, "clock": clock}
         return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
+
+
+def _written(scheduler: Any) -> tuple[str, set[int]]:
+    """The key that a scheduler writes, and the groups; torch's own write the learning rate of all groups."""
+    if isinstance(scheduler, Bound):
+        return scheduler.key, set(scheduler.indices)
+    if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        return "lr", set(range(len(scheduler.optimizer.param_groups)))
+    return "", set()  # nobody knows
+
+
+def _check_written(schedulers: list[Any], spared: frozenset[int]) -> None:
+    """Raise `ValueError` where the last one writes what another does, or sets weight decay that is to stay 0."""
+    last, place = schedulers[-1], f"schedulers[{len(schedulers) - 1}]"
+    key, groups = _written(last)
+    for i, other in enumerate(schedulers[:-1]):
+        both = groups & _written(other)[1] if key == _written(other)[0] else set()
+        if both and (isinstance(last, Bound) or isinstance(other, Bound)):  # torch's own may share
+            raise ValueError(
+                f"{place}: {key!r} of parameter group {min(both)} is bound already, by schedulers[{i}] "
+                f"({type(other).__name__}): make them one, as a SequentialLR or ChainedLR; give them different tags "
+                f"(there are: {known_tags(last.optimizer.param_groups)}); or leave out one."
+            )
+    hit = sorted(spared & groups)
+    if hit and key == "weight_decay" and isinstance(last, Scheduler):  # a bound schedule multiplies the 0
+        names = ", ".join(last.optimizer.param_groups[hit[0]]["param_names"][:2])
+        raise ValueError(
+            f"{place}: it would give weight decay to parameter group {hit[0]} ({names}, ...), which 'no_decay' leaves "
+            f"without: give the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
+        )
 
 
 def _called(function: Any, value: Any, call: str, kind: str) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,7 @@ import torch
 
 from timesched.time.value import Time
 
-_OTHER_VERSION = re.compile(r"^%YAML\s+(?!1\.2\s*$)", re.MULTILINE)
 _PLAIN = (str, int, float, bool, type(None))
-_MOST = 10**6  # entries in a config, those that aliases repeat included
 
 
 def read(config: Any) -> Any:
@@ -28,13 +24,13 @@ def read(config: Any) -> Any:
 
     Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
     `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, and for
-    keys that are no texts, and for more than a million entries, which a few aliases of aliases can make.
+    keys that are no texts.
 
     >>> read({"optimizer": {"SGD": {"lr": 0.1}}})
     {'optimizer': {'SGD': {'lr': 0.1}}}
     """
     if isinstance(config, Mapping):
-        return _copied(config, "", (), False, count())
+        return _copied(config, "", (), False)
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
     if isinstance(config, str) and ("\n" in config or not config.endswith((".yaml", ".yml"))):
@@ -52,8 +48,6 @@ def _parsed(text: str, source: str) -> Any:
         raise ImportError(
             "Reading a config from YAML needs ruamel.yaml: pip install 'torch-timesched[config]', or pass a mapping."
         ) from error
-    if _OTHER_VERSION.search(text):
-        raise ValueError(f"{source} declares another version of YAML than 1.2: leave out the line %YAML.")
     reader = YAML(typ="safe", pure=True)  # plain data only; pure: the one that follows YAML 1.2
     try:
         found = reader.load(text)
@@ -66,24 +60,22 @@ def _parsed(text: str, source: str) -> Any:
         raise ValueError(f"{source}{where}: {said}.{hint}") from error
     except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
-    return _copied(found, "", (), True, count())
+    return _copied(found, "", (), True)
 
 
-def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool, seen: Iterator[int]) -> Any:
+def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
     """Containers as dicts, lists and tuples; with `plain`, nothing but texts, numbers, switches and nothing in them."""
     if id(value) in within:
         raise ValueError(f"{path} contains itself: an alias (*) cannot stand inside its own anchor (&).")
-    if next(seen) >= _MOST:
-        raise ValueError(f"config has more than {_MOST} entries: aliases (*) of aliases repeat what they stand for.")
     within = (*within, id(value))
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str) and (plain or not isinstance(key, type)):  # a layer type may be one
                 raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
         start = f"{path}." if path else ""
-        return {key: _copied(each, f"{start}{key}", within, plain, seen) for key, each in value.items()}
+        return {key: _copied(each, f"{start}{key}", within, plain) for key, each in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        copies = [_copied(each, f"{path}[{i}]", within, plain, seen) for i, each in enumerate(value)]
+        copies = [_copied(each, f"{path}[{i}]", within, plain) for i, each in enumerate(value)]
         return tuple(copies) if isinstance(value, tuple) else copies
     if plain and not isinstance(value, _PLAIN):
         raise ValueError(

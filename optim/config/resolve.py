@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,15 +19,13 @@ from timesched.time.units import TimeError
 from timesched.time.value import Time
 
 from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, claims_of_rules
-from ..names import SCHEDULE, SCHEDULER, Family, closed_forms, is_ours, nearest, optimizers
+from ..names import SCHEDULE, SCHEDULER, Family, closed_forms, nearest, optimizers
 from ..scheduler import Scheduler
 
 RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
 KEYS = ("optimizer", "schedulers", *RUN)
 GROUPING = ("no_decay", FACTOR, "decay_tag", "frozen")  # of an optimizer's entry, for configure_param_groups
 TAGS = "param_group_tags"
-_TEXTS = ("params", "tags", TAGS, "key")  # arguments that may be texts which look like numbers
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,7 @@ def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (
     """The arguments as the constructor takes them: a list becomes a tuple where the default is one.
 
     Raises `ValueError` for arguments that the class does not have, with the nearest one that it has (or one of `also`,
-    which make the groups of an optimizer); where one is missing and all are to be there (`full`); and for a number that
-    is written as a text.
+    which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
     """
     takes = arguments_of(cls, path)
     for name in given:
@@ -123,27 +119,8 @@ def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (
     missing = [name for name, each in takes.items() if each.default is each.empty and name not in given]
     if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
-    return {name: _value(cls, takes[name], value, f"{path}: {name}") for name, value in given.items()}
-
-
-def _value(cls: type, parameter: inspect.Parameter, value: Any, what: str) -> Any:
-    default = parameter.default
-    several = default if isinstance(default, tuple) else (default,)
-    number = any(isinstance(each, Real) and not isinstance(each, bool) for each in several)
-    if number or (is_ours(cls) and parameter.name not in _TEXTS and not isinstance(default, str)):
-        _refuse_number_texts(value, what)
-    return tuple(value) if isinstance(default, tuple) and isinstance(value, list) else value
-
-
-def _refuse_number_texts(value: Any, what: str) -> None:
-    """Raise `ValueError` for a text that is a number: a YAML 1.1 reader makes one of `1e-3`."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value):
-        raise ValueError(
-            f"{what}={value!r} is a text, and a number is meant: write it without quotes. PyYAML, which follows YAML "
-            f"1.1, reads 1e-3 as a text and 1.0e-3 as a number; build() reads YAML 1.2, where both are numbers."
-        )
-    for i, each in enumerate(value if isinstance(value, (list, tuple)) else ()):
-        _refuse_number_texts(each, f"{what}[{i}]")
+    tuples = {name for name, each in takes.items() if isinstance(each.default, tuple)}
+    return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in given.items()}
 
 
 def is_function(entry: Any, path: str, argument: str) -> bool:
@@ -163,18 +140,13 @@ def is_scheduler(value: Any) -> bool:
 
 @contextmanager
 def located(path: str) -> Iterator[None]:
-    """Put the place in the config before the message of a `TypeError` or `ValueError`, or into a note of another."""
+    """Put the place in the config before the message of a `TypeError` or `ValueError`."""
     try:
         yield
     except (TypeError, ValueError) as error:
         if str(error).startswith(path):
             raise
-        kind = type(error) if type(error).__init__ in (ValueError.__init__, TypeError.__init__) else ValueError
-        raise kind(f"{path}: {error}") from error
-    except Exception as error:  # of a user's class or function: it goes on as it is, with its place beside it
-        if hasattr(error, "add_note"):  # Python 3.11
-            error.add_note(f"in a config, at {path}")
-        raise
+        raise (ValueError if isinstance(error, ValueError) else TypeError)(f"{path}: {error}") from error
 
 
 # What the entries mean
@@ -194,7 +166,7 @@ def optimizer(entry: Any) -> Any:
         rules = [_rule(rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
     if options["no_decay"] is not False and "weight_decay" not in arguments_of(cls, path):
         raise ValueError(f"{path}: {cls.__name__} has no weight decay: leave out 'no_decay'.")
-    return Spec(path, cls, arguments, options={"claims": claims_of_rules(rules, f"{path}.params"), **options})
+    return Spec(path, cls, arguments, options={"rules": claims_of_rules(rules, f"{path}.params"), **options})
 
 
 def _rule(rule: Any, path: str, cls: type) -> Any:
@@ -279,41 +251,21 @@ def rate(given: Any, path: str) -> Spec:
 
 
 def milestones(specs: Sequence[Any], path: str, clock: Any) -> list[Any]:
-    """Where each scheduler of a sequence but the first begins, by the lengths of those before it."""
-    found: list[Any] = []
+    """Where each scheduler of a sequence but the first begins, by the lengths of those before it: steps, or times."""
+    found: list[Time[Any]] = []
+    timed = False
     for i, spec in enumerate(specs[:-1]):
-        where, length = getattr(spec, "path", f"{path}.schedulers[{i}]"), _length(spec, clock)
+        where, length = getattr(spec, "path", f"{path}.schedulers[{i}]"), getattr(spec, "total_iters", None)
         if length is None:
             raise ValueError(f"{where} has no 'total_iters', after which the next one begins: give it or 'milestones'.")
-        found.append(_sum(found[-1] if found else 0, length, clock, where))
-    return found
-
-
-def _length(spec: Any, clock: Any) -> Any:
-    """The steps, or the time, after which the next one of a sequence begins; None where nothing says it."""
-    if not isinstance(spec, Spec) or spec.total_iters is not None:
-        return getattr(spec, "total_iters", None)
-    if "scheduler" in spec.arguments:
-        return _length(spec.arguments["scheduler"], clock)
-    begins, children = spec.arguments.get("milestones"), spec.children
-    last = _length(children[-1], clock) if isinstance(begins, list) and children else None
-    return last if last is None or not begins else _sum(begins[-1], last, clock, spec.path)
-
-
-def _sum(begin: Any, length: Any, clock: Any, path: str) -> Any:
-    """A number of steps, or a time as text, later than another."""
-    with located(f"{path}: total_iters={length!r}"):
-        whole = isinstance(length, Real) and not isinstance(length, bool) and float(length).is_integer()
-        if not is_time(length) and not (whole and float(length) >= 0):
-            raise ValueError("it has to be a number of steps, 0 or more, or a time such as '10ba'.")
-        if not is_time(begin) and not is_time(length):
-            return begin + int(length)
-        one, other = (Time.from_input(each, "ba") for each in (begin, length))
-        if one.unit is other.unit or not (one.exact and other.exact):
-            return str(other if one.exact == 0 else one if other.exact == 0 else one + other)
-        if clock is None:
-            raise ValueError(f"{one} and {other} add up on a clock alone: pass one, or give 'milestones'.")
-        return str(Horizon.of(clock).add(one, other))
+        timed = timed or is_time(length)
+        with located(f"{where}: total_iters={length!r}"):
+            time = Time.from_input(length, "ba")
+            begin = found[-1] if found else time * 0
+            if begin.unit is not time.unit and clock is None:
+                raise ValueError(f"{begin} and {time} add up on a clock alone: pass one, or give 'milestones'.")
+            found.append(begin + time if begin.unit is time.unit else Horizon.of(clock).add(begin, time))
+    return [str(each) if timed else each.value for each in found]
 
 
 def is_time(value: Any) -> bool:

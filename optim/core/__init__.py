@@ -4,8 +4,9 @@ optimizer.py        the base class: all state exists before the first step
 update_rule.py      the base class of the optimizers here: state, factors and update, as a subclass says them
 hyperparameters.py  what values a hyperparameter accepts
 work.py             the tensors and numbers of a step that go together
-execution.py        how an update runs: on numbers in eager steps on the CPU, on tensors in graphs and elsewhere
-eager_cpu.py        what makes the former fast: torch's fused kernels, and blocks that fit the cache
+execution.py        how an update runs: on numbers in eager steps on the CPU and on CUDA, on tensors elsewhere
+eager.py            what makes the former fast: torch's fused kernels, and on the CPU blocks that fit the cache
+known_counts.py     what counters on a GPU hold, without reading them
 tensor_lists.py     arithmetic on lists of tensors
 common_steps.py     steps that several update rules share
 step_wrapper.py     what surrounds every `step`: gradients off, torch's hooks, refusal of new state

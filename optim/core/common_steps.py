@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import eager_cpu
+from . import eager
 from .tensor_lists import Factor, Tensors, add, add_, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
 from .work import Factors
 
@@ -31,7 +31,7 @@ def apply_weight_decay(h: Mapping[str, Any], k: Factors, p: Tensors, g: Tensors)
 
 def sgd_step_(p: Tensors, g: Tensors, minus_lr: Any, weight_decay: Factor, decay_factor: Factor) -> None:
     """p = decay_factor * p - lr * g, where decay_factor = 1 - lr * weight_decay."""
-    if eager_cpu.sgd_kernel(p, g, minus_lr, weight_decay):
+    if eager.sgd_kernel(p, g, minus_lr, weight_decay):
         return
     if not is_zero(weight_decay):
         mul_(p, decay_factor)
@@ -50,7 +50,7 @@ def adam_step_(
     eps: Any,
 ) -> None:
     """m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g; p -= step_size * m / (sqrt(v) + eps)."""
-    if eager_cpu.adam_kernel(p, g, m, v, one_minus_beta1, beta2, minus_step_size, eps):
+    if eager.adam_kernel(p, g, m, v, one_minus_beta1, beta2, minus_step_size, eps):
         return
     lerp_(m, g, one_minus_beta1)
     square_average_(v, g, beta2, one_minus_beta2)
@@ -62,7 +62,7 @@ def rmsprop_step_(
     p: Tensors, g: Tensors, v: Tensors, alpha: Any, one_minus_alpha: Any, minus_lr: Any, eps: Any
 ) -> None:
     """v = alpha * v + (1 - alpha) * g * g; p -= lr * g / (sqrt(v) + eps)."""
-    if eager_cpu.rmsprop_kernel(p, g, v, alpha, minus_lr, eps):
+    if eager.rmsprop_kernel(p, g, v, alpha, minus_lr, eps):
         return
     square_average_(v, g, alpha, one_minus_alpha)
     add_over_root_(p, g, v, minus_lr, eps)

@@ -1,8 +1,10 @@
 """How a step runs: one update rule for each optimizer, carried out in the way that suits the tensors.
 
 Eager, on the CPU: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
-otherwise the update, on blocks of the tensors that fit the cache (eager_cpu.py). Anywhere else, and in a graph, they
-stay tensors, nothing is read, and the update runs over all tensors at once.
+otherwise the update, on blocks of the tensors that fit the cache (eager.py). Eager, on a CUDA GPU: the fused kernel
+where there is one, otherwise the update over all tensors at once, with numbers for what the host knows without reading
+(known_counts.py). Anywhere else, in a graph, and for what the host does not know, hyperparameters and counters stay
+tensors, nothing is read, and the update runs over all tensors at once.
 """
 
 from __future__ import annotations
@@ -12,65 +14,180 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .eager_cpu import blocks, by_layout
-from .tensor_lists import Tensors
+from .eager import advance, blocks, by_layout
+from .known_counts import KnownCounts
+from .tensor_lists import Tensors, mul, on_gpu
 from .work import STEP, Factors, Work, columns_of, selected, with_columns
 
-ONE = torch.ones((), dtype=torch.float32, device="cpu")
-
-# On the host
+# With numbers
 
 
-def on_host(work: Work) -> None:
+def on_host(work: Work, scaling: dict[str, Tensor]) -> None:
     """A step whose numbers are read: parameters with the same counts go together."""
+    unscaled = _unscaled(work, scaling) if scaling else work
+    if unscaled is None:
+        return
     h = {name: rule.numbers(work.h[name]) for name, rule in work.rule.hyper.items()}
-    if STEP in work.scalars:
-        torch._foreach_add_(work.scalars[STEP], ONE, alpha=1.0)  # three times as fast as adding the number 1
-    for part, contiguous in by_layout(work):
-        if not (contiguous and part.rule.fused(h, part)):
-            _by_count(h, part, contiguous)
+    for part, contiguous in by_layout(unscaled):
+        if not (contiguous and part.rule.fused is not None and part.rule.fused(h, part, {})):
+            advance(part)
+            rows = list(zip(*([x.item() for x in part.scalars[name]] for name in _reads(part))))
+            for row, chosen in _by_count(part, rows):
+                _run(h, row, chosen, contiguous)
 
 
-def _by_count(h: dict[str, Any], work: Work, contiguous: bool) -> None:
-    reads = [name for name in work.rule.reads if name in work.scalars]
-    rows = list(zip(*([x.item() for x in work.scalars[name]] for name in reads)))
-    alike = set(rows)
-    for row in alike or [()]:
-        chosen = work if len(alike) < 2 else selected(work, [i for i, other in enumerate(rows) if other == row])
-        _run(h, dict(zip(reads, row)), chosen, contiguous)
+def on_cuda(work: Work, known: KnownCounts, scaling: dict[str, Tensor]) -> None:
+    """A step on a CUDA GPU; `scaling` holds what a GradScaler says of the gradients."""
+    device = work.params[0].device
+    h = {name: _number_if_there(rule, work.h[name], device) for name, rule in work.rule.hyper.items()}
+    kernel, arguments = work.rule.fused, _fused_arguments(h, work)
+    scaling = {name: x.to(device, non_blocking=True).reshape(()) for name, x in scaling.items()}
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
+    if started and torch.cuda.is_current_stream_capturing():
+        known.lose(x for column in work.scalars.values() for x in column)
+    for part, contiguous in [(work, False)] if kernel is None or arguments is None else by_layout(work):
+        if kernel is not None and contiguous and _same_strides(part) and kernel(arguments, part, scaling):
+            if STEP in part.scalars and "found_inf" in scaling:
+                torch._foreach_sub_(part.scalars[STEP], [scaling["found_inf"]] * len(part.params))
+            continue
+        unscaled = _unscaled(part, scaling) if scaling else part
+        if unscaled is not None:
+            _without_kernel(h, unscaled, known)
 
 
-def _run(h: dict[str, Any], s: dict[str, Any], work: Work, contiguous: bool) -> None:
-    def stored(x: float) -> float:
-        return float(torch.tensor(x, dtype=work.scalars[STEP][0].dtype, device="cpu").item())
+def _without_kernel(h: dict[str, Any], work: Work, known: KnownCounts) -> None:
+    before = {name: known.of(work.scalars[name]) for name in _reads(work)}
+    if None in before.values():
+        in_graph([work._replace(h=h)])
+        for name in before:
+            known.compute(work.scalars[name])
+        return
+    advance(work)
+    for row, part in _by_count(work, list(zip(*before.values()))):
+        if STEP in row:
+            row[STEP] = known.note(part.scalars[STEP], row[STEP] + 1.0)
+        for name, value in _run(h, row, part, False).items():
+            if isinstance(value, Tensor):
+                known.compute(part.scalars[name])
+            else:
+                known.note(part.scalars[name], value)
+
+
+def _same_strides(work: Work) -> bool:
+    """Whether the contiguous tensors of each parameter have its strides: a dimension of size 1 may have any."""
+    columns = [column for column in columns_of(work) if column]
+    odd = [i for i, p in enumerate(work.params) if 1 in p.shape]
+    return all(column[i].stride() == work.params[i].stride() for i in odd for column in columns)
+
+
+def _fused_arguments(h: dict[str, Any], work: Work) -> dict[str, Any] | None:
+    """The hyperparameters as torch's fused CUDA kernels take them; None where they do not.
+
+    They are numbers, but for the learning rate, which may be a tensor and is read as float32; counters too.
+    """
+    if STEP in work.scalars and work.scalars[STEP][0].dtype != torch.float32:
+        return None
+    flat = [x for name, value in h.items() if name != "lr" for x in (value if isinstance(value, tuple) else (value,))]
+    if any(isinstance(x, Tensor) for x in flat):
+        return None
+    lr = h["lr"]
+    if not isinstance(lr, Tensor):
+        return h
+    wide = work.params[0].dtype == torch.float64
+    return None if wide else {**h, "lr": lr.float()}
+
+
+def _unscaled(work: Work, scaling: dict[str, Tensor]) -> Work | None:
+    """The work with the gradients that a GradScaler has scaled divided again; None where one was not finite.
+
+    As a GradScaler does for optimizers without a fused kernel, this reads on the host whether one was not finite.
+    """
+    if "found_inf" in scaling and scaling["found_inf"].item():
+        return None
+    if "grad_scale" not in scaling:
+        return work
+    device = work.params[0].device
+    columns = columns_of(work)
+    columns[1] = mul(work.grads, 1.0 / scaling["grad_scale"].reshape(()).to(device))
+    return with_columns(work, columns, work.scalars, work.placement)
+
+
+def _reads(work: Work) -> list[str]:
+    """The counters that the factors need."""
+    return [name for name in work.rule.reads if name in work.scalars]
+
+
+def _number_if_there(rule: Any, value: Any, device: torch.device) -> Any:
+    """A hyperparameter as a number where the host has it; a tensor that lies elsewhere stays one."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_number_if_there(part, x, device) for part, x in zip(rule.parts, value))
+    if isinstance(value, Tensor) and not value.is_cpu:
+        return _widened(value, torch.float64, device)
+    return rule.numbers(value)
+
+
+def _by_count(work: Work, rows: list[Any]) -> list[tuple[dict[str, Any], Work]]:
+    """The work by what its parameters' counters hold, which `rows` says: that, by name, and the work."""
+    names, alike = _reads(work), set(rows)
+    if len(alike) < 2:
+        return [(dict(zip(names, rows[0] if rows else ())), work)]
+    chosen = {row: [i for i, other in enumerate(rows) if other == row] for row in alike}
+    return [(dict(zip(names, row)), selected(work, indices)) for row, indices in chosen.items()]
+
+
+def _rounded(x: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(x, dtype=dtype, device="cpu").item())
+
+
+def _run(h: dict[str, Any], s: dict[str, Any], work: Work, contiguous: bool) -> dict[str, Any]:
+    """Update with numbers, or with 0-dim tensors where a hyperparameter is one; gives the counters it has changed."""
+
+    def stored(x: Any) -> Any:
+        dtype = work.scalars[STEP][0].dtype
+        return x.to(dtype).double() if isinstance(x, Tensor) else _rounded(x, dtype)
 
     columns = columns_of(work)
     before = dict(s)
     k = {**work.rule.factors(h, s, stored), "placement": work.placement}
-    for name, value in s.items():
-        if value != before[name]:
-            for x in work.scalars[name]:
-                x.fill_(value)
+    written = {name: value for name, value in s.items() if isinstance(value, Tensor) or value != before[name]}
+    for name, value in written.items():
+        _fill(work.scalars[name], value)
+    if on_gpu(work.params):
+        k = _expanded(k, work.params)
     if not work.rule.elementwise:
         work.rule.update(h, k, *columns)
-        return
+        return written
     for block in blocks(columns) if contiguous else [columns]:
         work.rule.update(h, k, *block)
+    return written
 
 
-# In a graph
+def _fill(counters: Tensors, value: Any) -> None:
+    """Put a number, or a 0-dim tensor, into all of them; on an accelerator by as many kernels for one as for many."""
+    if not on_gpu(counters):
+        for x in counters:
+            x.fill_(value)
+    elif isinstance(value, Tensor):
+        torch._foreach_copy_(counters, [value.to(counters[0].dtype)] * len(counters))
+    else:
+        torch._foreach_zero_(counters)
+        torch._foreach_add_(counters, value)
+
+
+# With tensors
 
 
 def in_graph(works: list[Work]) -> None:
-    """A step that reads nothing, for tensors on an accelerator and under torch.compile."""
+    """A step that reads nothing, on any device and under torch.compile."""
     for work in works:
-        _trace(_with_dimensions(work))
+        shaped = _with_dimensions(work)
+        if STEP in shaped.scalars:
+            torch._foreach_add_(shaped.scalars[STEP], 1)
+        _on_tensors(shaped)
 
 
-def _trace(work: Work) -> None:
+def _on_tensors(work: Work) -> None:
     wide = torch.float32 if work.params[0].device.type == "mps" else torch.float64
-    if STEP in work.scalars:
-        torch._foreach_add_(work.scalars[STEP], 1)
 
     def stored(x: Any) -> Tensor:
         number = x if isinstance(x, Tensor) else torch.full((), x, dtype=wide, device=work.params[0].device)
@@ -80,15 +197,22 @@ def _trace(work: Work) -> None:
 
     device = work.params[0].device
     h = {name: _widened(value, wide, device) for name, value in work.h.items()}
-    reads = [name for name in work.rule.reads if name in work.scalars]
-    s = {name: torch.cat(work.scalars[name]).to(wide) for name in reads}
+    s = {name: torch.cat(work.scalars[name]).to(wide) for name in _reads(work)}
     before = dict(s)
     k = {**work.rule.factors(h, s, stored), "placement": work.placement}
-    for name in reads:
-        if s[name] is not before[name]:
-            for i, x in enumerate(work.scalars[name]):
-                x.copy_(s[name][i : i + 1])
+    for name, value in s.items():
+        if value is not before[name]:
+            _store(work.scalars[name], value)
     work.rule.update(h, _expanded(k, work.params), work.params, work.grads, *work.tensors)
+
+
+def _store(counters: Tensors, values: Tensor) -> None:
+    """Put one value into each."""
+    if not on_gpu(counters):
+        for i, x in enumerate(counters):
+            x.copy_(values[i : i + 1])
+    else:
+        torch._foreach_copy_(counters, list(values.to(counters[0].dtype).unsqueeze(1).unbind()))
 
 
 def _with_dimensions(work: Work) -> Work:
@@ -121,6 +245,9 @@ def _expanded(k: Factors, params: Tensors) -> Factors:
     names = [name for name, value in k.items() if isinstance(value, Tensor)]
     if not names:
         return k
+    if on_gpu(params):
+        cast = {name: k[name].to(dtype) for name in names}
+        return {**k, **{name: x if x.dim() == 0 else list(x.unbind()) for name, x in cast.items()}}
     flat = torch.cat(
         [torch.zeros(1, dtype=dtype, device=params[0].device), *(k[name].reshape(-1).to(dtype) for name in names)]
     )

@@ -12,13 +12,16 @@ from torch import Tensor
 
 from timesched.binding import raise_in_graph
 
-from .execution import in_graph, on_host
+from .execution import in_graph, on_cuda, on_host
 from .hyperparameters import SWITCH, Number, Rule
+from .known_counts import KnownCounts
 from .optimizer import Optimizer, State, counter
 from .state_follows import follow
 from .step_wrapper import makes_no_state
-from .tensor_lists import Tensors
+from .tensor_lists import Tensors, on_gpu
 from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind, readable
+
+SCALING = ("grad_scale", "found_inf")  # where a GradScaler puts what an optimizer with fused kernels needs
 
 numel = Tensor.numel
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
@@ -31,20 +34,24 @@ class RuleOptimizer(Optimizer):
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
     reduced: ClassVar[Mapping[str, int]] = {}  # states of `update` without a dimension of the parameter: which
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
+    # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see eager.py.
+    fused: ClassVar[Any] = None
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._compiled: Callable[..., None] | None = None
+        self._known = KnownCounts()
         super().__init__(params, defaults, enable_global_step)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._compiled = None  # a copy is compiled anew
+        self._known = KnownCounts()
 
     # What a subclass says
 
-    def scalar_states(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names of the states that are one number for each parameter."""
-        return (STEP,)
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """The states that are one number for each parameter: what each begins with, by name."""
+        return {STEP: 0.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         """The names of the states that `update` takes, in its order; None for one that is switched off."""
@@ -52,7 +59,7 @@ class RuleOptimizer(Optimizer):
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         """The initial state of a parameter: zeros."""
-        state: State = {name: counter(p) for name in self.scalar_states(group)}
+        state: State = {name: counter(p, first) for name, first in self.scalar_states(group).items()}
         state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
         return state
 
@@ -74,17 +81,15 @@ class RuleOptimizer(Optimizer):
         """Update parameters and states in place; of `h` it reads switches only, all numbers are in `k`."""
         raise NotImplementedError
 
-    @staticmethod
-    def fused(h: dict[str, Any], work: Work) -> bool:
-        """Take the step with torch's fused CPU kernel, on contiguous tensors; False where there is none for it."""
-        return False
-
     # What follows from it
 
     def preinitialize(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = self.parameter_state(p, group)
+                self.state[p] = state = self.parameter_state(p, group)
+                for name, first in self.scalar_states(group).items():
+                    if p.is_cuda and not isinstance(first, Tensor):
+                        self._known.note([state[name]], first)
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}
@@ -107,12 +112,29 @@ class RuleOptimizer(Optimizer):
             self.hold_tensors()  # where a number was put in
             self._compiled(self.gather())
         else:
+            scaling = {name: x for name in SCALING if (x := getattr(self, name, None)) is not None}
             for work in self.gather():
                 if readable(work):
-                    on_host(work)
+                    on_host(work, scaling)
+                elif on_gpu(work.params):
+                    on_cuda(work, self._known, scaling)
                 else:
                     in_graph([work])
         return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler leaves it to the step to divide the gradients and to skip those that are not finite.
+
+        It is so where the step is torch's fused CUDA kernel, which does it without waiting for the GPU.
+        """
+        params = [p for group in self.param_groups for p in group["params"]]
+        return self.fused is not None and self._compiled is None and all(p.is_cuda for p in params)
+
+    def _accelerator_graph_capture_health_check(self) -> None:
+        """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
+
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name before torch 2.10
 
     def compile(self, **options: Any) -> None:
         """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
@@ -206,4 +228,4 @@ class RuleOptimizer(Optimizer):
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)
-        return (*names, STEP) if self.enable_global_step and STEP not in names else names
+        return (*names, STEP) if self.enable_global_step and STEP not in names else tuple(names)

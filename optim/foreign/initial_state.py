@@ -13,7 +13,7 @@ import copy
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from .trial_copies import (
     same_values,
     start,
     step,
+    takes_sparse,
     tensors,
     trainable,
     trial_copy,
@@ -38,8 +39,6 @@ Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
 CAPTURED_STEPS = 3  # an optimizer may create a key in its second or third step
 VERIFIED_STEPS = 5
 LATE = 2  # so many steps go by before the parameters that wait get their first gradient
-WAITING = ("even wait", "odd wait")
-PLANS = ("all", *WAITING)
 
 ADVICE: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
@@ -49,11 +48,8 @@ ADVICE: dict[type[torch.optim.Optimizer], str] = {
 DEFAULT_ADVICE = "Use an optimizer of `optim`, or leave it to create its state in its first step"
 
 
-class Initial(NamedTuple):
-    """What to add: entries of optimizer.state, and for each group its new keys."""
-
-    state: dict[Any, Any]
-    groups: list[dict[str, Any]]
+# What to add: to the dicts of optimizer.state by their keys, and to the groups by their numbers.
+Initial = tuple[dict[Any, Any], dict[Any, Any]]
 
 
 def preinitialize(optimizer: Foreign) -> Foreign:
@@ -113,88 +109,66 @@ def find(optimizer: torch.optim.Optimizer) -> Initial:
     """The state that is missing, verified."""
     if any(parameter.is_meta for parameter in parameters(optimizer)):
         raise Refused("its parameters are on the meta device", "Give them memory and values first")
-    found, sparse = captured(optimizer)
-    reasons = []
-    # Some count with "1 if there is no counter yet, else one more": what comes first there is not the initial value.
-    uncounted = Initial(*before_counting(found))
-    for candidate in (found, uncounted) if difference([*found], [*uncounted], "") else (found,):
-        try:
-            for plan in PLANS:
-                verify(optimizer, candidate, sparse, plan)
-        except Refused as refused:
-            reasons.append(refused)
-        else:
-            return candidate
-    raise reasons[-1] from reasons[-1].__cause__
+    one, other = capture(optimizer, 0), capture(optimizer, 1)
+    found = agreed(one[0], other[0], "state"), agreed(one[1], other[1], "group")
+    try:
+        verify(optimizer, found)
+    except Refused:
+        # Some count with "1 if there is no counter yet, else one more": what comes first is not the initial value.
+        found = before_counting(found[0]), before_counting(found[1])
+        verify(optimizer, found)
+    return found
 
 
 def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
-    add(optimizer.state, initial.state)
-    for group, values in zip(optimizer.param_groups, initial.groups):
-        add(group, values)
+    add(optimizer.state, initial[0])
+    add(dict(enumerate(optimizer.param_groups)), initial[1])
 
 
 def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
     """Put in what is missing, in the dicts inside as well: a constructor may have made a part of a state."""
     for key, value in new.items():
-        if isinstance(value, dict) and isinstance(inside := there.get(key), dict) and inside:
+        if isinstance(value, dict) and isinstance(inside := there.get(key), dict):
             add(inside, value)
-        elif there.get(key) is None or there[key] == {}:
+        elif there.get(key) is None:
             there[key] = value
 
 
-def gradients(optimizer: torch.optim.Optimizer, number: int, sparse: bool, plan: str = "all") -> list[Tensor | None]:
-    """One for each parameter, other ones for each number, as one of PLANS says."""
-    found: list[Tensor | None] = []
-    given = 0
-    for parameter in parameters(optimizer):
-        waits = number < LATE and plan in WAITING and given % 2 == WAITING.index(plan)
-        seed = 1000003 * number + len(found)
-        found.append(random_gradient(parameter, seed, sparse) if trainable(parameter) and not waits else None)
-        given += trainable(parameter)
+def gradients(optimizer: torch.optim.Optimizer, number: int, waiting: int | None = None) -> list[Tensor | None]:
+    """One for each parameter, other ones for each number; every second parameter may have to wait for its first."""
+    every, sparse = parameters(optimizer), takes_sparse(optimizer)
+    given = [index for index, parameter in enumerate(every) if trainable(parameter)]
+    late = given[waiting::2] if waiting is not None and number < LATE else []
+    found: list[Tensor | None] = [None] * len(every)
+    for index in sorted({*given} - {*late}):
+        found[index] = random_gradient(every[index], 1000003 * number + index, sparse)
     return found
 
 
-def captured(optimizer: torch.optim.Optimizer) -> tuple[Initial, bool]:
-    """What is assigned first, as two runs agree on it, and whether it takes sparse gradients only."""
-    try:
-        one, sparse = capture(optimizer, 0, sparse=False), False
-    except Refused as dense:
-        try:
-            one, sparse = capture(optimizer, 0, sparse=True), True
-        except Refused:
-            raise dense from dense.__cause__
-    other = capture(optimizer, 1, sparse)
-    groups = [agreed(a, b, "group") for a, b in zip(one.groups, other.groups)]
-    return Initial(agreed(one.state, other.state, "state"), groups), sparse
-
-
-def capture(optimizer: torch.optim.Optimizer, run: int, sparse: bool) -> Initial:
+def capture(optimizer: torch.optim.Optimizer, run: int) -> Initial:
     """What the first steps of a copy assign first to keys that are new."""
     clone = trial_copy(optimizer, same_values)
     memo: dict[int, Any] = {id(p): original for p, original in zip(parameters(clone), parameters(optimizer))}
-    state = Recorder({key: value for key, value in clone.state.items() if value != {}}, memo, dict)
+    state = Recorder(clone.state, memo, makes_dicts=True)
     groups = [Recorder(group, memo) for group in clone.param_groups]
     clone.__dict__.update(state=state, param_groups=groups)
     start(clone)
     for number in range(CAPTURED_STEPS):
         # The second run draws other random numbers as well: a random value is no initial value either.
-        step(clone, gradients(clone, 100 * run + number, sparse), draw=run > 0)
-    initial = Initial({**state.initial()}, [group.initial() for group in groups])
-    for _ in chain(tensors(state), tensors(initial.groups, "group")):
+        step(clone, gradients(clone, 100 * run + number), draw=run > 0)
+    initial = state.initial(), {index: group.initial() for index, group in enumerate(groups)}
+    for _ in chain(tensors(state), tensors(initial[1], "group")):
         pass  # refuses what cannot be looked into
     return initial
 
 
 def agreed(one: Any, other: Any, name: str) -> Any:
     """The value that both runs found, or where they differ the neutral element of addition."""
-    if isinstance(one, dict) and isinstance(other, dict):
+    if type(one) is type(other) is dict:
         if one.keys() != other.keys():
             raise Refused(f"the keys of its {name} depend on the gradients")
-        merged = copy.copy(one)
-        merged.update({key: agreed(one[key], other[key], label(name, key)) for key in one})
-        return merged
-    if not difference(one, other, name):
+        return {key: agreed(one[key], other[key], label(name, key)) for key in one}
+    if not any(difference(one, other, name)):
         return one
     if isinstance(one, Tensor) and one.dtype != torch.bool:
         # -0.0 + x is x for every x, where 0.0 + x turns -0.0 into 0.0
@@ -206,41 +180,38 @@ def agreed(one: Any, other: Any, name: str) -> Any:
 
 def before_counting(value: Any) -> Any:
     """The same, with 0 for each integer 1, also in a 0-dim tensor."""
-    if isinstance(value, dict):
-        changed = copy.copy(value)
-        changed.update({key: before_counting(one) for key, one in value.items()})
-        return changed
-    if isinstance(value, list | Initial):
-        return [before_counting(one) for one in value]
+    if type(value) is dict:
+        return {key: before_counting(one) for key, one in value.items()}
     if isinstance(value, Tensor) and value.dim() == 0 and value.dtype == torch.int64 and value == 1:
         return torch.zeros_like(value)
     return 0 if type(value) is int and value == 1 else value
 
 
-def verify(optimizer: torch.optim.Optimizer, initial: Initial, sparse: bool, plan: str) -> None:
+def verify(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
     """Refused unless a copy with the state and a copy without it train alike, bit for bit, and add nothing to it."""
-    plain, filled = trial_copy(optimizer, same_values), trial_copy(optimizer, same_values)
-    memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
-    install(filled, copy.deepcopy(initial, memo))
-    before = outline(filled.state)
-    start(plain)
-    start(filled)
-    for number in range(VERIFIED_STEPS):
-        given = gradients(plain, number, sparse, plan)
-        try:
-            step(plain, given)
-        except Refused:
-            if plan in WAITING:
-                return  # cannot go without a gradient: nothing to compare
-            raise
-        step(filled, given)
-        for found in differences(plain, filled):
-            raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
-    after = outline(filled.state)
-    for key in {**before, **after}:
-        if before.get(key, {}) != after.get(key, {}):
-            cause = "as it steps" if plan not in WAITING else "with the parameters that have a gradient"
-            raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
+    for waiting in (None, 0, 1):
+        plain, filled = trial_copy(optimizer, same_values), trial_copy(optimizer, same_values)
+        memo = {id(original): p for original, p in zip(parameters(optimizer), parameters(filled))}
+        install(filled, copy.deepcopy(initial, memo))
+        before = outline(filled.state)
+        start(plain)
+        start(filled)
+        for number in range(VERIFIED_STEPS):
+            given = gradients(plain, number, waiting)
+            try:
+                step(plain, given)
+            except Refused:
+                if waiting is None:
+                    raise
+                break  # cannot go without a gradient: nothing to compare
+            step(filled, given)
+            for found in differences(plain, filled):
+                raise Refused(f"with all state from the start, {found} would differ after step {number + 1}")
+        after = outline(filled.state)
+        for key in {**before, **after}:
+            if before.get(key, {}) != after.get(key, {}):
+                cause = "as it steps" if waiting is None else "with the parameters that have a gradient"
+                raise Refused(f"its state changes in kind {cause}, from {before.get(key)} to {after.get(key)}")
 
 
 def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> Iterator[str]:
@@ -256,23 +227,23 @@ def differences(plain: torch.optim.Optimizer, filled: torch.optim.Optimizer) -> 
             yield from difference(one[name], other.get(name), label("group", name))
 
 
-def difference(one: Any, other: Any, name: str) -> list[str]:
-    """The names of the first value in which two trees differ, or nothing."""
+def difference(one: Any, other: Any, name: str) -> Iterator[str]:
+    """The names of the values in which two trees differ."""
+    if isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
+        one, other = dict(enumerate(one)), dict(enumerate(other))
     if isinstance(one, dict) and isinstance(other, dict):
         if one.keys() != other.keys():
-            return [f"the keys of {name}"]
-        return next((found for key in one if (found := difference(one[key], other[key], label(name, key)))), [])
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        alike = all(bits_equal(a, b) for a, b in zip(plain_tensors(one), plain_tensors(other)))
-    elif isinstance(one, list | tuple | deque) and isinstance(other, list | tuple | deque):
-        alike = len(one) == len(other) and not any(difference(a, b, name) for a, b in zip(one, other))
-    elif isinstance(one, set):
-        alike = one == other
-    elif isinstance(one, int | float | complex | str | None):
-        alike = type(one) is type(other) and repr(one) == repr(other)  # repr: nan is like nan, and 0.0 unlike -0.0
-    else:
-        alike = type(one) is type(other)  # an object of the optimizer's own
-    return [] if alike else [name]
+            yield f"the keys of {name}"
+        else:
+            for key in one:
+                yield from difference(one[key], other[key], label(name, key))
+    elif isinstance(one, Tensor) and isinstance(other, Tensor):
+        if not all(bits_equal(a, b) for a, b in zip(plain_tensors(one), plain_tensors(other))):
+            yield name
+    elif type(one) is not type(other):
+        yield name
+    elif isinstance(one, int | float | complex | str | set | None) and repr(one) != repr(other):
+        yield name  # repr: nan is like nan, and 0.0 unlike -0.0; another object is the optimizer's own affair
 
 
 def bits_equal(one: Tensor, other: Tensor) -> bool:

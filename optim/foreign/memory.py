@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,12 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..core.optimizer import Optimizer
 from .trial_copies import (
     Refused,
+    like,
     parameters,
     plain_tensors,
     random_gradient,
     same_values,
     start,
     step,
+    takes_sparse,
     tensors,
     trainable,
     trial_copy,
@@ -60,9 +62,10 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
     20000000000
     """
+    kind = target[0] if isinstance(target, tuple) and len(target) in (2, 3) else None
     if isinstance(target, torch.optim.Optimizer):
         optimizer = target
-    elif isinstance(target, tuple) and len(target) in (2, 3) and is_optimizer_class(target[0]):
+    elif isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         optimizer = built_on_meta(*target)
     else:
         raise TypeError(
@@ -80,10 +83,6 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
         ) from refused.__cause__
 
 
-def is_optimizer_class(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
-
-
 def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
     found = {id(tensor): tensor for value in state.values() for tensor in tensors(value)}
     for parameter in parameters(optimizer):
@@ -92,11 +91,7 @@ def count(optimizer: torch.optim.Optimizer, state: Mapping[Any, Any]) -> int:
 
 
 def on_meta(parameter: Tensor) -> Tensor:
-    clone = torch.empty_like(parameter, device="meta", requires_grad=False)
-    if isinstance(parameter, torch.nn.Parameter):
-        clone = torch.nn.Parameter(clone, requires_grad=False)
-    vars(clone).update(vars(parameter))
-    return clone
+    return like(parameter, torch.empty_like(parameter, device="meta", requires_grad=False))
 
 
 def state_on_meta(tensor: Tensor) -> Tensor:
@@ -109,19 +104,15 @@ def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any 
             f"state_bytes: arguments = {arguments!r:.80} is of type {type(arguments).__name__}; it must be a dict of "
             "keyword arguments of the class. Pass for instance {'lr': 0.1}"
         )
-    memo: dict[int, Tensor] = {}
 
     def converted(value: Any) -> Any:
         if isinstance(value, Tensor):
-            clone = memo.setdefault(id(value), on_meta(value))
-            return clone.requires_grad_(value.requires_grad)
+            return on_meta(value).requires_grad_(value.requires_grad)
         if isinstance(value, dict):
             return {**without_switches(value), "params": converted(value["params"])} if "params" in value else value
-        if isinstance(value, tuple):
-            return tuple(converted(one) for one in value)
-        return (
-            [converted(one) for one in value] if isinstance(value, Iterable) and not isinstance(value, str) else value
-        )
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            return value
+        return (tuple if isinstance(value, tuple) else list)(map(converted, value))
 
     with HostReads(answer=True):
         return kind(converted(given), **without_switches(arguments or {}))
@@ -142,7 +133,7 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         torch.ops.aten.equal.default,
     )
 
-    def __init__(self, answer: bool) -> None:
+    def __init__(self, answer: bool | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's is untyped
         self.answer = answer
 
@@ -166,52 +157,42 @@ class NoAddresses(TorchFunctionMode):
 
 def foreseen(optimizer: torch.optim.Optimizer) -> int:
     """The bytes that copies on the meta device have after some steps, or if these fail, that a copy with values has."""
-    # A copy with values takes memory: only where there is state already, of which a part at most is missing.
-    copied = not (without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)))
     try:
-        sizes = {on_meta_after_steps(optimizer, answer) for answer in (True, False)}
+        sizes = {after_steps(optimizer, answer) for answer in (True, False)}
         if len(sizes) > 1:
             raise Refused(f"it depends on values whether it takes {' or '.join(map(str, sorted(sizes)))} bytes")
     except Refused:
-        if not copied:
+        # A copy with values takes memory: only where there is state already, of which a part at most is missing.
+        if without_state(optimizer) or any(parameter.is_meta for parameter in parameters(optimizer)):
             raise
-        clone = trial_copy(optimizer, same_values)
-        start(clone)
-        return after_steps(clone, lambda parameter, sparse: random_gradient(parameter, 0, sparse))
+        return after_steps(optimizer, None)
     return sizes.pop()
 
 
-def on_meta_after_steps(optimizer: torch.optim.Optimizer, answer: bool) -> int:
-    clone = trial_copy(optimizer, on_meta, state_on_meta)
-    for group in clone.param_groups:
-        group.update(without_switches(group))
-    clone.defaults = without_switches(clone.defaults)
-    with HostReads(answer), NoAddresses():
+def after_steps(optimizer: torch.optim.Optimizer, answer: bool | None) -> int:
+    """The bytes of the state of a copy after some steps: on the meta device with an answer, with values without."""
+    if answer is None:
+        clone = trial_copy(optimizer, same_values)
+    else:
+        clone = trial_copy(optimizer, on_meta, state_on_meta)
+        for group in clone.param_groups:
+            group.update(without_switches(group))
+        clone.defaults = without_switches(clone.defaults)
+    sizes = []
+    with HostReads(answer), NoAddresses():  # both are for tensors on the meta device only
         start(clone)
-        return after_steps(clone, meta_gradient)
-
-
-def after_steps(clone: torch.optim.Optimizer, gradient_of: Callable[[Tensor, bool], Tensor]) -> int:
-    """The bytes of its state after some steps with all gradients, dense ones or else sparse ones."""
-
-    def stepped(sparse: bool) -> int:
-        step(clone, [gradient_of(p, sparse) if trainable(p) else None for p in parameters(clone)])
-        return count(clone, clone.state)
-
-    try:
-        sizes = [stepped(sparse=False) for _ in range(STEPS)]
-    except Refused as dense:
-        try:
-            sizes = [stepped(sparse=True) for _ in range(STEPS)]
-        except Refused:
-            raise dense from dense.__cause__
+        for _ in range(STEPS):
+            step(clone, [gradient(p, takes_sparse(optimizer)) if trainable(p) else None for p in parameters(clone)])
+            sizes.append(count(clone, clone.state))
     # The first step is left out: some assign a number before they assign a tensor.
     if sizes[-1] != sizes[-2]:
         raise Refused(f"it takes {sizes[-2]} bytes after step {STEPS - 1} and {sizes[-1]} after step {STEPS}")
     return sizes[-1]
 
 
-def meta_gradient(parameter: Tensor, sparse: bool) -> Tensor:
+def gradient(parameter: Tensor, sparse: bool) -> Tensor:
+    if not parameter.is_meta:
+        return random_gradient(parameter, 0, sparse)
     if not sparse:
         return torch.empty_like(parameter, requires_grad=False)
     # No entry at all: on the meta device sparse tensors know few operations.

@@ -6,9 +6,9 @@ import copy
 import random
 import sys
 import warnings
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -40,31 +40,24 @@ class Recorder(dict[Any, Any]):
     a copied parameter becomes the original.
     """
 
-    def __init__(self, content: dict[Any, Any], memo: dict[int, Any], factory: Callable[[], Any] | None = None) -> None:
-        super().__init__(
-            (
-                key,
-                Recorder(one, memo, getattr(one, "default_factory", None)) if type(one) in (dict, defaultdict) else one,
-            )
-            for key, one in content.items()
-        )
+    def __init__(self, content: Mapping[Any, Any], memo: dict[int, Any], makes_dicts: bool = False) -> None:
+        super().__init__((key, Recorder(one, memo) if type(one) is dict else one) for key, one in content.items())
         self.memo = memo
-        self.factory = factory
+        self.makes_dicts = makes_dicts  # as a defaultdict does
         self.first: dict[Any, Any] = {}
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if type(value) in (dict, defaultdict):
-            child = Recorder({}, self.memo, getattr(value, "default_factory", None))
-            child.update(value)
-            value = child
-        if self.get(key) is None and key not in self.first:
-            self.first[key] = value if isinstance(value, Recorder) else copy.deepcopy(value, self.memo)
+        if type(value) is dict:
+            new, value = value, Recorder({}, self.memo)
+            value.update(new)
+        elif self.get(key) is None and key not in self.first:
+            self.first[key] = copy.deepcopy(value, self.memo)
         super().__setitem__(key, value)
 
     def __missing__(self, key: Any) -> Any:
-        if self.factory is None:
+        if not self.makes_dicts:
             raise KeyError(key)
-        self[key] = self.factory()
+        self[key] = {}
         return self[key]
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
@@ -76,26 +69,19 @@ class Recorder(dict[Any, Any]):
         for key, value in dict(*args, **kwargs).items():
             self[key] = value
 
-    def __ior__(self, other: Any) -> Recorder:  # type: ignore[misc] # dict's own is overloaded
-        self.update(other)
-        return self
-
     def initial(self) -> dict[Any, Any]:
         """The first values of the keys that were new and have stayed."""
-        found: dict[Any, Any] = {} if self.factory is None else defaultdict(self.factory)
+        found: dict[Any, Any] = {}
         for key, now in self.items():
-            if key not in self.first:  # it was there, but a dict in it may have new keys
-                if isinstance(now, Recorder) and (inside := now.initial()):
-                    found[self.memo.get(id(key), key)] = inside
-                continue
-            first = self.first[key]
-            if isinstance(first, Recorder):
-                first = first.initial()
-            elif now is None:
-                first = None  # in use during a step only
-            elif type(first) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
-                first = torch.full_like(now, first)  # of the kind that it will be
-            found[self.memo.get(id(key), key)] = first
+            if isinstance(now, Recorder):
+                found[self.memo.get(id(key), key)] = now.initial()
+            elif key in self.first:
+                first = self.first[key]
+                if now is None:
+                    first = None  # in use during a step only
+                elif type(first) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
+                    first = torch.full_like(now, first)  # of the kind that it will be
+                found[self.memo.get(id(key), key)] = first
         return found
 
 
@@ -131,6 +117,11 @@ def parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def takes_sparse(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it takes sparse gradients only: the one that does is torch's."""
+    return isinstance(optimizer, torch.optim.SparseAdam)
+
+
 def trainable(parameter: Tensor) -> bool:
     return parameter.is_floating_point() or parameter.is_complex()
 
@@ -160,6 +151,7 @@ def trial_copy(
             members[name] = OrderedDict()
     clone = object.__new__(type(optimizer))
     memo: dict[int, Any] = {id(optimizer): clone}
+    parameters(optimizer)  # refuses what has none
     for group in optimizer.param_groups:
         for value in (value for key, value in group.items() if key != "params"):
             for one in value if isinstance(value, list | tuple) else [value]:
@@ -178,12 +170,16 @@ def trial_copy(
     return clone
 
 
-def same_values(parameter: Tensor) -> Tensor:
-    clone = parameter.detach().clone()
+def like(parameter: Tensor, clone: Tensor) -> Tensor:
+    """The clone as what the parameter is: a Parameter, and with the marks that some optimizers put on one."""
     if isinstance(parameter, torch.nn.Parameter):
         clone = torch.nn.Parameter(clone, requires_grad=False)
-    vars(clone).update(vars(parameter))  # some optimizers put marks on parameters
+    vars(clone).update(vars(parameter))
     return clone
+
+
+def same_values(parameter: Tensor) -> Tensor:
+    return like(parameter, parameter.detach().clone())
 
 
 def random_gradient(parameter: Tensor, seed: int, sparse: bool) -> Tensor:
@@ -209,10 +205,8 @@ def undisturbed(devices: Iterable[torch.device], draw: bool = False) -> Iterator
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     registries: list[dict[int, Any]] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     hooks = [dict(registry) for registry in registries]
-    with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    with warnings.catch_warnings(), torch.random.fork_rng(found, device_type=found[0].type if found else "cuda"):
         warnings.simplefilter("ignore")
-        stack.enter_context(torch.random.fork_rng(found, device_type=found[0].type if found else "cuda"))
         try:
             for registry in registries:
                 registry.clear()

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.hyperparameters import RATE, as_tags
-from .parameters import is_norm_or_bias, of_model, of_pairs
+from .parameters import named
 from .rules import (
     Claim,
     Selector,
@@ -20,8 +20,6 @@ from .rules import (
     matched,
     merged,
 )
-
-_SWITCHES = ("yes", "no", "on", "off", "true", "false")  # texts in YAML 1.2, the last two if in quotes
 
 
 def configure_param_groups(
@@ -42,9 +40,8 @@ def configure_param_groups(
 
     Globs are those of `fnmatch`, over the whole name, case-sensitive; `*` also matches dots. They look at every name
     under which the model reaches a parameter (tied weights, shared modules), with and without what
-    DistributedDataParallel, FSDP and torch.compile put into it; one has to match. However many names shared modules
-    make, the work grows with the modules and the lengths of the globs only. A layer type is a module class or its name,
-    and selects what modules of that type, or of a subclass, own themselves.
+    DistributedDataParallel, FSDP and torch.compile put into it; one has to match. A layer type is a module class or its
+    name, and selects what modules of that type, or of a subclass, own themselves.
 
     Args:
         model: the model, or its `named_parameters()`; these know nothing of layers, so they need `no_decay=False`.
@@ -64,7 +61,8 @@ def configure_param_groups(
 
     Raises:
         ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, a hyperparameter
-            gets two values for one parameter, a number is out of range, or there are no parameters.
+            gets two values for one parameter, a number is out of range, there are no parameters, or modules that share
+            modules make more than a million names.
         TypeError: an argument has another type.
 
     >>> import torch
@@ -78,36 +76,10 @@ def configure_param_groups(
     2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
     2 {'weight_decay': 0.0}
     """
-    return grouped(
-        model,
-        claims_of_rules(rules),
-        weight_decay=weight_decay,
-        no_decay=no_decay,
-        adjust_learning_rate=adjust_learning_rate,
-        decay_tag=decay_tag,
-        frozen=frozen,
-        names=names,
-    )
-
-
-def grouped(
-    model: nn.Module | Iterable[tuple[str, Tensor]],
-    claims: Iterable[Claim],
-    *,
-    weight_decay: float | Tensor | None = None,
-    no_decay: bool | Selector | Iterable[Selector] = True,
-    adjust_learning_rate: Mapping[Any, float] | None = None,
-    decay_tag: str | None = None,
-    frozen: bool = True,
-    names: bool = True,
-) -> list[dict[str, Any]]:
-    """The groups of `configure_param_groups`, from rules that have been read."""
     for what, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
             raise TypeError(f"{what}={switch!r} is of type {type(switch).__name__}: it is True or False.")
-    if isinstance(no_decay, str) and no_decay.lower() in _SWITCHES:
-        raise TypeError(f"no_decay={no_decay!r} is a text: write true or false, without quotes.")
-    claims = [*claims]
+    claims = claims_of_rules(rules)
     claims += claims_of_factors({} if adjust_learning_rate is None else adjust_learning_rate)
     if weight_decay is not None:
         RATE.check("weight_decay", weight_decay)
@@ -117,31 +89,23 @@ def grouped(
     if no_decay is not False and not isinstance(model, nn.Module):
         raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
     more = as_tags(decay_tag, "decay_tag: ")
-    parameters = of_model(model) if isinstance(model, nn.Module) else of_pairs(model)
-    hits = matched(parameters, claims)
-    spared: dict[tuple[type[nn.Module], str], bool] = {}
-    plans: dict[tuple[bool, tuple[int, ...]], dict[str, Any]] = {}
+    parameters = named(model)
     groups: dict[Any, dict[str, Any]] = {}
-    for tensor, name, owners, chosen in zip(parameters.tensors, parameters.names, parameters.owners, hits):
-        if not (frozen or tensor.requires_grad):
+    for each, chosen in zip(parameters, matched(parameters, claims)):
+        if not (frozen or each.tensor.requires_grad):
             continue
-        for owner in owners:
-            if owner not in spared:
-                spared[owner] = is_norm_or_bias(*owner)
-        decays = no_decay is False or not all(spared[owner] for owner in owners)
-        if (decays, chosen) not in plans:
-            tags, settings = merged([claims[i] for i in chosen], name)
-            if weight_decay is not None or not decays:
-                settings.setdefault("weight_decay", weight_decay if decays else 0.0)
-            if comparable(settings.get("weight_decay")) != 0:
-                tags |= more
-            key = (tags, tuple((each, comparable(settings[each])) for each in sorted(settings)))
-            if key not in groups:
-                labels = {"tags": sorted(tags)} if tags else {}
-                groups[key] = {"params": [], **labels, **{each: copied(settings[each]) for each in sorted(settings)}}
-            plans[decays, chosen] = groups[key]
-        plans[decays, chosen]["params"].append((name, tensor) if names else tensor)
+        tags, settings = merged(chosen, each.name)
+        decays = no_decay is False or each.decays
+        if weight_decay is not None or not decays:
+            settings.setdefault("weight_decay", weight_decay if decays else 0.0)
+        if comparable(settings.get("weight_decay")) != 0:
+            tags |= more
+        key = (tags, tuple((name, comparable(settings[name])) for name in sorted(settings)))
+        if key not in groups:
+            labels = {"tags": sorted(tags)} if tags else {}
+            groups[key] = {"params": [], **labels, **{name: copied(settings[name]) for name in sorted(settings)}}
+        groups[key]["params"].append((each.name, each.tensor) if names else each.tensor)
     if not groups:
-        only = "" if frozen or not hits else " that require a gradient, and frozen=False leaves out the others"
+        only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
         raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")
     return list(groups.values())

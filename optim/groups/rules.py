@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import difflib
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from timesched.time.units import exact
 
 from ..core.hyperparameters import KNOWN, RATE, as_tags
-from .parameters import Parameters, named_like
+from .parameters import Named
 
 Selector = str | type[nn.Module]
 
@@ -23,7 +23,7 @@ FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multi
 FACTORS = (FACTOR, "adjust_val")
 RATES = ("lr", "weight_decay", *FACTORS)
 RULE_KEYS = ("params", "tags", "exclusive")
-_ENOUGH = 20_000  # names to look through for the nearest one
+_ENOUGH = 20_000  # parameters to look through for the nearest name
 
 
 class Claim(NamedTuple):
@@ -55,6 +55,9 @@ def claims_of_rules(rules: Any, name: str = "rules") -> list[Claim]:
         raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
     claims = []
     for i, rule in enumerate(rules):
+        if isinstance(rule, Claim):  # read already, from a config
+            claims.append(rule)
+            continue
         where = f"{name}[{i}]"
         if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
             raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
@@ -95,37 +98,32 @@ def claims_of_factors(factors: Any) -> list[Claim]:
 
 def as_factor(what: str, value: Any) -> float:
     """A factor as a float. A number of another precision stands for its shortest decimal, as 0.1 in float32 does."""
+    if isinstance(value, Tensor):
+        raise TypeError(f"{what}={value!r} is a tensor, and nothing schedules a factor: pass a number.")
     RATE.check(what, value)
-    if not isinstance(value, Tensor):
-        return float(exact(value, what))
-    if value.is_meta:
-        raise ValueError(f"{what}={value!r} is on the meta device, and has no value: pass a number.")
-    number = value.item()
-    decimals = (float(f"{number:.{digits}g}") for digits in range(1, 18))
-    return next(each for each in decimals if torch.tensor(each, dtype=value.dtype, device="cpu").item() == number)
+    return float(exact(value, what))
 
 
-def matched(parameters: Parameters, claims: Sequence[Claim]) -> list[tuple[int, ...]]:
-    """For each parameter the indices of the claims that select it. Every selector has to select one."""
-    hits: list[tuple[int, ...]] = [()] * len(parameters.names)
-    kinds: dict[type[nn.Module], list[int]] = {}
-    for i, owners in enumerate(parameters.owners):
-        for kind, _ in owners:
-            kinds.setdefault(kind, []).append(i)
-    for number, claim in enumerate(claims):
-        longer: dict[tuple[int, ...], tuple[int, ...]] = {}
+def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
+    """For each parameter the claims that select it. Every selector has to select one."""
+    hits: list[list[Claim]] = [[] for _ in parameters]
+    kinds = dict.fromkeys(kind for each in parameters for kind, _ in each.owners)
+    for claim in claims:
+        selected: set[int] = set()
         for selector in claim.selectors:
-            found: list[int] = []
-            if isinstance(selector, str):
-                found = named_like(selector, parameters)
-            if claim.layers:
-                found += chain.from_iterable(kinds[kind] for kind in kinds if _is_kind(kind, selector))
+            matches = re.compile(fnmatch.translate(selector)).match if isinstance(selector, str) else None
+            layers = {kind for kind in kinds if claim.layers and _is_kind(kind, selector)}
+            found = [
+                i
+                for i, each in enumerate(parameters)
+                if (matches and any(map(matches, each.names)))
+                or (layers and any(kind in layers for kind, _ in each.owners))
+            ]
             if not found:
                 raise ValueError(_no_match(claim, selector, parameters, kinds))
-            for i in found:
-                before = hits[i]
-                if not before or before[-1] != number:
-                    hits[i] = longer.setdefault(before, (*before, number))
+            selected.update(found)
+        for i in selected:
+            hits[i].append(claim)
     return hits
 
 
@@ -135,19 +133,17 @@ def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
     return issubclass(kind, selector)
 
 
-def _no_match(claim: Claim, selector: Selector, parameters: Parameters, kinds: Iterable[Any]) -> str:
+def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Named], kinds: Iterable[type]) -> str:
     called = selector if isinstance(selector, str) else selector.__name__
-    layers = dict.fromkeys(kind.__name__ for kind in kinds) if claim.layers else {}
-    pieces: dict[str, None] = dict(layers)  # and, of each name, what it starts with and what it consists of
-    for name in islice(parameters.names, _ENOUGH):
+    layers = [kind.__name__ for kind in kinds] if claim.layers else []
+    pieces = dict.fromkeys(layers)  # and, of each name, what it starts with and what it consists of
+    for name in chain.from_iterable(each.names for each in parameters[:_ENOUGH]):
         parts = name.split(".")
-        pieces.update(dict.fromkeys((*accumulate(parts, lambda a, b: f"{a}.{b}"), *parts)))
-    texts = islice(chain(parameters.arrows[1], parameters.ends[1]), _ENOUGH)  # those of other names, too
-    pieces.update(dict.fromkeys(text.rstrip(".") for text in texts))
+        pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
     near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
-    there = near or parameters.names[:3]
-    owned = " and no layer type" if claim.layers and layers else ""
-    hint = "" if layers or not claim.layers else " (layer types are known only where the model is given)"
+    there = near or [each.name for each in parameters[:3]]
+    owned = " and no layer type" if layers else ""
+    hint = " (layer types are known only where the model is given)" if claim.layers and not layers else ""
     return (
         f"{claim.what}: {called!r} matches no parameter's name{owned}{hint}; "
         f"{'the nearest there are' if near else 'names are, for instance,'} {', '.join(map(repr, there))}."
@@ -162,18 +158,17 @@ def merged(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str
             f"{exclusive[0]} and {exclusive[1]} both match the parameter {name!r}, and both are exclusive: narrow the "
             f"globs of one, or drop its 'exclusive'."
         )
-    settings: dict[str, Any] = {}
-    source: dict[str, str] = {}
+    found: dict[str, tuple[Any, str]] = {}
     for claim in claims:
         for key, value in claim.settings.items():
-            if key in settings and comparable(settings[key]) != comparable(value):
+            first, source = found.setdefault(key, (value, claim.what))
+            if comparable(first) != comparable(value):
                 raise ValueError(
-                    f"The parameter {name!r} gets {key}={settings[key]!r} from {source[key]} and {key}={value!r} from "
-                    f"{claim.what}: give it one value, or narrow the globs of one."
+                    f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from {claim.what}: "
+                    f"give it one value, or narrow the globs of one."
                 )
-            settings.setdefault(key, value)
-            source.setdefault(key, claim.what)
-    return frozenset().union(*(claim.tags for claim in claims)), settings
+    tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
+    return tags, {key: value for key, (value, _) in found.items()}
 
 
 def comparable(value: Any) -> Any:

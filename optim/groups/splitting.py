@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .parameters import Parameters, named_like, of_model, of_pairs
+from timesched.binding import bound_to
+
+from .parameters import Named, named
 from .rules import FACTOR, Claim, claims_of_factors, comparable, copied, matched, merged
-from .writers import is_scheduled
 
 
 def split_groups(
@@ -46,33 +47,22 @@ def split_groups(
         raise TypeError(f"optimizer={optimizer!r:.80}: pass an instance of torch.optim.Optimizer.")
     claims = claims_of_factors(adjust_learning_rate)
     groups = optimizer.param_groups
-    listed = listed_of(groups, model)
-    hits = matched(listed, claims)
-    place = {id(tensor): i for i, tensor in enumerate(listed.tensors)}
+    parameters = _parameters(groups, model)
+    chosen = {id(each.tensor): (hits, each.name) for each, hits in zip(parameters, matched(parameters, claims))}
     split = []
     for i, group in enumerate(groups):
         old = group.get(FACTOR, group.get("adjust_val"))
         here = [] if old is None else [Claim(f"parameter group {i}", (), settings={FACTOR: old})]
-        factors: dict[tuple[int, ...], Any] = {}
         parts: dict[Any, list[int]] = {}
         for j, tensor in enumerate(group["params"]):
-            at = place[id(tensor)]
-            chosen = hits[at]
-            if chosen not in factors:
-                factors[chosen] = merged([*here, *(claims[k] for k in chosen)], listed.names[at])[1].get(FACTOR)
-            parts.setdefault(factors[chosen], []).append(j)
-        scheduled = [key for key in group if key.startswith("initial_")]
-        if len(parts) > 1 and scheduled:
+            hits, name = chosen[id(tensor)]
+            parts.setdefault(merged([*here, *hits], name)[1].get(FACTOR), []).append(j)
+        if len(parts) > 1 and ("initial_lr" in group or bound_to(optimizer)):  # the first: as torch's leave it
             raise ValueError(
-                f"Parameter group {i} has {scheduled[0]!r}, as a scheduler leaves it: split the groups of an optimizer "
-                f"before its schedulers are made."
+                f"Parameter group {i} is to be split, but schedulers go by the numbers of the groups: split them "
+                f"before schedulers are made, or call unbind() on these and make them again."
             )
         split.append(parts)
-    if any(len(parts) > 1 for parts in split) and is_scheduled(optimizer):
-        raise ValueError(
-            "Schedulers drive this optimizer, and go by the numbers of its groups: split the groups before they are "
-            "made, or call unbind() on them and make them again."
-        )
     result = []
     for group, parts in zip(groups, split):
         lists = {key: list(group[key]) for key in ("params", "param_names") if key in group}
@@ -88,7 +78,7 @@ def split_groups(
     groups[:] = result
 
 
-def listed_of(groups: list[dict[str, Any]], model: nn.Module | None = None) -> Parameters:
+def _parameters(groups: list[dict[str, Any]], model: nn.Module | None) -> list[Named]:
     """The parameters of the model, or those that the groups hold with their names."""
     if model is None:
         for i, group in enumerate(groups):
@@ -97,44 +87,29 @@ def listed_of(groups: list[dict[str, Any]], model: nn.Module | None = None) -> P
                     f"Parameter group {i} has no param_names for {FACTOR} to match: build the optimizer from "
                     f"configure_param_groups(model) or model.named_parameters()."
                 )
-        return of_pairs(chain.from_iterable(zip(group["param_names"], group["params"]) for group in groups))
+        return named(chain.from_iterable(zip(group["param_names"], group["params"]) for group in groups))
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={model!r:.80}: pass the torch.nn.Module whose parameters the optimizer has.")
-    listed = of_model(model)
-    known = set(map(id, listed.tensors))
+    parameters = named(model)
+    known = {id(each.tensor) for each in parameters}
     for i, group in enumerate(groups):
         if not known.issuperset(map(id, group["params"])):
             raise ValueError(f"Parameter group {i} has a parameter that is not of this model: pass the model it is of.")
-    return listed
+    return parameters
 
 
 def give_factors(optimizer: torch.optim.Optimizer, factors: Mapping[Any, float], model: Any) -> None:
     """Put factors into the groups; or see that they are there, where nobody knows which parameters are meant."""
     groups = optimizer.param_groups
-    if model is not None:
-        split_groups(optimizer, factors, model)
-        return
-    claims = claims_of_factors(factors)
-    given = {key: claim.settings[FACTOR] for key, claim in zip(factors, claims)}
+    given = {key: claim.settings[FACTOR] for key, claim in zip(factors, claims_of_factors(factors))}
+    unnamed = not all("param_names" in group for group in groups)
+    layers = [key for key in given if unnamed or isinstance(key, type) or key.isidentifier()] if model is None else []
     there = {comparable(group.get(FACTOR, group.get("adjust_val"))) for group in groups} - {None}
-    names = listed_of(groups) if all("param_names" in group for group in groups) else None
-    layers = {key: factor for key, factor in given.items() if names is None or _is_layer(key, names)}
-    if layers and not set(layers.values()) <= there <= set(given.values()):
-        here = ", ".join(map(str, there)) or "no factors"
-        fix = "pass model=, or build the optimizer from configure_param_groups(model, adjust_learning_rate=...)."
-        if names is None:
-            raise ValueError(
-                f"adjust_learning_rate={dict(factors)!r:.80}: the parameter groups have {here}, and no param_names to "
-                f"put these in by: {fix}"
-            )
-        try:
-            matched(names, claims)
-        except ValueError as error:
-            raise ValueError(f"{error} The groups have {here}: {fix}") from None
-    if names is not None:
-        split_groups(optimizer, {key: factor for key, factor in given.items() if key not in layers})
-
-
-def _is_layer(key: Any, names: Parameters) -> bool:
-    """Whether a key that is no parameter's name may be a layer type."""
-    return isinstance(key, type) or (key.isidentifier() and not named_like(key, names))
+    if layers and not {given[key] for key in layers} <= there <= set(given.values()):
+        raise ValueError(
+            f"adjust_learning_rate={dict(factors)!r:.80}: the parameter groups have "
+            f"{', '.join(map(str, there)) or 'no factors'}: pass model=, or build the optimizer from "
+            f"configure_param_groups(model, adjust_learning_rate=...)."
+        )
+    if len(layers) < len(given):
+        split_groups(optimizer, {key: factor for key, factor in given.items() if key not in layers}, model)

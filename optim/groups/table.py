@@ -30,9 +30,8 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
     keys = sorted({key for group in rows for key in group} - {"params", "param_names", "tags"})
-    values = {key: [_shown(group[key]) if key in group else "-" for group in rows] for key in keys}
-    alike = {key for key in keys if len({comparable(group[key]) if key in group else "-" for group in rows}) == 1}
-    kept = [key for key in keys if key in ("lr", "weight_decay") or key not in alike]
+    values = {key: [comparable(group[key]) if key in group else "-" for group in rows] for key in keys}
+    kept = [key for key in keys if key in ("lr", "weight_decay") or len(set(values[key])) > 1]
     lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
     count = size = 0
     for i, group in enumerate(rows):
@@ -41,25 +40,20 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         listed = ", ".join(known[:names]) + (f" and {len(known) - names} more" if len(known) > names else "")
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
         tags = ", ".join(sorted(as_tags(group.get("tags"), f"Parameter group {i}: ")))
-        lines.append(
-            [str(i), tags or "-", str(len(given)), str(elements), *(values[key][i] for key in kept), listed or "-"]
-        )
+        shown = (_shown(values[key][i]) for key in kept)
+        lines.append([str(i), tags or "-", str(len(given)), str(elements), *shown, listed or "-"])
         count, size = count + len(given), size + elements
     lines.append(["total", "", str(count), str(size), *("" for _ in kept), ""])
     lines = [[cell.encode("ascii", "backslashreplace").decode() for cell in line] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    to_left = (0, 1, len(widths) - 1)
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in to_left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths))
-        ).rstrip()
-        for line in lines
-    )
+    columns = []
+    for number, column in enumerate(zip(*lines)):
+        width = max(map(len, column))
+        to_left = number in (0, 1, len(lines[0]) - 1)
+        columns.append([cell.ljust(width) if to_left else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
 def _shown(value: Any) -> str:
-    value = comparable(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_shown, value))})"
     return f"{value:g}" if isinstance(value, float) else str(value)

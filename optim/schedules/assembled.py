@@ -39,8 +39,8 @@ class Sequential(Scheduler):
             )
         if len({each.scales for each in schedulers}) > 1:
             raise ValueError(
-                f"{type(self).__name__}: some schedulers are scaled per group and some are not: scale the whole, as in "
-                f"ScalePerParamLR(optimizer, SequentialLR(...)), or each part."
+                f"{type(self).__name__}: some schedulers are scaled per group and some are not: scale the "
+                f"sequence, as in ScalePerParamLR(optimizer, SequentialLR(...)), or each scheduler in it."
             )
         self.scales = schedulers[0].scales
         schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])

@@ -34,7 +34,7 @@ class PiecewiseConstant(Formula):
     def check(self, name: str) -> None:
         if len(self.vals) != len(self.milestones) + 1:
             raise TimeError(
-                f"{name}: {len(self.milestones)} milestones part {len(self.milestones) + 1} values, and "
+                f"{name}: {len(self.milestones)} milestones separate {len(self.milestones) + 1} values, and "
                 f"there are {len(self.vals)}: {list(self.vals)}."
             )
 

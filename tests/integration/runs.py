@@ -1,18 +1,16 @@
-"""Every run that is made, saved in the middle, resumed and compared: schedules x units of max_duration x ratios."""
+"""Runs that are saved in the middle, resumed and compared: schedules x units of max_duration x ratios."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import composer.optim
 from composer import Callback, Event, Trainer
-from torch import Tensor
 
 import timesched
-from tests.integration.training import Record, make_trainer, record_of, tensors_of
+from tests.integration.training import Record, finish, make_trainer
 
 RATIOS = (0.5, 1.0, 2.0)
 # Before scaling: two epochs of 8 batches, and as many or nearly as many batches, samples (31 in an epoch) and
@@ -24,7 +22,6 @@ MIDDLE = {
     1.0: (8, Event.EPOCH_CHECKPOINT),
     2.0: (13, Event.BATCH_CHECKPOINT),
 }
-CHECKPOINT = "middle.pt"
 
 
 @dataclass(frozen=True)
@@ -118,6 +115,9 @@ def cases(unit: str, ratios: tuple[float, ...] = RATIOS) -> list[Case]:
     return made
 
 
+CASES = {case.name: case for unit in LENGTHS for case in cases(unit)}
+
+
 def weight_decay_schedule(ratio: float) -> Any:
     """Of the state alone: a Trainer's State does not know its ratio, and bind takes none."""
     cosine = timesched.CosineAnnealingScheduler("12ba", alpha_f=0.5)
@@ -136,37 +136,14 @@ class BindWeightDecay(Callback):
         state.schedulers = [*state.schedulers, bound]
 
 
-@dataclass
-class Run:
-    """What a finished run leaves."""
-
-    record: Record
-    tensors: dict[str, Tensor]
-    trainer: Trainer = field(repr=False)
-
-
-def run(case: Case, *more: Callback, **options: Any) -> Run:
-    """Train to the end; `options` are the Trainer's."""
-    callbacks = (BindWeightDecay(case.ratio), *more) if case.bound else more
-    trainer = make_trainer(
-        case.max_duration,
-        case.ours(),
-        callbacks,
-        scale_schedule_ratio=case.ratio,
-        run_name=case.name,
-        **options,
-    )
-    trainer.fit()
-    trainer.close()
-    return Run(record_of(trainer), tensors_of(trainer), trainer)
+def train(case: Case, *callbacks: Callback, **options: Any) -> tuple[dict[str, Any], Trainer, Record]:
+    """Train to the end: what was done, the Trainer and its record; `options` are the Trainer's."""
+    more = (BindWeightDecay(case.ratio), *callbacks) if case.bound else callbacks
+    settings = {"max_duration": case.max_duration, "schedulers": case.ours(), "scale_schedule_ratio": case.ratio}
+    trainer, record = make_trainer(more, run_name=case.name, **(settings | options))
+    return finish(trainer, record), trainer, record
 
 
-def saving(case: Case, folder: Path) -> dict[str, Any]:
-    """The Trainer's options that save the run in its middle, once."""
-    batch, at_event = MIDDLE[case.ratio]
-    return {
-        "save_folder": str(folder),
-        "save_filename": CHECKPOINT,
-        "save_latest_filename": None,
-        "save_interval": lambda state, event: event is at_event and state.timestamp.batch == batch,
-    }
+def run(name: str, **options: Any) -> dict[str, Any]:
+    """A run by the name of its case."""
+    return train(CASES[name], **options)[0]

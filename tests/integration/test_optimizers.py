@@ -2,64 +2,80 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from composer import Event
 
-from tests.integration.optimizer_run import (
-    BATCHES,
-    CHECKPOINT,
-    MIDDLE,
-    RATES,
-    finish,
-    make_optimizer,
-    make_trainer,
-    saving,
-)
+import optim
+import timesched
+from tests.integration import training
+from tests.integration.resume import in_another_process
+from tests.integration.runs import BindWeightDecay
+from tests.integration.training import NextByte, assert_goes_on, column, finish
 from tests.optim.compiling import BACKEND, fresh, graphs
 from tests.optim.problems import assert_close
 from tests.optim.signatures import NAMES
 
-ROOT = Path(__file__).parents[2]
+BATCHES = 20  # two epochs and a half
+MIDDLE = 11  # inside the second epoch
+RATES = {
+    **{"SGD": 0.5, "ASGD": 2.0, "Adadelta": 30.0, "Adafactor": 0.3, "Adagrad": 0.2, "Adam": 0.1, "AdamW": 0.1},
+    **{"Adamax": 0.2, "Lamb": 0.2, "Lion": 0.05, "Muon": 0.1, "NAdam": 0.1, "RAdam": 0.6, "RMSprop": 0.02},
+    **{"Rprop": 0.1},
+}
+# What makes each keep as much state as it can.
+MORE: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9, "dampening": 0.1},
+    "ASGD": {"t0": 5.0},
+    "Adafactor": {"beta1": 0.9},
+    "Adam": {"amsgrad": True},
+    "RMSprop": {"momentum": 0.5, "centered": True},
+}
 
 
-def resume_in_fresh_process(folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.integration.optimizer_run", str(folder)]
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
+def make_optimizer(name: str, dtype: torch.dtype = torch.float32) -> tuple[NextByte, Any]:
+    """The small model, for Muon without its bias, and an optimizer of its parameters."""
+    model = NextByte().to(dtype)
+    if name == "Muon":
+        model.head.register_parameter("bias", None)
+    decay = {} if name == "Rprop" else {"weight_decay": 0.001}
+    made = getattr(optim, name)(model.parameters(), lr=RATES[name], **decay, **MORE.get(name, {}))
+    return model, made
+
+
+def make_trainer(model: NextByte, optimizer: Any, **options: Any) -> Any:
+    """A Trainer whose rate falls along a cosine; the weight decay, where there is one, has a schedule of its own."""
+    callbacks = [BindWeightDecay(1.0)] if "weight_decay" in optimizer.param_groups[0] else []
+    schedule = timesched.CosineAnnealingScheduler(alpha_f=0.1)
+    return training.make_trainer(
+        callbacks, model, optimizer, schedulers=schedule, max_duration=f"{BATCHES}ba", **options
     )
-    assert done.returncode == 0, done.stderr
-    resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
-    return resumed
 
 
-def assert_goes_on(before: dict[str, Any], after: dict[str, Any], what: str) -> None:
-    """Bit for bit: what each batch ran with and gave, and where parameters and state ended."""
-    for key in ("lr", "weight_decay", "losses"):
-        assert after[key] == before[key][MIDDLE:], (what, key)
-    assert after["tensors"].keys() == before["tensors"].keys(), what
-    for key, tensor in before["tensors"].items():
-        assert torch.equal(after["tensors"][key], tensor), (what, key)
+def run(name: str, **options: Any) -> dict[str, Any]:
+    return finish(*make_trainer(*make_optimizer(name), **options))
+
+
+def saving(folder: Path) -> dict[str, Any]:
+    return training.saving(folder, (MIDDLE, Event.BATCH_CHECKPOINT))
 
 
 def test_every_optimizer_trains_is_saved_and_resumed(tmp_path: Path) -> None:
     assert list(RATES) == NAMES
-    full = {name: finish(make_trainer(*make_optimizer(name), **saving(tmp_path / name))) for name in NAMES}
+    full = {name: run(name, **saving(tmp_path / name)) for name in NAMES}
     for name, done in full.items():
         losses = done["losses"]
         assert len(losses) == BATCHES and sum(losses[-8:]) < 0.9 * sum(losses[:8]), (name, losses)
-        assert len(set(done["lr"])) > 15 and (len(set(done["weight_decay"])) > 10 or name == "Rprop")
+        assert len(set(column(done["rows"], "lr"))) > 15
+        assert name == "Rprop" or len(set(column(done["rows"], "weight_decay"))) > 10
         assert {key.split(".")[0] for key in done["tensors"]} == {"model", "optimizer"}
-    resumed = resume_in_fresh_process(tmp_path)
-    assert resumed.keys() == full.keys()
+    resumed = in_another_process("tests.integration.test_optimizers", tmp_path)
+    assert len(resumed) == len(NAMES)
     for name in NAMES:
-        assert_goes_on(full[name], resumed[name], name)
+        assert_goes_on(full[name], resumed[f"{name}/{MIDDLE}"], MIDDLE, name)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD"])
@@ -71,22 +87,22 @@ def test_compiled_before_and_after_the_trainer_is_built(name: str, order: str, t
         model, optimizer = make_optimizer(name, torch.float64)
         if order == "before":
             optimizer.compile(backend=BACKEND)
-        trainer = make_trainer(model, optimizer, **options)
+        trainer, record = make_trainer(model, optimizer, **options)
         if order == "after":
             optimizer.compile(backend=BACKEND)
         with fresh():
-            done = finish(trainer)
+            done = finish(trainer, record)
             assert graphs() == 1
         return done
 
-    eager = finish(make_trainer(*make_optimizer(name, torch.float64), **saving(tmp_path / "eager")))
+    eager = finish(*make_trainer(*make_optimizer(name, torch.float64), **saving(tmp_path / "eager")))
     done = compiled(**saving(tmp_path / "compiled"))
     for key in ("lr", "weight_decay"):
-        assert done[key] == pytest.approx(eager[key], rel=1e-14)
+        assert column(done["rows"], key) == pytest.approx(column(eager["rows"], key), rel=1e-14)
     for key, tensor in eager["tensors"].items():
         assert_close(done["tensors"][key], tensor, 1e-12, key)
-    assert_goes_on(done, compiled(load_path=str(tmp_path / "compiled" / CHECKPOINT)), name)
+    assert_goes_on(done, compiled(load_path=str(tmp_path / "compiled" / f"{MIDDLE}.pt")), MIDDLE)
     # A checkpoint does not say whether its run was compiled.
-    changed = compiled(load_path=str(tmp_path / "eager" / CHECKPOINT))
+    changed = compiled(load_path=str(tmp_path / "eager" / f"{MIDDLE}.pt"))
     for key, tensor in eager["tensors"].items():
         assert_close(changed["tensors"][key], tensor, 1e-12, key)

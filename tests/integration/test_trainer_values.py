@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from composer import DataSpec
-from torch.utils.data import DataLoader, IterableDataset
 
 import timesched
-from tests.integration.training import BASE_LR, collate, count_tokens, data, make_trainer, record_of, windows
+from tests.integration.training import BASE_LR, Record, data, make_trainer, streamed
 
 
 def multipliers(max_duration: Any, schedule: Any, ratio: float = 1.0, **options: Any) -> list[float]:
     """What the learning rate of each batch of a run was multiplied by."""
-    trainer = make_trainer(max_duration, schedule, scale_schedule_ratio=ratio, **options)
+    settings = {"max_duration": max_duration, "schedulers": schedule, "scale_schedule_ratio": ratio}
+    trainer, record = make_trainer(**settings, **options)
     trainer.fit()
     trainer.close()
-    return [lr / BASE_LR for lr in record_of(trainer).lr]
+    return factors(record)
+
+
+def factors(record: Record) -> list[float]:
+    return [lr / BASE_LR for lr in record.of("lr")]
 
 
 def near(numbers: list[float]) -> Any:
@@ -78,7 +81,7 @@ def test_warmup_in_dur_follows_the_run(scale_warmup: bool) -> None:
 
 def test_fit_again_moves_the_end() -> None:
     """The first batch of each fit runs with what the last one left; then the longer run counts."""
-    trainer = make_trainer("1ep", timesched.LinearScheduler())
+    trainer, record = make_trainer(max_duration="1ep", schedulers=timesched.LinearScheduler())
     trainer.fit()
     trainer.fit(duration="1ep")
     trainer.fit(duration="6ba")
@@ -87,18 +90,18 @@ def test_fit_again_moves_the_end() -> None:
     first = [1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8]
     second = [1 / 8, *(1 - t / 16 for t in range(8, 15))]
     third = [1 / 16, *(1 - t / 22 for t in range(16, 21))]
-    assert [lr / BASE_LR for lr in record_of(trainer).lr] == near(first + second + third)
+    assert factors(record) == near(first + second + third)
 
 
 def test_fit_with_another_unit_and_ratio() -> None:
     """fit() scales the duration before it compiles, so an explicit t_max ends with the run at once."""
-    trainer = make_trainer("4ba", timesched.LinearScheduler())
+    trainer, record = make_trainer(max_duration="4ba", schedulers=timesched.LinearScheduler())
     trainer.fit()
     schedule = timesched.LinearWithWarmupScheduler("0.25dur", t_max="16ba", scale_warmup=True)
     trainer.fit(reset_time=True, duration="2ep", schedulers=schedule, scale_schedule_ratio=0.5)
     trainer.close()
     expected = [1, 1, 3 / 4, 2 / 4, 0, 0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6]
-    assert [lr / BASE_LR for lr in record_of(trainer).lr] == near(expected)
+    assert factors(record) == near(expected)
 
 
 def test_part_of_an_epoch_counts_as_the_epoch() -> None:
@@ -112,25 +115,13 @@ def test_part_of_an_epoch_counts_as_the_epoch() -> None:
 
 def test_fit_with_batches_of_another_size() -> None:
     """The length of an epoch is read anew: 8 batches in the first one, then 4 in each, so that the end is at 12."""
-    trainer = make_trainer("1ep", timesched.LinearScheduler(t_max="3ep"))
+    trainer, record = make_trainer(max_duration="1ep", schedulers=timesched.LinearScheduler(t_max="3ep"))
     trainer.fit()
     trainer.fit(duration="2ep", train_dataloader=data(batch_size=8))
     trainer.close()
     first = [1, 1, *(1 - t / 24 for t in range(1, 7))]
     second = [1 - 7 / 24, *(1 - t / 12 for t in (8, 9, 10, 11)), 0, 0, 0]
-    assert [lr / BASE_LR for lr in record_of(trainer).lr] == near(first + second)
-
-
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    """The windows, without a length."""
-
-    def __iter__(self) -> Any:
-        return iter(windows())
-
-
-def streamed() -> DataSpec:
-    loader = DataLoader(Stream(), batch_size=4, collate_fn=collate)
-    return DataSpec(loader, get_num_tokens_in_batch=count_tokens, split_batch=lambda batch, size: [batch])
+    assert factors(record) == near(first + second)
 
 
 def test_dataloader_without_a_length() -> None:
@@ -155,7 +146,7 @@ def test_evaluation_of_another_length_changes_nothing() -> None:
 def test_tensor_learning_rate_is_kept() -> None:
     """A rate that is a tensor, as a compiled step needs it, stays the same tensor."""
     model_lr = torch.tensor(BASE_LR, dtype=torch.float64)
-    trainer = make_trainer("4ba", [])
+    trainer, _ = make_trainer(max_duration="4ba", schedulers=[])
     (group,) = trainer.state.optimizers[0].param_groups
     group["lr"] = model_lr
     trainer.state.schedulers = [timesched.compile_composer_scheduler(timesched.LinearScheduler(), trainer.state)]

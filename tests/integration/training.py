@@ -1,16 +1,18 @@
-"""The small real model, the data and the Trainer that these tests run."""
+"""The small real model, the data and the Trainer that these tests run, and what a run did."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
-from composer import Callback, ComposerModel, DataSpec, Trainer
+from composer import Callback, ComposerModel, DataSpec, Event, Trainer
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 WINDOWS = 31
 BATCH_SIZE = 4
@@ -70,45 +72,105 @@ class NextByte(ComposerModel):
         return self(batch) if outputs is None else outputs
 
 
+class Stream(IterableDataset[Any]):
+    """The windows, without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(windows())
+
+
+def streamed() -> DataSpec:
+    loader = DataLoader(Stream(), batch_size=BATCH_SIZE, collate_fn=collate)
+    return DataSpec(loader, get_num_tokens_in_batch=count_tokens, split_batch=lambda batch, size: [batch])
+
+
 @dataclass(eq=False)
 class Record(Callback):
-    """What each batch ran with, noted before its optimizer step, and the times at which it began."""
+    """Of each batch: the time at which it began, what every parameter group ran with before its step, and its loss."""
 
-    lr: list[float] = field(default_factory=list)
-    weight_decay: list[float] = field(default_factory=list)
     times: list[Any] = field(default_factory=list)
+    rows: list[list[dict[str, float]]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
 
     def batch_start(self, state: Any, logger: Any) -> None:
-        (group,) = state.optimizers[0].param_groups
-        self.lr.append(group["lr"])
-        self.weight_decay.append(group["weight_decay"])
         self.times.append(state.timestamp)
+        self.rows.append([numbers(group) for group in state.optimizers[0].param_groups])
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        self.losses.append(float(state.loss))
+
+    def of(self, key: str, group: int = 0) -> list[float]:
+        """One number of one group over the batches."""
+        return column(self.rows, key, group)
+
+
+def numbers(group: dict[str, Any]) -> dict[str, float]:
+    found = {key: group[key] for key in ("lr", "weight_decay") if key in group}
+    found |= {f"betas[{i}]": beta for i, beta in enumerate(group.get("betas", ()))}
+    return {key: float(value) for key, value in found.items()}
+
+
+def column(rows: list[list[dict[str, float]]], key: str, group: int = 0) -> list[float]:
+    return [row[group][key] for row in rows]
+
+
+class At(Callback):
+    """Does something to the state at the end of a batch."""
+
+    def __init__(self, batch: int, action: Callable[[Any], None]) -> None:
+        self.batch, self.action = batch, action
+
+    def batch_end(self, state: Any, logger: Any) -> None:
+        if state.timestamp.batch == self.batch:
+            self.action(state)
+
+
+class Crash(Exception):
+    """What an interrupted run dies of."""
+
+
+def die(state: Any) -> None:
+    raise Crash
 
 
 def make_trainer(
-    max_duration: Any, schedulers: Any, callbacks: tuple[Callback, ...] = (), lr: float = BASE_LR, **options: Any
-) -> Trainer:
-    """A Trainer of the small model on the CPU; its first callback is a `Record`."""
-    model = NextByte()
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=BASE_WEIGHT_DECAY)
-    settings: dict[str, Any] = {
-        "train_dataloader": data(),
-        "seed": 1,
-        "device": "cpu",
-        "progress_bar": False,
-    }
-    return Trainer(
-        model=model,
-        optimizers=optimizer,
-        schedulers=schedulers,
-        max_duration=max_duration,
-        callbacks=[Record(), *callbacks],
-        **(settings | options),
+    callbacks: Iterable[Callback] = (), model: Any = None, optimizers: Any = None, **options: Any
+) -> tuple[Trainer, Record]:
+    """A Trainer on the CPU, of the small model and torch's SGD unless others are given, and its record."""
+    model = model or NextByte()
+    optimizers = optimizers or torch.optim.SGD(
+        model.parameters(), lr=BASE_LR, momentum=0.9, weight_decay=BASE_WEIGHT_DECAY
     )
+    record, settings = Record(), {"seed": 1, "device": "cpu", "progress_bar": False, **options}
+    if "train_dataloader" not in settings:
+        settings["train_dataloader"] = data()
+    return Trainer(model=model, optimizers=optimizers, callbacks=[record, *callbacks], **settings), record
 
 
-def record_of(trainer: Trainer) -> Record:
-    return next(callback for callback in trainer.state.callbacks if isinstance(callback, Record))
+def finish(trainer: Trainer, record: Record, **options: Any) -> dict[str, Any]:
+    """Train to the end, and say what was done."""
+    trainer.fit(**options)
+    trainer.close()
+    return {"rows": record.rows, "losses": record.losses, "tensors": tensors_of(trainer)}
+
+
+def saving(folder: Path, *moments: tuple[int, Event]) -> dict[str, Any]:
+    """The Trainer's options that save a run at these batches: inside an epoch, or at the end of one."""
+    return {
+        "save_folder": str(folder),
+        "save_filename": "{batch}.pt",
+        "save_latest_filename": None,
+        "save_interval": lambda state, event: (state.timestamp.batch, event) in moments,
+    }
+
+
+def assert_goes_on(before: dict[str, Any], after: dict[str, Any], batch: int, what: object = "") -> None:
+    """Bit for bit: what each batch ran with and gave, and where parameters and optimizer state ended."""
+    assert after["rows"] == before["rows"][batch:], what
+    assert after["losses"] == before["losses"][batch:], what
+    assert after["tensors"].keys() == before["tensors"].keys(), what
+    for key, tensor in before["tensors"].items():
+        assert torch.equal(after["tensors"][key], tensor), (what, key)
 
 
 def tensors_of(trainer: Trainer) -> dict[str, Tensor]:

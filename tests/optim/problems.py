@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.reference import Reference
+from tests.optim.reference import Reference, muon_scale
 from tests.optim.rows import Row
 
 Snapshot = dict[tuple[Any, ...], Any]
@@ -92,22 +92,22 @@ def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Opti
     """What the row is held to: torch's optimizer with floats for all hyperparameters, or the plain reference."""
     arguments = values(row.arguments, plain=True)
     groups = dealt(row, params, plain=True)
-    if not has_twin(row):
+    if not torch_has(row):
         return Reference(row.name, groups, arguments)
     for key in ("correct_bias", *(["decoupled_weight_decay"] if row.name == "Adam" else [])):
         arguments.pop(key, None)
-    twin = getattr(torch.optim, row.twin)(groups, **arguments, **extra)
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, row.in_torch)(groups, **arguments, **extra)
     if row.name == "Adagrad":  # torch reads the initial value from the constructor, whatever the group says
-        for group in twin.param_groups:
+        for group in optimizer.param_groups:
             for p in group["params"]:
                 value = group["initial_accumulator_value"]
-                twin.state[p]["sum"].fill_(complex(value, value) if p.is_complex() else value)
-    return twin
+                optimizer.state[p]["sum"].fill_(complex(value, value) if p.is_complex() else value)
+    return optimizer
 
 
-def has_twin(row: Row) -> bool:
-    """Whether this torch has the row's twin: Muon came with 2.9."""
-    return row.twin is not None and hasattr(torch.optim, row.twin)
+def torch_has(row: Row) -> bool:
+    """Whether this torch has an optimizer with the row's formula: Muon came with 2.9."""
+    return row.in_torch is not None and hasattr(torch.optim, row.in_torch)
 
 
 def is_rough(row: Row) -> bool:
@@ -177,3 +177,14 @@ def assert_states_close(
             if p.numel() or empty:
                 there = torch.as_tensor(mine.state[p][key])
                 assert_close(there, torch.as_tensor(value), bound, (key, "of parameter", i))
+
+
+def assert_same_steps(row: Row, mine: torch.optim.Optimizer, other: torch.optim.Optimizer, steps: int) -> None:
+    """The parameters and state after so many steps are those of `theirs`, as near as float64 and the row allow."""
+    if not is_rough(row):
+        # The mean over nothing is NaN, which the reference of Adafactor keeps as the state of an empty matrix.
+        assert_states_close(mine, other, 1e-12, empty=row.name != "Adafactor")
+        return
+    for mine_group, group in zip(mine.param_groups, other.param_groups):  # orthogonalized in bfloat16 and in float64
+        for p, q in zip(mine_group["params"], group["params"]):
+            assert (p - q).abs().max() <= 0.15 * float(group["lr"]) * muon_scale(p, group) * steps

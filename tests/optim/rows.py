@@ -1,6 +1,6 @@
 """The one table of the optimizer tests: optimizer x configuration, as data.
 
-A row says what is constructed and what it is held to: torch's optimizer with the same formula (`twin`), else the
+A row says what is constructed and what it is held to: torch's optimizer with the same formula (`in_torch`), else the
 plain reference in reference.py; and the case of tests/golden/optimizers.json with the same arguments (`golden`).
 Many configurations are those of torch's OptimizerInfo inputs (torch/testing/_internal/common_optimizers.py).
 """
@@ -15,7 +15,7 @@ import torch
 
 from tests.optim.signatures import NAMES, SIGNATURES
 
-WITHOUT_TWIN = {"Lion", "Lamb", "Adafactor"}  # torch's Adafactor is another formula
+NOT_IN_TORCH = {"Lion", "Lamb", "Adafactor"}  # torch's Adafactor is another formula
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +39,11 @@ class Row:
         return {**SIGNATURES[self.name], **self.kwargs}
 
     @property
-    def twin(self) -> str | None:
+    def in_torch(self) -> str | None:
         """The name of torch's class with this formula."""
         groups = [{**self.arguments, **group} for group in self.groups]
         another = any(not g.get("correct_bias", True) or g.get("adjust_lr_fn") == "cerebras" for g in groups)
-        if self.name in WITHOUT_TWIN or another:
+        if self.name in NOT_IN_TORCH or another:
             return None
         return "AdamW" if self.name == "Adam" and self.kwargs.get("decoupled_weight_decay") else self.name
 
@@ -224,6 +224,7 @@ ROWS = [
     Row("RMSprop", "maximize_weight_decay", UP),
     Row("RMSprop", "all_maximize", {"momentum": 0.1, "centered": True, **UP}),
     Row("RMSprop", "alpha_zero", {"alpha": 0.0}),
+    Row("RMSprop", "alpha_one", {"lr": 1e-9, "alpha": 1.0}),
     Row("RMSprop", "zero_lr", {"lr": 0.0, "momentum": 0.5}),
     Row("RMSprop", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("RMSprop", "tensor_lr", {"lr": tensor(0.02), "momentum": 0.9}),
@@ -281,7 +282,7 @@ ROWS += [
 ROWS += [
     Row("Muon", f"torch_{row.label}", {**row.kwargs, **MATCH}, None, row.groups)
     for row in ROWS
-    if row.name == "Muon" and row.label != "group_forms" and not row.twin
+    if row.name == "Muon" and row.label != "group_forms" and not row.in_torch
 ]
 
 BY_ID = {row.id: row for row in ROWS}

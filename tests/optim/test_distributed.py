@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-from tests.optim._distributed.meshes import NO_HYBRID
 from tests.optim._distributed.program import checks
 from tests.optim.problems import differences, ours, parameters, snapshot
 from tests.optim.rows import ROWS
@@ -52,82 +51,17 @@ def launched(tmp_path_factory):
     return report
 
 
-def on(worlds, *kinds):
-    """The checks of these kinds, in launches of these sizes."""
-    there = [
-        pytest.param(world, f"{kind} {case}", id=f"{world}-{kind}-{case}".replace(" ", "_"))
-        for world in worlds
-        for kind, case, _ in checks(world)
-        if kind in kinds
-    ]
-    assert there
-    return pytest.mark.parametrize(("world", "check"), there)
+CHECKS = [(world, f"{kind} {case}") for world in (2, 4, 1) for kind, case, _ in checks(world)]
 
 
-def confirm(launched, world, check):
+@pytest.mark.parametrize(("world", "check"), CHECKS, ids=lambda value: str(value).replace(" ", "_"))
+def test_on_several_processes(launched, world, check):
+    """_distributed/program.py lists the checks; each function there says what it checks."""
     results, output = launched(world)
     if check not in results:
         pytest.fail(f"'{check}' did not come to its end on {world} processes. {output}", pytrace=False)
     if results[check]:
         pytest.fail(f"On {world} processes: {results[check]}", pytrace=False)
-
-
-@on([2, 4], "ddp")
-def test_ddp_equals_a_single_process_on_the_whole_batch(launched, world, check):
-    """And all ranks have the same bits, after every step."""
-    confirm(launched, world, check)
-
-
-@on([2, 4], "sharded", "columns")
-def test_fully_shard_equals_a_single_process(launched, world, check):
-    """Parameters and states are distributed, their sums are those of whole tensors, and no state is made anew."""
-    confirm(launched, world, check)
-
-
-@pytest.mark.skipif(NO_HYBRID != "", reason=NO_HYBRID)
-@on([4], "hybrid")
-def test_fully_shard_over_groups_that_repeat_one_another(launched, world, check):
-    """The same on a mesh of 2 x 2."""
-    confirm(launched, world, check)
-
-
-@on([4], "placed", "tensor_parallel")
-def test_other_placements_equal_a_single_process(launched, world, check):
-    """Split in both directions of a mesh, in strides, repeated or not distributed; with gradients yet to be summed."""
-    confirm(launched, world, check)
-
-
-@on([2, 4], "empty")
-def test_shards_are_uneven_and_some_are_empty(launched, world, check):
-    confirm(launched, world, check)
-
-
-@on([1, 2, 4], "initialised")
-def test_dcp_finds_the_state_there_and_does_nothing(launched, world, check):
-    confirm(launched, world, check)
-
-
-@on([2], "save")
-def test_saving_on_two_processes_changes_nothing(launched, world, check):
-    confirm(launched, world, check)
-
-
-@on([1, 2, 4], "load", "flattened", "full")
-def test_what_two_processes_saved_goes_on_as_if_uninterrupted(launched, world, check):
-    """Before the first step and later; on two processes to the bit."""
-    confirm(launched, world, check)
-
-
-@on([2], "lazy")
-def test_lazy_state_differs_between_ranks(launched, world, check):
-    """What is avoided: so it is with torch's optimizers, where an expert got no tokens."""
-    confirm(launched, world, check)
-
-
-@on([1, 2, 4], "save experts", "load experts")
-def test_experts_without_tokens_have_the_keys_of_the_others(launched, world, check):
-    """And what two processes saved is loaded by 1, 2 and 4, among which the experts are dealt out anew."""
-    confirm(launched, world, check)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)

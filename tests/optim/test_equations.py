@@ -172,6 +172,7 @@ def test_the_docstring_gives_the_steps_and_the_states(row):
 
 @pytest.mark.parametrize("label", ["decoupled", "amsgrad_all", "uncorrected"])
 def test_the_docstring_of_the_base_class_of_adam(label):
+    assert issubclass(optim.Adam, optim.AdamBase) and issubclass(optim.AdamW, optim.AdamBase)
     row = BY_ID["AdamW-uncorrected" if label == "uncorrected" else f"Adam-{label}"]
     values = {**row.kwargs, "decoupled_weight_decay": label != "amsgrad_all"}
     optimizer = optim.AdamBase(parameters("Adam"), **values)

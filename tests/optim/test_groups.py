@@ -7,9 +7,9 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot
-from tests.optim.rows import FULLEST
-from tests.optim.signatures import NAMES, REQUIRED, SIGNATURES, state_keys
+from tests.optim.problems import assert_close, differences, flat, give_gradients, ours, parameters, run, snapshot
+from tests.optim.rows import BY_ID, FULLEST, ROWS
+from tests.optim.signatures import NAMES, state_keys
 from tests.optim.training import equal, network, train
 
 BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
@@ -64,7 +64,7 @@ def test_the_groups_of_the_caller_are_left_alone():
 def test_construction_forms(row):
     """A generator, groups of single tensors, named parameters: all the same parameters."""
     model, loss_of = network()
-    twin, _ = network()
+    another, _ = network()
     kwargs = dict(row.kwargs)
     forms = [
         (p for p in model.parameters()),
@@ -75,15 +75,28 @@ def test_construction_forms(row):
     for form in forms:
         optimizer = getattr(optim, row.name)(form, **kwargs)
         assert flat(optimizer) == list(model.parameters()) == list(optimizer.state)
-    run_one, run_two = ours(row, list(twin.parameters())), optimizer
-    assert train(model, run_two, loss_of) == train(twin, run_one, loss_of)
+    plain = ours(row, list(another.parameters()))
+    assert train(model, optimizer, loss_of) == train(another, plain, loss_of)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_positional_arguments(name):
-    arguments = SIGNATURES[name]
-    lr = 0.25 if arguments["lr"] is REQUIRED else arguments["lr"]
-    optimizer = getattr(optim, name)([Parameter(torch.ones(2, 2))], lr)
-    group = optimizer.param_groups[0]
-    assert {key: group[key] for key in arguments} == {**arguments, "lr": lr}
-    assert set(optimizer.defaults) >= set(arguments)
+def test_a_step_per_group_equals_an_optimizer_per_group(name):
+    """Groups share nothing: parameters in one group of two move as if they were alone."""
+    row = next(r for r in ROWS if r.name == name and len(r.groups) > 1) if name != "NAdam" else BY_ID["NAdam-groups"]
+    together = ours(row, parameters(name))
+    run(together, parameters_in_order(together, row), 1, 6)
+    alone = parameters(name)
+    n = len(row.groups)
+    optimizers = [getattr(optim, name)(alone[i::n], **{**row.kwargs, **group}) for i, group in enumerate(row.groups)]
+    for step in range(1, 7):
+        give_gradients(alone, step)
+        for optimizer in optimizers:
+            optimizer.step()
+    for p, q in zip(parameters_in_order(together, row), alone):
+        assert_close(p, q, 0.0)
+
+
+def parameters_in_order(optimizer, row):
+    """The parameters as they were dealt out."""
+    groups, n = [group["params"] for group in optimizer.param_groups], len(row.groups)
+    return [groups[i % n][i // n] for i in range(sum(map(len, groups)))]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import optim
 from tests.optim.problems import flat, is_rough, ours, parameters, theirs
 from tests.optim.rows import FULLEST, ROWS
 
@@ -22,16 +23,20 @@ def start(row, dtype):
     return parameters(row.name, dtype) + longer
 
 
+def gradient(p, i, step, dtype):
+    """Its sign never changes: a sign function, as in Lion and Rprop, would amplify any rounding."""
+    generator = torch.Generator().manual_seed(i)
+    sign = torch.randn(p.shape, generator=generator).sign()
+    generator.manual_seed(100 * step + i)
+    values = sign * (0.3 + torch.rand(p.shape, generator=generator))
+    return values.to(dtype).to(p.dtype)  # the same numbers in every dtype
+
+
 def train(optimizer, row, dtype):
-    """Gradients whose sign never changes: a sign function, as in Lion and Rprop, would amplify any rounding."""
     params = flat(optimizer)
     for step in range(1, STEPS + 1):
         for i, p in enumerate(params):
-            generator = torch.Generator().manual_seed(i)
-            sign = torch.randn(p.shape, generator=generator).sign()
-            generator.manual_seed(100 * step + i)
-            gradient = sign * (0.3 + torch.rand(p.shape, generator=generator))
-            p.grad = gradient.to(dtype).to(p.dtype)  # the same numbers in every dtype
+            p.grad = gradient(p, i, step, dtype)
         optimizer.step()
     return [p.detach().double() for p in params]
 
@@ -41,7 +46,7 @@ def train(optimizer, row, dtype):
 def test_as_near_to_the_exact_run_as_torch(row, dtype):
     """Allowed: twice the error of torch's run in the same dtype, and four roundings of the parameter.
 
-    Muon rounds to bfloat16 in every dtype, so its error is that of its twin.
+    Muon rounds to bfloat16 in every dtype, so its error is that of torch's.
     """
     exact_start = [p.detach().double().requires_grad_() for p in start(row, dtype)]
     exact = train(theirs(row, exact_start), row, dtype)
@@ -56,6 +61,16 @@ def test_as_near_to_the_exact_run_as_torch(row, dtype):
             assert (m - e).abs().max() <= allowed, (i, float((m - e).abs().max()), float(allowed))
 
 
+@pytest.mark.parametrize("gradient", [0.0, 1e-5, 1e3])
+@pytest.mark.parametrize("shape", [(3,), (4, 3)])
+def test_adafactor_in_half_precision_stays_finite(shape, gradient):
+    p = torch.nn.Parameter(torch.ones(shape, dtype=torch.float16))
+    p.grad = torch.full_like(p, gradient)
+    optim.Adafactor([p], lr=0.01).step()
+    assert p.isfinite().all()
+    assert torch.allclose(p.float(), torch.tensor(1.0 if gradient == 0 else 0.99), atol=1e-3)  # half's spacing at 1
+
+
 @pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
 def test_dtypes_may_be_mixed(row):
     """Parameters of several dtypes in one group move as each does alone."""
@@ -64,14 +79,10 @@ def test_dtypes_may_be_mixed(row):
         return [p for dtype in (torch.float32, torch.bfloat16, torch.float64) for p in start(row, dtype)[-3:]]
 
     together, alone = build(), build()
-    train_together = ours(row, together)
-    mine = train(train_together, row, torch.bfloat16)
+    mine = train(ours(row, together), row, torch.bfloat16)
     for i, p in enumerate(alone):
         optimizer = ours(row, [p])
         for step in range(1, STEPS + 1):
-            generator = torch.Generator().manual_seed(i)
-            sign = torch.randn(p.shape, generator=generator).sign()
-            generator.manual_seed(100 * step + i)
-            p.grad = (sign * (0.3 + torch.rand(p.shape, generator=generator))).to(torch.bfloat16).to(p.dtype)
+            p.grad = gradient(p, i, step, torch.bfloat16)
             optimizer.step()
         assert torch.equal(p.double(), mine[i]), (i, p.dtype)

@@ -7,26 +7,11 @@ from torch.optim import lr_scheduler
 
 import optim
 import timesched
-from tests.optim.problems import (
-    assert_close,
-    differences,
-    flat,
-    give_gradients,
-    is_rough,
-    ours,
-    parameters,
-    run,
-    snapshot,
-    theirs,
-)
+from tests.optim.problems import assert_close, flat, is_rough, ours, parameters, run, theirs
 from tests.optim.rows import FULLEST, Row, tensor
 
 BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
 STEPS = 6
-
-
-def rates(step):
-    return 0.05 * (1 + step % 3)
 
 
 def with_lr(row, lr):
@@ -34,88 +19,93 @@ def with_lr(row, lr):
     return Row(row.name, row.label, {**row.kwargs, "lr": lr})
 
 
+def made(row, **changes):
+    """The optimizer of a row with exactly these objects as hyperparameters."""
+    return getattr(optim, row.name)(parameters(row.name), **{**row.kwargs, **changes})
+
+
+def step_all(optimizers, first, last):
+    for each in optimizers:
+        run(each, flat(each), first, last)
+
+
+def assert_equal(one, other, bound):
+    for p, q in zip(flat(one), flat(other)):
+        assert_close(p, q, bound)
+
+
 @BY_NAME
 def test_a_tensor_lr_updated_in_place_equals_a_float(row):
     """In float64 the numbers are the same, wherever they are stored."""
     lr = tensor(0.01)
-    params, twins = parameters(row.name), parameters(row.name)
-    kwargs = {**row.kwargs, "lr": lr}
-    mine, plain = getattr(optim, row.name)(params, **kwargs), ours(with_lr(row, 0.01), twins)
+    mine, plain = made(row, lr=lr), made(row, lr=0.01)
     assert mine.param_groups[0]["lr"] is lr  # whoever holds the tensor schedules it
     for step in range(1, STEPS + 1):
-        lr.fill_(rates(step))
-        plain.param_groups[0]["lr"] = rates(step)
-        for one in (mine, plain):
-            run(one, flat(one), step, step)
-    for p, q in zip(params, twins):
-        assert_close(p, q, 1e-12)
-    assert mine.param_groups[0]["lr"] is lr and lr == rates(STEPS)
+        rate = 0.05 * (1 + step % 3)
+        lr.fill_(rate)
+        plain.param_groups[0]["lr"] = rate
+        step_all((mine, plain), step, step)
+    assert_equal(mine, plain, 1e-12)
+    assert mine.param_groups[0]["lr"] is lr and lr == rate
 
 
 @BY_NAME
-def test_a_float32_tensor_lr(row):
-    """What a user writes as torch.tensor(0.01): good to single precision, also for float64 parameters."""
-    params, twins = parameters(row.name), parameters(row.name)
-    mine = getattr(optim, row.name)(params, **{**row.kwargs, "lr": torch.tensor(0.01)})
-    plain = ours(with_lr(row, 0.01), twins)
-    for one in (mine, plain):
-        run(one, flat(one), 1, STEPS)
-    for p, q in zip(params, twins):
-        assert_close(p, q, 1e-6)
-        assert p.dtype == torch.float64
+@pytest.mark.parametrize(
+    ("lr", "bound"), [(torch.tensor(0.02), 1e-6), (np.float64(0.02), 0.0)], ids=["float32", "numpy"]
+)
+def test_numbers_of_other_kinds(row, lr, bound):
+    """torch.tensor(0.02) is good to single precision, also for float64 parameters; numpy's are what floats are."""
+    mine, plain = made(row, lr=lr), made(row, lr=0.02)
+    step_all((mine, plain), 1, STEPS)
+    assert_equal(mine, plain, bound)
+    assert {p.dtype for p in flat(mine)} == {torch.float64}
 
 
+# What else may be scheduled, besides the learning rate.
 SCHEDULED = {
-    **{row.name: ["lr", "weight_decay"] for row in FULLEST},
-    "Rprop": ["lr"],
-    "Adagrad": ["lr", "weight_decay", "lr_decay"],
-    "RMSprop": ["lr", "weight_decay", "alpha", "momentum"],
-    "SGD": ["lr", "weight_decay", "momentum"],
-    "ASGD": ["lr", "weight_decay", "lambd"],
-    "NAdam": ["lr", "weight_decay", "betas"],
-    "Adam": ["lr", "weight_decay", "betas", "eps"],
-    "AdamW": ["lr", "weight_decay", "betas"],
-    "Lion": ["lr", "weight_decay", "betas"],
-    "Lamb": ["lr", "weight_decay", "betas"],
-    "Adamax": ["lr", "weight_decay", "betas"],
-    "RAdam": ["lr", "weight_decay", "betas"],
+    **dict.fromkeys([row.name for row in FULLEST], ("weight_decay",)),
+    **dict.fromkeys(["NAdam", "AdamW", "Lion", "Lamb", "Adamax", "RAdam"], ("weight_decay", "betas")),
+    "Adam": ("weight_decay", "betas", "eps"),
+    "Rprop": (),
+    "Adagrad": ("weight_decay", "lr_decay"),
+    "RMSprop": ("weight_decay", "alpha", "momentum"),
+    "SGD": ("weight_decay", "momentum"),
+    "ASGD": ("weight_decay", "lambd"),
 }
+
+
+def as_tensors(value):
+    return tuple(map(tensor, value)) if isinstance(value, tuple) else tensor(value)
+
+
+def put(group, key, new):
+    """As a scheduler does it: into the tensor that is there, or in the place of the number."""
+    old = group[key]
+    if isinstance(old, tuple) and isinstance(old[0], torch.Tensor):
+        for each, value in zip(old, new):
+            each.fill_(value)
+    elif isinstance(old, torch.Tensor):
+        old.fill_(new)
+    else:
+        group[key] = new
 
 
 @BY_NAME
 @pytest.mark.parametrize("kind", ["floats", "tensors"])
 def test_changing_hyperparameters_equals_torch(row, kind):
-    """All that may be scheduled, changed at every step, against the twin with the same changes."""
-    start = {key: row.arguments[key] for key in SCHEDULED[row.name]}
-    if kind == "tensors":
-        start = {key: tuple(map(tensor, v)) if isinstance(v, tuple) else tensor(v) for key, v in start.items()}
-    params, twins = parameters(row.name), parameters(row.name)
-    mine = getattr(optim, row.name)(params, **{**row.kwargs, **start})
-    other = theirs(row, twins)
+    """All that may be scheduled, changed at every step, against torch's optimizer with the same changes."""
+    start = {key: row.arguments[key] for key in ("lr", *SCHEDULED[row.name])}
+    mine = made(row, **(start if kind == "floats" else {key: as_tensors(value) for key, value in start.items()}))
+    other = theirs(row, parameters(row.name))
     for step in range(1, STEPS + 1):
         factor = 1 - 0.1 * (step % 4)
-        for key in start:
-            new = row.arguments[key]
-            new = tuple(x * factor for x in new) if isinstance(new, tuple) else new * factor
+        for key, first in start.items():
+            new = tuple(x * factor for x in first) if isinstance(first, tuple) else first * factor
             other.param_groups[0][key] = new
             put(mine.param_groups[0], key, new)
-        for one in (mine, other):
-            run(one, flat(one), step, step)
-    if is_rough(row):
-        return
-    for p, q in zip(params, twins):
-        assert_close(p, q, 1e-12)
-
-
-def put(group, key, new):
-    """As a scheduler does it: into the tensor that is there, or in the place of the number."""
-    if isinstance(new, tuple) and isinstance(group[key][0], torch.Tensor):
-        for old, value in zip(group[key], new):
-            old.fill_(value)
-    elif isinstance(group[key], torch.Tensor):
-        group[key].fill_(new)
-    else:
-        group[key] = new
+        step_all((mine, other), step, step)
+    if not is_rough(row):
+        assert_equal(mine, other, 1e-12)
 
 
 TORCH_SCHEDULERS = {
@@ -126,66 +116,37 @@ TORCH_SCHEDULERS = {
     "OneCycleLR": lambda one: lr_scheduler.OneCycleLR(one, max_lr=0.1, total_steps=20, cycle_momentum=False),
     "ReduceLROnPlateau": lambda one: lr_scheduler.ReduceLROnPlateau(one, patience=0),
 }
+CYCLED_MOMENTUM = "OneCycleLR with momentum", lambda one: lr_scheduler.OneCycleLR(one, max_lr=0.1, total_steps=20)
+PAIRS = [(row, name, new) for row in FULLEST for name, new in TORCH_SCHEDULERS.items()]
+PAIRS += [(row, *CYCLED_MOMENTUM) for row in FULLEST if row.name in ("SGD", "Adam")]
 
 
-@BY_NAME
-@pytest.mark.parametrize("scheduler", TORCH_SCHEDULERS)
-def test_torch_schedulers(row, scheduler):
-    params, twins = parameters(row.name), parameters(row.name)
+@pytest.mark.parametrize(("row", "name", "new"), PAIRS, ids=[f"{row.name}-{name}" for row, name, _ in PAIRS])
+def test_torch_schedulers(row, name, new):
     row = with_lr(row, 0.04)
-    mine, other = ours(row, params), theirs(row, twins)
-    schedulers = [TORCH_SCHEDULERS[scheduler](one) for one in (mine, other)]
+    both = ours(row, parameters(row.name)), theirs(row, parameters(row.name))
+    schedulers = [new(one) for one in both]
     for step in range(1, STEPS + 1):
-        for one, schedule in zip((mine, other), schedulers):
-            run(one, flat(one), step, step)
-            schedule.step(*([1.0] if scheduler == "ReduceLROnPlateau" else []))
-        assert mine.param_groups[0]["lr"] == other.param_groups[0]["lr"]
+        step_all(both, step, step)
+        for schedule in schedulers:
+            schedule.step(*([1.0] if name == "ReduceLROnPlateau" else []))
+        assert both[0].param_groups[0]["lr"] == both[1].param_groups[0]["lr"]
     if not is_rough(row):
-        for p, q in zip(params, twins):
-            assert_close(p, q, 1e-12)
-
-
-@pytest.mark.parametrize("name", ["SGD", "Adam"])
-def test_one_cycle_moves_the_momentum_too(name):
-    row = next(row for row in FULLEST if row.name == name)
-    params, twins = parameters(name), parameters(name)
-    for one in (mine := ours(row, params), other := theirs(row, twins)):
-        schedule = lr_scheduler.OneCycleLR(one, max_lr=0.1, total_steps=20)
-        for step in range(1, STEPS + 1):
-            run(one, flat(one), step, step)
-            schedule.step()
-    for p, q in zip(flat(mine), flat(other)):
-        assert_close(p, q, 1e-12)
+        assert_equal(*both, 1e-12)
 
 
 @BY_NAME
-@pytest.mark.parametrize("kind", ["float", "tensor"])
-def test_timesched_drives_it(row, kind):
-    params = parameters(row.name)
-    optimizer = getattr(optim, row.name)(params, **{**row.kwargs, "lr": 0.04 if kind == "float" else tensor(0.04)})
-    clock = timesched.Clock("8ba")
+@pytest.mark.parametrize("lr", [0.04, tensor(0.04)], ids=["float", "tensor"])
+def test_schedules_of_timesched(row, lr):
+    optimizer, clock = made(row, lr=lr if isinstance(lr, float) else lr.clone()), timesched.Clock("8ba")
     schedulers = [timesched.bind(timesched.LinearScheduler(), optimizer, clock)]
     if "weight_decay" in optimizer.param_groups[0]:
-        decay = timesched.ConstantScheduler(0.5)
-        schedulers.append(timesched.bind(decay, optimizer, clock, key="weight_decay"))
+        schedulers.append(timesched.bind(timesched.ConstantScheduler(0.5), optimizer, clock, key="weight_decay"))
     used = []
-    while not clock.done:
+    for step in range(1, 9):
         used.append(float(optimizer.param_groups[0]["lr"]))
-        give_gradients(params, clock.timestamp.batch.value + 1)
-        optimizer.step()
+        step_all([optimizer], step, step)
         clock.tick()
         for scheduler in schedulers:
             scheduler.step()
     assert used == pytest.approx([0.04 * (1 - k / 8) for k in range(8)], rel=1e-15)
-
-
-@BY_NAME
-def test_numpy_numbers(row):
-    """As a configuration or an array of schedules has them."""
-    kwargs = {key: np.float64(v) if isinstance(v, float) else v for key, v in {**row.kwargs, "lr": 0.02}.items()}
-    params, twins = parameters(row.name), parameters(row.name)
-    mine, plain = getattr(optim, row.name)(params, **kwargs), ours(with_lr(row, 0.02), twins)
-    for one in (mine, plain):
-        run(one, flat(one), 1, 3)
-    kept = {key: value for key, value in snapshot(plain).items() if key[0] in ("param", "state")}
-    assert not differences(kept, {k: v for k, v in snapshot(mine).items() if k in kept})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,35 +15,17 @@ from torch.nn import Parameter
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import optim
-from tests.optim.foreign_rows import BUFFER, LR, every_case, made, of, train
+from tests.optim.foreign_rows import BUFFER, LR, Custom, allocated, of
+from tests.optim.signatures import NAMES
 
-OURS = sorted({name for name in optim.__all__ if inspect.isclass(getattr(optim, name))} - {"AdamBase", "Optimizer"})
-OPTIONS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in OURS] + [
+OPTIONS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES] + [
     *(("SGD", {"momentum": 0.9}), ("SGD", {"momentum": 0.9, "dampening": 0.5}), ("Adam", {"amsgrad": True})),
     *(("AdamW", {"amsgrad": True}), ("RMSprop", {"momentum": 0.9, "centered": True}), ("Adafactor", {"beta1": 0.9})),
-    *((name, {"enable_global_step": True}) for name in OURS),
+    *((name, {"enable_global_step": True}) for name in NAMES),
 ]
 REAL = ("Adafactor", "Muon")
 SHAPES = {"matrices": [(4, 3), (7, 7), (1, 5)], "all": [(4, 3), (5,), (2, 3, 2), (), (0,), (3, 0)]}
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64]
-
-
-def allocated(optimizer: torch.optim.Optimizer) -> int:
-    """What is there, as bytes of storage."""
-
-    def tensors(value: Any) -> list[Tensor]:
-        if isinstance(value, dict):
-            value = list(value.values())
-        if isinstance(value, list | tuple | set):
-            return [tensor for one in value for tensor in tensors(one)]
-        return [value] if isinstance(value, Tensor) else []
-
-    storages = {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors(dict(optimizer.state))}
-    return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
-
-
-def test_all_fifteen() -> None:
-    assert len(OURS) == 15
 
 
 OURS_WITH_DTYPES = [(*row, dtype) for row in OPTIONS for dtype in DTYPES if row[0] not in REAL or not dtype.is_complex]
@@ -61,28 +42,6 @@ def test_ours(name: str, kwargs: dict[str, Any], dtype: torch.dtype) -> None:
     on_meta = [tensor.to("meta") for tensor in given]
     assert optim.state_bytes((kind, on_meta, arguments)) == expected
     assert optim.state_bytes(kind(on_meta, **arguments)) == expected
-
-
-NOT_ON_META = {("torch_optimizer", "Lamb"), ("torch_optimizer", "Shampoo")}  # they read values
-
-
-@every_case
-def test_theirs(package: str, name: str, kwargs: dict[str, Any]) -> None:
-    optimizer, stepped = made(package, name, kwargs), made(package, name, kwargs)
-    for parameter in of(stepped):
-        parameter.requires_grad_(True)
-    train(stepped, missing=False)
-    expected = allocated(stepped)
-    assert optim.state_bytes(stepped) == expected
-    if (package, name) in NOT_ON_META:
-        with pytest.raises(ValueError, match="cannot be foreseen.*Pass an optimizer that has its state, after"):
-            optim.state_bytes(optimizer)
-        optim.preinitialize(optimizer)
-        assert optim.state_bytes(optimizer) == expected
-        return
-    assert optim.state_bytes(optimizer) == expected
-    assert optim.state_bytes((type(optimizer), of(optimizer), LR | kwargs)) == expected
-    assert allocated(optimizer) == allocated(made(package, name, kwargs))  # nothing, or what the constructor made
 
 
 @pytest.mark.parametrize("owner", [torch.optim, optim])
@@ -149,20 +108,6 @@ def test_local_part_of_a_dtensor() -> None:
         dist.destroy_process_group()
 
 
-class Custom(torch.optim.Optimizer):
-    """Fills the state of a parameter as a function says."""
-
-    def __init__(self, parameters: Any, fill: Callable[[dict[str, Any], Tensor], None]) -> None:
-        super().__init__(parameters, {})
-        self.fill = fill
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for parameter in of(self):
-            if parameter.grad is not None:
-                self.fill(self.state[parameter], parameter)
-
-
 class ByAddress(torch.optim.Optimizer):
     """Finds a parameter by its address, as those of heavyball do."""
 
@@ -180,7 +125,7 @@ def test_what_counts() -> None:
         mean = torch.zeros_like(parameter)
         state.update(mean=mean, again=[mean, {"once more": mean}], owner=parameter, count=3, name="a", rate=0.5)
 
-    assert optim.state_bytes((Custom, [torch.ones(5)], {"fill": fill})) == 5 * 4
+    assert optim.state_bytes((Custom, [torch.ones(5)], {"rule": fill})) == 5 * 4
 
 
 class Masked(Custom):
@@ -239,10 +184,10 @@ def boxing(state: dict[str, Any], parameter: Tensor) -> None:
 
 UNFORESEEN: list[tuple[Callable[[list[Tensor]], Any], str]] = [
     (lambda ps: torch.optim.LBFGS([Parameter(p) for p in ps]), "LBFGS cannot be foreseen: its step fails .*closure"),
-    (lambda ps: (Custom, ps, {"fill": growing}), "it takes 80 bytes after step 2 and 120 after step 3"),
-    (lambda ps: (Custom, ps, {"fill": deciding}), "it depends on values whether it takes 0 or 8 bytes"),
-    (lambda ps: (Custom, ps, {"fill": selecting}), "its step fails .*nonzero"),
-    (lambda ps: (Custom, ps, {"fill": boxing}), "state.'box'. is an object of type Box, whose content is unknown"),
+    (lambda ps: (Custom, ps, {"rule": growing}), "it takes 80 bytes after step 2 and 120 after step 3"),
+    (lambda ps: (Custom, ps, {"rule": deciding}), "it depends on values whether it takes 0 or 8 bytes"),
+    (lambda ps: (Custom, ps, {"rule": selecting}), "its step fails .*nonzero"),
+    (lambda ps: (Custom, ps, {"rule": boxing}), "state.'box'. is an object of type Box, whose content is unknown"),
     (lambda ps: (ByAddress, ps), "its step fails .RuntimeError: it goes by the addresses of tensors"),
 ]
 

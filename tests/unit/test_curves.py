@@ -149,8 +149,8 @@ def test_a_curve_needs_a_counter():
 
 
 @pytest.mark.parametrize("schedule", SAMPLES, ids=repr)
-def test_large_tensors_are_computed_in_pieces(schedule):
-    """In pieces or whole, of any shape, with a gradient: what each element gives alone."""
+def test_large_tensors_of_any_shape(schedule):
+    """With a gradient, too: what each element gives alone."""
     curve = schedule.curve(RUN, "ba")
     counts = (torch.arange(3 * 70_001, dtype=torch.float64) / 1000).reshape(3, 70_001).T
     out = curve(counts)

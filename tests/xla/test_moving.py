@@ -10,9 +10,9 @@ from torch import nn
 import optim
 import optim.lr_scheduler
 import timesched
-from tests.optim.following_program import ARGUMENTS
 from tests.optim.problems import assert_close
 from tests.optim.signatures import NAMES
+from tests.optim.test_state_follows import ARGUMENTS
 from tests.xla.test_training_step import compilations
 
 

@@ -100,6 +100,7 @@ def keys_of_torch(name: str, folder: Path) -> None:
 
 
 def save(name: str, folder: Path) -> None:
+    """Experts without tokens have the keys of the others."""
     model = here()
     optimizers = optimizers_of(name, model)
     for step in range(LAST + 1):

@@ -29,6 +29,7 @@ from tests.optim._distributed.common import (
 
 
 def ddp(name: str, folder: Path) -> None:
+    """As a single process on the whole batch, after every step; and all ranks have the same bits."""
     model = Network()
     wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizers = optimizers_of(name, model)
@@ -64,7 +65,7 @@ def shard(model: nn.Module, **options: Any) -> nn.Module:
 
 
 def sharded(name: str, folder: Path, **options: Any) -> None:
-    """By rows, unless the options say otherwise."""
+    """By rows, unless the options say otherwise: ranks have parts of what one process has, no state is made anew."""
     model = shard(Network(), **options)
     optimizers = optimizers_of(name, model)
     assert_distributed(optimizers)

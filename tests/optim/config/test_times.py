@@ -152,16 +152,6 @@ def test_phases_that_are_all_of_no_length():
     assert scheduler.milestones == [0, 0] and scheduler.values(3) == [0.3] * 3
 
 
-def test_a_sequence_in_a_sequence_has_the_length_of_its_parts():
-    inner = sequence([{"LinearLR": {**LINEAR, "total_iters": length}} for length in (3, "0.5dur")])
-    given = sequence([inner, {"ConstantLR": {"learning_rate": 0.3}}])
-    built = build(network(), {"optimizer": "AdamW", "schedulers": [given], "max_duration": "10ba"})
-    assert built.schedulers[0].values(10)[7:] == [pytest.approx(0.02, rel=1e-12), 0.3, 0.3]
-    inner["SequentialLR"]["milestones"] = [2]
-    built = build(network(), {"optimizer": "AdamW", "schedulers": [given], "max_duration": "10ba"})
-    assert list(map(str, built.schedulers[0].milestones)) == ["0.7dur"]
-
-
 def test_a_schedule_as_an_object():
     clock = Clock("4ba")
     optimizer, (bound,) = build(network(), {"optimizer": "AdamW", "schedulers": [LinearScheduler()]}, clock)

@@ -65,9 +65,7 @@ def test_a_rule_may_hold_the_factor():
         ({"*": float("inf")}, ValueError, "=inf"),
         ({"*": "0.1"}, TypeError, rf"{KEY}\['\*'\]='0.1' is of type str"),
         ({"*": True}, TypeError, "=True is of type bool"),
-        ({"*": torch.tensor(-0.5)}, ValueError, "must be a finite number at least 0"),
-        ({"*": torch.tensor(float("nan"))}, ValueError, "must be a finite number at least 0"),
-        ({"*": torch.tensor(0.5, device="meta")}, ValueError, "is on the meta device, and has no value: pass a number"),
+        ({"*": torch.tensor(0.5)}, TypeError, "is a tensor, and nothing schedules a factor: pass a number"),
         ({3: 0.1}, TypeError, f"{KEY} holds 3: pass globs"),
         ({int: 0.1}, TypeError, f"{KEY} holds <class 'int'>"),
         ([("*", 0.1)], TypeError, "pass a dict from globs or layer types to factors"),
@@ -100,13 +98,6 @@ def test_layer_types_need_the_modules():
         (numpy.float32(0.1), 0.1),
         (numpy.float16(0.1), 0.1),
         (numpy.int64(2), 2.0),
-        (torch.tensor(0.5), 0.5),
-        (torch.tensor([0.1]), 0.1),
-        (torch.tensor(1e-30), 1e-30),
-        (torch.tensor(0.0), 0.0),
-        (torch.tensor(0.3, dtype=torch.bfloat16), 0.3),
-        (torch.tensor(1 / 3, dtype=torch.float64), 1 / 3),
-        (nn.Parameter(torch.tensor(0.1)), 0.1),
         (Fraction(1, 4), 0.25),
         (3, 3.0),
     ],
@@ -230,7 +221,7 @@ def test_splits_that_are_refused():
     refused(named, {"*": 0.25}, f"'0.weight' gets {KEY}=0.5 from parameter group 0 and {KEY}=0.25")
     scheduled = torch.optim.SGD(model.named_parameters())
     torch.optim.lr_scheduler.LambdaLR(scheduled, lambda step: 1.0)
-    refused(scheduled, {"0.*": 0.5}, "Parameter group 0 has 'initial_lr', as a scheduler leaves it")
+    refused(scheduled, {"0.*": 0.5}, "Parameter group 0 is to be split, but schedulers go by the numbers")
     split_groups(scheduled, {"*": 0.5})  # no split is needed
     assert scheduled.param_groups[0][KEY] == 0.5
     for wrong, call in (("optimizer", (model, {})), ("model", (named, {}, model.named_parameters()))):
@@ -244,7 +235,7 @@ def test_a_split_under_a_scheduler_is_refused(kind):
     model = Conv()
     optimizer = kind(configure_param_groups(model, [{"params": "6.*", "tags": "top"}], no_decay=False), lr=0.1)
     scheduler = optim.lr_scheduler.ConstantLR(optimizer, 0.7, param_group_tags="top")
-    refused(optimizer, {"0.weight": 0.5}, r"Schedulers drive this optimizer.* or call unbind\(\)")
+    refused(optimizer, {"0.weight": 0.5}, r"Parameter group 0 is to be split.* or call unbind\(\)")
     split_groups(optimizer, {"*": 0.5})  # no split is needed
     scheduler.unbind()
     split_groups(optimizer, {"6.weight": 0.5, "0.weight": 0.5})

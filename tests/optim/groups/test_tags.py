@@ -254,7 +254,6 @@ def test_rules_that_are_none(rules, error, message):
         ({"model": nn.Linear(1, 1), "decay_tag": 3}, TypeError, "decay_tag: tags=3"),
         ({"model": nn.Linear(1, 1), "frozen": "no"}, TypeError, "frozen='no' is of type str: it is True or False"),
         ({"model": nn.Linear(1, 1), "names": 0}, TypeError, "names=0 is of type int"),
-        ({"model": nn.Linear(1, 1), "no_decay": "no"}, TypeError, "no_decay='no' is a text: write true or false"),
     ],
 )
 def test_arguments_that_are_none(arguments, error, message):

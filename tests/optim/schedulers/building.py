@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 import optim
+import timesched
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
-from tests.optim.schedulers.parts import Nested
+from tests.optim.schedulers.rows import BY_STEM, Nested
 
 KEYS = {"lr": "lr", "wd": "weight_decay", "generic": "momentum"}  # what each family writes here
 RATES = {
@@ -23,21 +25,32 @@ RATES = {
     "base_val": "base_lr",
     "max_val": "max_lr",
 }
-KINDS = ("numbers", "tensors", "ours")
+GROUPS = ({}, {"tags": "a"}, {"tags": ["a", "b"]}, {"tags": ["c"]})
+KINDS = ("numbers", "tensors", "ours", "our tensors")
+TENSORS = ("tensors", "our tensors")
+LENGTH = 40  # batches in the run of `clock_of`
+UNITS = {"ba": 1, "sp": 8, "tok": 128, "ep": 0.25, "dur": 1 / LENGTH}  # how many there are to a batch of it
+KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-def optimizer(kind: str = "numbers", *groups: Mapping[str, Any], lr: float = 0.5) -> torch.optim.Optimizer:
-    """SGD with one parameter a group: torch's with numbers or with float64 tensors, or ours, which holds tensors."""
-    dealt = [{"params": [Parameter(torch.zeros(3))], **group} for group in groups or ({},)]
-    cls = optim.SGD if kind == "ours" else torch.optim.SGD
-    made = cls(dealt, lr=lr, momentum=0.9, weight_decay=0.02)
-    if isinstance(made, optim.SGD):
+def optimizer(kind: str = "numbers", *groups: Mapping[str, Any], lr: Any = 0.5) -> torch.optim.Optimizer:
+    """SGD with one parameter a group: torch's or ours, with numbers or with float64 tensors."""
+    with_params = [{"params": [Parameter(torch.zeros(3))], **group} for group in groups or ({},)]
+    cls = optim.SGD if kind in ("ours", "our tensors") else torch.optim.SGD
+    made = cls(with_params, lr=lr, momentum=0.9, weight_decay=0.02)
+    if isinstance(made, optim.SGD) and kind == "our tensors":
         made.hold_tensors()
-    if kind == "tensors":
+    elif kind == "tensors":
         for group in made.param_groups:
             for key in KEYS.values():
-                group[key] = torch.tensor(group[key], dtype=torch.float64)
+                group[key] = torch.tensor(float(group[key]), dtype=torch.float64)
     return made
+
+
+def one_group(tags: Any = None, **values: Any) -> dict[str, Any]:
+    """A parameter group to add to an optimizer, or to put in the place of another one."""
+    tagged = {} if tags is None else {"tags": tags}
+    return {"params": [Parameter(torch.zeros(3))], **tagged, **values}
 
 
 @cache
@@ -49,6 +62,13 @@ def lambda_class(base: Any, functions: Any, method: str) -> Any:
 def generic_class(name: str) -> Any:
     base = getattr(scheduler, name)
     return type(name, (base,), {"param_group_key": "momentum", "__module__": __name__})
+
+
+class Ramp(lr_scheduler.LRScheduler):
+    """A closed form of the user's own: a tenth of the step."""
+
+    def _get_closed_form_lr(self) -> Tensor:
+        return self.last_epoch.double() * 0.1
 
 
 def name_of(stem: str, family: str) -> str:
@@ -82,6 +102,36 @@ def make(stem: str, given: Mapping[str, Any], on: torch.optim.Optimizer, family:
     return cls(**arguments, **more) if stem == "Chained" else cls(on, **arguments, **more)
 
 
+def constant(on: torch.optim.Optimizer, rate: float = 0.1, tags: Any = None) -> Any:
+    return lr_scheduler.ConstantLR(on, rate, param_group_tags=tags)
+
+
+# What owns a key and writes it, whatever it is: made of an optimizer, a clock and tags.
+MAKERS: dict[str, Callable[..., Any]] = {
+    "bind": lambda on, clock=None, tags=None: timesched.bind(
+        timesched.LinearScheduler(), on, clock or timesched.Clock("10ba"), tags=tags
+    ),
+    "closed": lambda on, clock=None, tags=None: lr_scheduler.LinearLR(on, 1.0, 0.0, 10, param_group_tags=tags),
+    "clock": lambda on, clock=None, tags=None: lr_scheduler.LinearLR(
+        on, 1.0, 0.0, 10, param_group_tags=tags, clock=clock or timesched.Clock("10ba")
+    ),
+    "custom": lambda on, clock=None, tags=None: Ramp(on, param_group_tags=tags),
+    "composed": lambda on, clock=None, tags=None: lr_scheduler.ScalePerParamLR(
+        on, lr_scheduler.LinearLR(on, 1.0, 0.0, 10, param_group_tags=tags)
+    ),
+}
+EACH_MAKER = pytest.mark.parametrize("new", MAKERS.values(), ids=MAKERS)
+
+
+def floats(several: Any) -> list[float]:
+    return [float(each) for each in several]
+
+
+def rates(on: torch.optim.Optimizer, key: str = "lr") -> list[float]:
+    """What the groups hold."""
+    return floats(group[key] for group in on.param_groups)
+
+
 def value(one: Any, group: int = 0) -> float:
     """What the group holds."""
     return float(one.optimizer.param_groups[group][one.param_group_key])
@@ -97,6 +147,39 @@ def stepped(one: Any, steps: int) -> list[float]:
     return seen
 
 
+def ticked(one: Any, clock: Any, steps: int) -> list[float]:
+    """The same with a clock, and with one value more."""
+    seen = [value(one)]
+    for _ in range(steps):
+        clock.tick()
+        one.step()
+        seen.append(value(one))
+    return seen
+
+
+def clock_of(unit: str = "ba", ssr: float = 1.0) -> timesched.Clock:
+    """A clock of a run of LENGTH batches, whose length is told in a unit."""
+    length = f"{LENGTH * UNITS[unit]:g}{unit}" if unit != "dur" else f"{LENGTH}ba"
+    return timesched.Clock(length, batches_per_epoch=4, samples_per_batch=8, tokens_per_sample=16, ssr=ssr)
+
+
+def in_unit(one: Nested, unit: str) -> Nested:
+    """The schedule with every count as a time in the unit, those of its children too."""
+
+    def text(steps: Any) -> Any:
+        return [text(each) for each in steps] if isinstance(steps, list) else f"{steps * UNITS[unit]:.12g}{unit}"
+
+    found: dict[str, Any] = {}
+    for key, given in one.arguments.items():
+        if isinstance(given, Nested):
+            found[key] = in_unit(given, unit)
+        elif key == "schedulers":
+            found[key] = [in_unit(each, unit) for each in given]
+        else:
+            found[key] = text(given) if key in BY_STEM[one.stem].counts and given is not None else given
+    return Nested(one.stem, found)
+
+
 def moved(one: Any, t: int) -> Any:
     """The scheduler at another step, by a load."""
     one.load_state_dict({**one.state_dict(), "last_epoch": t})
@@ -106,8 +189,3 @@ def moved(one: Any, t: int) -> Any:
 def count(one: Any) -> int:
     assert isinstance(one.last_epoch, Tensor) and one.last_epoch.dtype == torch.int64 and one.last_epoch.dim() == 0
     return int(one.last_epoch)
-
-
-def close(mine: float, other: float, scale: float, bound: float) -> bool:
-    """|mine - other| <= bound * the largest of |other| and `scale`."""
-    return abs(mine - other) <= bound * max(abs(other), scale)

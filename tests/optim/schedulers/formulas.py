@@ -1,4 +1,4 @@
-"""The schedules once more, in plain Python: one function of the arguments and a whole step for each.
+"""The schedules once more, in plain Python: one function of the arguments and the step for each.
 
 Written from their definitions, in terms of exact fractions where a step is divided, so that they hold at any step.
 """
@@ -23,10 +23,6 @@ def wave(x: Fraction | float, start: float, end: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * x)) / 2
 
 
-def constant(a: Arguments, t: int) -> float:
-    return a["val"]
-
-
 def polynomial(a: Arguments, t: int) -> float:
     total = a["total_iters"]
     if a.get("cycle"):
@@ -43,30 +39,6 @@ def exponential(a: Arguments, t: int) -> float:
 def inverse_exponential_time_decay(a: Arguments, t: int) -> float:
     x = Fraction(t) ** a["step_exponent"] / a["total_iters"]
     return a["initial_val"] / (1 + a["decay_rate"] * (math.floor(x) if a.get("staircase") else float(x)))
-
-
-def inverse_square_root_decay(a: Arguments, t: int) -> float:
-    return a.get("initial_val", 1.0) * a.get("scale", 1.0) / math.sqrt(max(t, a.get("warmup_steps", 1)))
-
-
-def cosine_decay(a: Arguments, t: int) -> float:
-    return wave(share(t, a["total_iters"]), a["initial_val"], a["end_val"])
-
-
-def piecewise_constant(a: Arguments, t: int) -> float:
-    return a["vals"][sum(t >= milestone for milestone in a["milestones"])]
-
-
-def multi_step(a: Arguments, t: int) -> float:
-    return a["initial_val"] * a["gamma"] ** sum(t >= milestone for milestone in a["milestones"])
-
-
-def step(a: Arguments, t: int) -> float:
-    return a["initial_val"] * a["gamma"] ** (t // a["step_size"])
-
-
-def cosine_annealing(a: Arguments, t: int) -> float:
-    return wave(Fraction(t % (2 * a["T_max"]), a["T_max"]), a["initial_val"], a.get("eta_min", 0.0))
 
 
 def warm_restarts(a: Arguments, t: int) -> float:
@@ -108,10 +80,6 @@ def one_cycle(a: Arguments, t: int) -> float:
     return low
 
 
-def multiplicative(a: Arguments, t: int) -> float:
-    return a["initial_val"] * a["coefficient"] ** t
-
-
 def with_lambdas(a: Arguments, t: int) -> float:
     default = (lambda t: t / 30, lambda t: 0.95**t)
     return a["initial_val"] * math.prod(float(function(t)) for function in a.get("functions", default))
@@ -132,29 +100,28 @@ def chained(a: Arguments, t: int) -> float:
     return first(t) * math.prod(other(t) / other(0) for other in others)
 
 
-def scale_per_param(a: Arguments, t: int) -> float:
-    """Before the factor of a group."""
-    return nested(a["scheduler"])(t)
-
-
 FORMULAS: dict[str, Callable[[Arguments, int], float]] = {
-    "Constant": constant,
+    "Constant": lambda a, t: a["val"],
     "Polynomial": polynomial,
     "Linear": polynomial,
     "Exponential": exponential,
     "InverseExponentialTimeDecay": inverse_exponential_time_decay,
-    "InverseSquareRootDecay": inverse_square_root_decay,
-    "CosineDecay": cosine_decay,
+    "InverseSquareRootDecay": lambda a, t: (
+        a.get("initial_val", 1.0) * a.get("scale", 1.0) / math.sqrt(max(t, a.get("warmup_steps", 1)))
+    ),
+    "CosineDecay": lambda a, t: wave(share(t, a["total_iters"]), a["initial_val"], a["end_val"]),
     "Sequential": sequential,
-    "PiecewiseConstant": piecewise_constant,
-    "MultiStep": multi_step,
-    "Step": step,
-    "CosineAnnealing": cosine_annealing,
+    "PiecewiseConstant": lambda a, t: a["vals"][sum(t >= milestone for milestone in a["milestones"])],
+    "MultiStep": lambda a, t: a["initial_val"] * a["gamma"] ** sum(t >= milestone for milestone in a["milestones"]),
+    "Step": lambda a, t: a["initial_val"] * a["gamma"] ** (t // a["step_size"]),
+    "CosineAnnealing": lambda a, t: wave(
+        Fraction(t % (2 * a["T_max"]), a["T_max"]), a["initial_val"], a.get("eta_min", 0.0)
+    ),
     "CosineAnnealingWarmRestarts": warm_restarts,
     "Cyclic": cyclic,
     "OneCycle": one_cycle,
-    "Multiplicative": multiplicative,
+    "Multiplicative": lambda a, t: a["initial_val"] * a["coefficient"] ** t,
     "Lambda": with_lambdas,
     "Chained": chained,
-    "ScalePerParam": scale_per_param,
+    "ScalePerParam": lambda a, t: nested(a["scheduler"])(t),  # before the factor of a group
 }

@@ -1,116 +1,203 @@
 """The one table of the scheduler tests: a row for each schedule, with its arguments, its formula and its promises.
 
 Arguments have their generic names, as the weight-decay classes; building.py translates them for learning rates. A
-nested schedule is a `Nested`. All that is tested for every scheduler follows from its row.
+schedule inside another one is a `Nested`. All that is tested for every scheduler follows from its row.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import settings
 from hypothesis import strategies as st
 
-from tests.optim.schedulers import twins
-from tests.optim.schedulers.parts import (
-    COUNTS,
-    ENDS,
-    FLAGS,
-    SHARES,
-    VALUES,
-    Nested,
-    Promise,
-    Row,
-    double,
-    drawn,
-    falling,
-    from_to,
-    has_cycles,
-    milestones,
-    no_promise,
-    one_cycle,
-    wavy,
-)
+from tests.optim.schedulers.formulas import FORMULAS
 
-WARMUP = Nested("Linear", {"initial_val": 0.01, "end_val": 0.1, "total_iters": 5})
-COSINE = Nested("CosineDecay", {"initial_val": 0.1, "end_val": 0.01, "total_iters": 30})
-HALVING = Nested("Exponential", {"initial_val": 0.1, "total_iters": 10, "decay_rate": 0.5})
-STEPS = Nested("Step", {"initial_val": 0.3, "step_size": 7, "gamma": 0.5})
+Arguments = Mapping[str, Any]
+SOME = settings.default.max_examples // 7  # as each property is tried for every row
+
+
+class Nested(NamedTuple):
+    """A scheduler inside another one."""
+
+    stem: str
+    arguments: Arguments
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The value at step 0, the value from the step `until` on, and the range; None and infinity: no promise."""
+
+    start: float | None = None
+    end: float | None = None
+    until: int = 0
+    low: float = -math.inf
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class Row:
+    """`stem`: the name without family; `examples`: sets of arguments; `drawn`: a strategy for more of them.
+
+    `counts`: which arguments count steps, so may be times.
+    """
+
+    stem: str
+    examples: tuple[Arguments, ...]
+    drawn: st.SearchStrategy[dict[str, Any]]
+    promise: Callable[[Arguments], Promise] = lambda a: Promise()
+    counts: tuple[str, ...] = ()
+
+    def formula(self, arguments: Arguments, t: int) -> float:
+        """The value at a step, from the formula in plain Python."""
+        return FORMULAS[self.stem](arguments, t)
+
+    def values(self, arguments: Arguments, steps: int) -> list[float]:
+        return [self.formula(arguments, t) for t in range(steps)]
+
+
+def from_to(a: Arguments) -> Promise:
+    """From one value to another, without end where it cycles."""
+    both = a["initial_val"], a["end_val"]
+    end = None if a.get("cycle") else a["end_val"]
+    return Promise(a["initial_val"] if a["total_iters"] else end, end, a["total_iters"], min(both), max(both))
+
+
+def falling(a: Arguments) -> Promise:
+    """From the initial value towards 0, where a factor is at most 1."""
+    factor = a.get("gamma", a.get("coefficient", a.get("decay_rate")))
+    start = None if 0 in a.get("milestones", ()) else a["initial_val"]
+    return Promise(start, low=0.0, high=a["initial_val"] if factor <= 1 else math.inf)
+
+
+def wave(a: Arguments) -> Promise:
+    both = a["initial_val"], a.get("eta_min", 0.0)
+    return Promise(a["initial_val"], low=min(both), high=max(both))
+
+
+def one_cycle(a: Arguments) -> Promise:
+    low, total = a["initial_val"] / a.get("final_div_factor", 1e4), a["total_steps"]
+    three = (a["initial_val"], a["max_val"], low)
+    starts = a["pct_start"] * total >= 1 < total
+    return Promise(a["initial_val"] if starts else None, low, total - 1, min(three), max(three))
+
+
+VALUES = st.sampled_from([0.0, 0.1, 0.3, 1.0]) | st.floats(1e-4, 2.0)
+COUNTS = st.integers(1, 40)
+SHARES = st.floats(0.125, 1.0) | st.sampled_from([0.5, 1.0])
+FLAGS = st.booleans()
+ENDS = {"initial_val": VALUES, "end_val": VALUES, "total_iters": st.integers(0, 40)}
+
+
+def drawn(**strategies: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(strategies)
+
+
+def milestones(least: int = 0) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, 60), min_size=least, max_size=5).map(sorted)
+
+
+def sequences(schedulers: list[Nested]) -> st.SearchStrategy[dict[str, Any]]:
+    """A sequence of these, with a milestone before each but the first."""
+    n = len(schedulers) - 1
+    steps = st.lists(st.integers(0, 60), min_size=n, max_size=n, unique=True)
+    return drawn(schedulers=st.just(schedulers), milestones=steps.map(sorted))
+
+
+def pieces(milestones: list[int]) -> st.SearchStrategy[dict[str, Any]]:
+    n = len(milestones) + 1
+    return drawn(vals=st.lists(VALUES, min_size=n, max_size=n), milestones=st.just(milestones))
+
+
+def cycles_have_a_length(a: Arguments) -> bool:
+    return a["total_iters"] > 0 or not a["cycle"]
+
+
+def double(t: Any) -> Any:
+    """A step, or a tensor of it, in double precision."""
+    return t.double() if isinstance(t, torch.Tensor) else float(t)
+
+
+WARMUP = Nested("Linear", dict(initial_val=0.01, end_val=0.1, total_iters=5))
+COSINE = Nested("CosineDecay", dict(initial_val=0.1, end_val=0.01, total_iters=30))
+HALVING = Nested("Exponential", dict(initial_val=0.1, total_iters=10, decay_rate=0.5))
+STEPS = Nested("Step", dict(initial_val=0.3, step_size=7, gamma=0.5))
+TWO_DEEP = Nested(
+    "Sequential",
+    dict(schedulers=[Nested("Sequential", dict(schedulers=[WARMUP, COSINE], milestones=[5])), STEPS], milestones=[25]),
+)
 NESTED = st.sampled_from([WARMUP, COSINE, HALVING, STEPS])
 
 ROWS = (
     Row(
         "Constant",
-        ({"val": 0.1}, {"val": 0.3, "total_iters": 10}),
+        (dict(val=0.1), dict(val=0.3, total_iters=10)),
         drawn(val=VALUES, total_iters=st.none() | COUNTS),
         lambda a: Promise(a["val"], a["val"], 0, a["val"], a["val"]),
         ("total_iters",),
-        twin=twins.constant,
     ),
     Row(
         "Polynomial",
         (
-            {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40},
-            {"initial_val": 0.1, "end_val": 0.01, "total_iters": 30, "power": 2.0},
-            {"initial_val": 0.05, "end_val": 0.2, "total_iters": 25, "power": 0.5},
-            {"initial_val": 0.1, "end_val": 0.0, "total_iters": 7, "power": 3.0, "cycle": True},
+            dict(initial_val=0.1, end_val=0.0, total_iters=40),
+            dict(initial_val=0.1, end_val=0.01, total_iters=30, power=2.0),
+            dict(initial_val=0.05, end_val=0.2, total_iters=25, power=0.5),
+            dict(initial_val=0.1, end_val=0.0, total_iters=7, power=3.0, cycle=True),
         ),
-        drawn(**ENDS, power=st.sampled_from([0.5, 1.0, 2.0, 3.5]), cycle=FLAGS).filter(has_cycles),
+        drawn(**ENDS, power=st.sampled_from([0.5, 1.0, 2.0, 3.5]), cycle=FLAGS).filter(cycles_have_a_length),
         from_to,
         ("total_iters",),
-        twin=twins.polynomial,
     ),
     Row(
         "Linear",
         (
-            {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40},
-            {"initial_val": 0.0, "end_val": 0.1, "total_iters": 10},
-            {"initial_val": 0.1, "end_val": 0.01, "total_iters": 12, "cycle": True},
+            dict(initial_val=0.1, end_val=0.0, total_iters=40),
+            dict(initial_val=0.0, end_val=0.1, total_iters=10),
+            dict(initial_val=0.1, end_val=0.01, total_iters=12, cycle=True),
         ),
-        drawn(**ENDS, cycle=FLAGS).filter(has_cycles),
+        drawn(**ENDS, cycle=FLAGS).filter(cycles_have_a_length),
         from_to,
         ("total_iters",),
-        twin=twins.linear,
     ),
     Row(
         "Exponential",
         (
-            {"initial_val": 0.1, "total_iters": 10, "decay_rate": 0.5},
-            {"initial_val": 0.1, "total_iters": 10, "decay_rate": 0.5, "staircase": True},
-            {"initial_val": 0.01, "total_iters": 20, "decay_rate": 1.7},
+            dict(initial_val=0.1, total_iters=10, decay_rate=0.5),
+            dict(initial_val=0.1, total_iters=10, decay_rate=0.5, staircase=True),
+            dict(initial_val=0.01, total_iters=20, decay_rate=1.7),
         ),
         drawn(initial_val=VALUES, total_iters=COUNTS, decay_rate=SHARES, staircase=FLAGS),
         falling,
         ("total_iters",),
-        twin=twins.exponential,
     ),
     Row(
         "InverseExponentialTimeDecay",
         (
-            {"initial_val": 0.1, "step_exponent": 1, "total_iters": 10, "decay_rate": 0.5},
-            {"initial_val": 0.1, "step_exponent": 2, "total_iters": 50, "decay_rate": 0.1},
-            {"initial_val": 0.1, "step_exponent": 1, "total_iters": 12, "decay_rate": 0.5, "staircase": True},
+            dict(initial_val=0.1, step_exponent=1, total_iters=10, decay_rate=0.5),
+            dict(initial_val=0.1, step_exponent=2, total_iters=50, decay_rate=0.1),
+            dict(initial_val=0.1, step_exponent=1, total_iters=12, decay_rate=0.5, staircase=True),
         ),
         drawn(
-            initial_val=VALUES,
-            step_exponent=st.sampled_from([0, 1, 2]),
-            total_iters=COUNTS,
-            decay_rate=SHARES,
-            staircase=FLAGS,
+            **dict(initial_val=VALUES, step_exponent=st.sampled_from([0, 1, 2]), total_iters=COUNTS),
+            **dict(decay_rate=SHARES, staircase=FLAGS),
         ),
         lambda a: Promise(None if a["step_exponent"] == 0 else a["initial_val"], low=0.0, high=a["initial_val"]),
         ("total_iters",),
     ),
     Row(
         "InverseSquareRootDecay",
-        ({}, {"initial_val": 0.1, "scale": 2.0, "warmup_steps": 16}),
+        ({}, dict(initial_val=0.1, scale=2.0, warmup_steps=16)),
         drawn(initial_val=VALUES, scale=VALUES, warmup_steps=COUNTS),
         lambda a: Promise(low=0.0, high=a.get("initial_val", 1.0) * a.get("scale", 1.0)),
         ("warmup_steps",),
     ),
     Row(
         "CosineDecay",
-        (
-            {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40},
-            {"initial_val": 0.01, "end_val": 0.1, "total_iters": 70},
-        ),
+        (dict(initial_val=0.1, end_val=0.0, total_iters=40), dict(initial_val=0.01, end_val=0.1, total_iters=70)),
         drawn(**ENDS),
         from_to,
         ("total_iters",),
@@ -118,178 +205,129 @@ ROWS = (
     Row(
         "Sequential",
         (
-            {"schedulers": [WARMUP, COSINE], "milestones": [5]},
-            {"schedulers": [WARMUP, HALVING, STEPS], "milestones": [3, 20]},
-            {"schedulers": [WARMUP, COSINE], "milestones": [0]},
-            {
-                "schedulers": [Nested("Sequential", {"schedulers": [WARMUP, COSINE], "milestones": [5]}), STEPS],
-                "milestones": [25],
-            },
+            dict(schedulers=[WARMUP, COSINE], milestones=[5]),
+            dict(schedulers=[WARMUP, HALVING, STEPS], milestones=[3, 20]),
+            dict(schedulers=[WARMUP, COSINE], milestones=[0]),
+            TWO_DEEP.arguments,
         ),
-        st.lists(NESTED, min_size=1, max_size=4).flatmap(
-            lambda several: drawn(
-                schedulers=st.just(several),
-                milestones=st.lists(
-                    st.integers(0, 60), min_size=len(several) - 1, max_size=len(several) - 1, unique=True
-                ).map(sorted),
-            )
-        ),
-        no_promise,
-        ("milestones",),
-        twin=twins.sequential,
+        st.lists(NESTED, min_size=1, max_size=4).flatmap(sequences),
+        counts=("milestones",),
     ),
     Row(
         "PiecewiseConstant",
         (
-            {"vals": [0.1, 0.01, 0.001], "milestones": [10, 30]},
-            {"vals": [0.3, 0.6, 0.2], "milestones": [0, 4]},
-            {"vals": [0.3], "milestones": []},
+            dict(vals=[0.1, 0.01, 0.001], milestones=[10, 30]),
+            dict(vals=[0.3, 0.6, 0.2], milestones=[0, 4]),
+            dict(vals=[0.3], milestones=[]),
         ),
-        milestones(1).flatmap(
-            lambda some: drawn(
-                vals=st.lists(VALUES, min_size=len(some) + 1, max_size=len(some) + 1), milestones=st.just(some)
-            )
-        ),
+        milestones(1).flatmap(pieces),
         lambda a: Promise(None, a["vals"][-1], max([0, *a["milestones"]]), min(a["vals"]), max(a["vals"])),
         ("milestones",),
     ),
     Row(
         "MultiStep",
         (
-            {"initial_val": 0.1, "gamma": 0.1, "milestones": [10, 30]},
-            {"initial_val": 0.4, "gamma": 0.5, "milestones": [0, 1, 2, 3, 50]},
+            dict(initial_val=0.1, gamma=0.1, milestones=[10, 30]),
+            dict(initial_val=0.4, gamma=0.5, milestones=[0, 1, 2, 3, 50]),
         ),
         drawn(initial_val=VALUES, gamma=SHARES, milestones=milestones()),
         falling,
         ("milestones",),
-        twin=twins.multi_step,
     ),
     Row(
         "Step",
-        ({"initial_val": 0.1, "step_size": 10, "gamma": 0.1}, {"initial_val": 0.5, "step_size": 3, "gamma": 0.9}),
+        (dict(initial_val=0.1, step_size=10, gamma=0.1), dict(initial_val=0.5, step_size=3, gamma=0.9)),
         drawn(initial_val=VALUES, step_size=COUNTS, gamma=SHARES),
         falling,
         ("step_size",),
-        twin=twins.step,
     ),
     Row(
         "CosineAnnealing",
         (
-            {"initial_val": 0.1, "T_max": 20},
-            {"initial_val": 0.1, "T_max": 15, "eta_min": 0.01},
-            {"initial_val": 0.1, "T_max": 1, "eta_min": 0.2},
+            dict(initial_val=0.1, T_max=20),
+            dict(initial_val=0.1, T_max=15, eta_min=0.01),
+            dict(initial_val=0.1, T_max=1, eta_min=0.2),
         ),
         drawn(initial_val=VALUES, T_max=COUNTS, eta_min=VALUES),
-        wavy,
+        wave,
         ("T_max",),
-        twin=twins.cosine_annealing,
     ),
     Row(
         "CosineAnnealingWarmRestarts",
         (
-            {"initial_val": 0.1, "T_0": 10},
-            {"initial_val": 0.1, "T_0": 5, "T_mult": 2, "eta_min": 0.02},
-            {"initial_val": 0.1, "T_0": 3, "T_mult": 3},
-            {"initial_val": 0.1, "T_0": 1, "T_mult": 1.5},
+            dict(initial_val=0.1, T_0=10),
+            dict(initial_val=0.1, T_0=5, T_mult=2, eta_min=0.02),
+            dict(initial_val=0.1, T_0=3, T_mult=3),
+            dict(initial_val=0.1, T_0=1, T_mult=1.5),
         ),
         drawn(initial_val=VALUES, T_0=COUNTS, T_mult=st.sampled_from([1, 2, 3, 1.5]), eta_min=VALUES),
-        wavy,
+        wave,
         ("T_0",),
-        twin=twins.warm_restarts,
     ),
     Row(
         "Cyclic",
         (
-            {"base_val": 0.01, "max_val": 0.1, "step_size_up": 8},
-            {"base_val": 0.01, "max_val": 0.1, "step_size_up": 5, "step_size_down": 10},
-            {"base_val": 0.02, "max_val": 0.2, "step_size_up": 6, "mode": "triangular2"},
-            {
-                "base_val": 0.01,
-                "max_val": 0.1,
-                "step_size_up": 7,
-                "step_size_down": 4,
-                "mode": "exp_range",
-                "gamma": 0.97,
-            },
-            {
-                "base_val": 0.01,
-                "max_val": 0.1,
-                "step_size_up": 7,
-                "mode": "exp_range",
-                "gamma": 0.97,
-                "scale_mode": "cycle",
-            },
-            {"base_val": 0.01, "max_val": 0.1},
+            dict(base_val=0.01, max_val=0.1, step_size_up=8),
+            dict(base_val=0.01, max_val=0.1, step_size_up=5, step_size_down=10),
+            dict(base_val=0.02, max_val=0.2, step_size_up=6, mode="triangular2"),
+            dict(base_val=0.01, max_val=0.1, step_size_up=7, step_size_down=4, mode="exp_range", gamma=0.97),
+            dict(base_val=0.01, max_val=0.1, step_size_up=7, mode="exp_range", gamma=0.97, scale_mode="cycle"),
+            dict(base_val=0.01, max_val=0.1),
         ),
         drawn(
-            base_val=VALUES,
-            max_val=VALUES,
-            step_size_up=COUNTS,
-            step_size_down=st.none() | COUNTS,
-            mode=st.sampled_from(["triangular", "triangular2", "exp_range"]),
-            gamma=SHARES,
+            **dict(base_val=VALUES, max_val=VALUES, step_size_up=COUNTS, step_size_down=st.none() | COUNTS),
+            **dict(mode=st.sampled_from(["triangular", "triangular2", "exp_range"]), gamma=SHARES),
             scale_mode=st.sampled_from(["cycle", "iterations"]),
         ),
         lambda a: Promise(a["base_val"], low=min(a["base_val"], a["max_val"]), high=max(a["base_val"], a["max_val"])),
         ("step_size_up", "step_size_down"),
-        twin=twins.cyclic,
     ),
     Row(
         "OneCycle",
         (
-            {"initial_val": 0.01, "max_val": 0.1, "total_steps": 61},
-            {"initial_val": 0.01, "max_val": 0.1, "total_steps": 50, "anneal_strategy": "linear"},
-            {"initial_val": 0.02, "max_val": 0.2, "total_steps": 60, "pct_start": 0.4, "three_phase": True},
-            {
-                **{"initial_val": 0.02, "max_val": 0.2, "total_steps": 55, "pct_start": 0.25, "final_div_factor": 10.0},
-                **{"three_phase": True, "anneal_strategy": "linear"},
-            },
-            {"initial_val": 0.05, "max_val": 0.5, "total_steps": 20, "final_div_factor": 100.0},
-            {"initial_val": 0.05, "max_val": 0.5, "total_steps": 20, "pct_start": 0.05},
+            dict(initial_val=0.01, max_val=0.1, total_steps=61),
+            dict(initial_val=0.01, max_val=0.1, total_steps=50, anneal_strategy="linear"),
+            dict(initial_val=0.02, max_val=0.2, total_steps=60, pct_start=0.4, three_phase=True),
+            dict(
+                **dict(initial_val=0.02, max_val=0.2, total_steps=55, pct_start=0.25, final_div_factor=10.0),
+                **dict(three_phase=True, anneal_strategy="linear"),
+            ),
+            dict(initial_val=0.05, max_val=0.5, total_steps=20, final_div_factor=100.0),
+            dict(initial_val=0.05, max_val=0.5, total_steps=20, pct_start=0.05),
         ),
         drawn(
-            initial_val=VALUES,
-            max_val=VALUES,
-            total_steps=st.integers(1, 60),
-            pct_start=st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.4, 0.5]),
-            final_div_factor=st.sampled_from([0.5, 10.0, 1e4]),
-            three_phase=FLAGS,
+            **dict(initial_val=VALUES, max_val=VALUES, total_steps=st.integers(1, 60)),
+            **dict(pct_start=st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.4, 0.5])),
+            **dict(final_div_factor=st.sampled_from([0.5, 10.0, 1e4]), three_phase=FLAGS),
             anneal_strategy=st.sampled_from(["cos", "linear"]),
         ),
         one_cycle,
         ("total_steps",),
-        twin=twins.one_cycle,
     ),
     Row(
         "Multiplicative",
-        ({"initial_val": 0.1, "coefficient": 0.9}, {"initial_val": 0.01, "coefficient": 1.05}),
+        (dict(initial_val=0.1, coefficient=0.9), dict(initial_val=0.01, coefficient=1.05)),
         drawn(initial_val=VALUES, coefficient=SHARES),
         falling,
-        twin=twins.multiplicative,
     ),
     Row(
         "Lambda",
         (
-            {"initial_val": 0.1},
-            {"initial_val": 0.1, "functions": (lambda t: 0.9 ** double(t),)},
-            {"initial_val": 0.5, "functions": (lambda t: 1 / (1 + double(t)), lambda t: 1 + 0.1 * double(t))},
+            dict(initial_val=0.1),
+            dict(initial_val=0.1, functions=(lambda t: 0.9 ** double(t),)),
+            dict(initial_val=0.5, functions=(lambda t: 1 / (1 + double(t)), lambda t: 1 + 0.1 * double(t))),
         ),
         drawn(initial_val=VALUES),
-        no_promise,
-        twin=twins.with_lambdas,
     ),
     Row(
         "Chained",
-        ({"schedulers": [HALVING, STEPS]}, {"schedulers": [COSINE, WARMUP, STEPS]}, {"schedulers": [COSINE]}),
+        (dict(schedulers=[HALVING, STEPS]), dict(schedulers=[COSINE, WARMUP, STEPS]), dict(schedulers=[COSINE])),
         drawn(schedulers=st.lists(NESTED, min_size=1, max_size=3)),
-        no_promise,
-        twin=twins.chained,
     ),
     Row(
         "ScalePerParam",
-        ({"scheduler": COSINE}, {"scheduler": Nested("Chained", {"schedulers": [HALVING, STEPS]})}),
+        (dict(scheduler=COSINE), dict(scheduler=Nested("Chained", dict(schedulers=[HALVING, STEPS])))),
         drawn(scheduler=NESTED),
-        no_promise,
     ),
 )
 BY_STEM = {row.stem: row for row in ROWS}

@@ -41,7 +41,7 @@ RENAMED = [
 def parsed(text: str) -> tuple[str, dict[str, str]]:
     """The stem, and each argument after the optimizer with its default as Python writes it, or an empty text."""
     stem, rest = text.rstrip(")").split("(")
-    pairs = (part.partition("=") for part in rest.split(", "))
+    pairs = (each.partition("=") for each in rest.split(", "))
     return stem, {name: default for name, _, default in pairs}
 
 

@@ -5,6 +5,7 @@ import math
 import re
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch.optim.lr_scheduler import LRScheduler as TorchScheduler
@@ -12,24 +13,25 @@ from torch.optim.lr_scheduler import LRScheduler as TorchScheduler
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
 from tests.optim.schedulers.building import (
     KEYS,
-    KINDS,
+    KIND,
     RATES,
     class_of,
     count,
+    floats,
     make,
     name_of,
     optimizer,
+    rates,
     stepped,
     value,
 )
-from tests.optim.schedulers.rows import BY_STEM, COSINE, IDS, WARMUP
-from tests.optim.schedulers.rows import CASES as ROW_CASES
+from tests.optim.schedulers.rows import BY_STEM, CASES, COSINE, IDS, WARMUP
 from tests.optim.schedulers.signatures import LR, WD
 
 FAMILY = {"lr": LR, "wd": WD, "generic": WD}
 CLASSES = [(stem, family) for family in FAMILY for stem in WD]
-EACH = pytest.mark.parametrize(("stem", "family"), CASES := CLASSES, ids=[name_of(*each) for each in CASES])
-KIND = pytest.mark.parametrize("kind", KINDS)
+EACH = pytest.mark.parametrize(("stem", "family"), CLASSES, ids=[name_of(*each) for each in CLASSES])
+MODULES = {"lr": lr_scheduler, "wd": weight_decay_scheduler, "generic": scheduler}
 BASES = {
     "lr": lr_scheduler.LRScheduler,
     "wd": weight_decay_scheduler.WeightDecayScheduler,
@@ -63,7 +65,6 @@ def test_signatures(stem, family):
 
 
 COMPUTED = set(WD) - {"Sequential", "Chained", "ScalePerParam"}  # by a formula, which a decorator names
-MODULES = {"lr": lr_scheduler, "wd": weight_decay_scheduler, "generic": scheduler}
 
 
 @EACH
@@ -111,7 +112,7 @@ def formula_of(cls, names, t):
     return symbols["lr"]
 
 
-@pytest.mark.parametrize(("row", "arguments"), ROW_CASES, ids=IDS)
+@pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
 def test_the_formula_in_the_docstring(row, arguments):
     """Evaluated as it is printed, it gives the values."""
     one = make(row.stem, arguments, optimizer())
@@ -138,6 +139,7 @@ def test_what_is_public(module):
     own = {name for name, cls in vars(module).items() if inspect.isclass(cls) and cls.__module__ == module.__name__}
     also = {lr_scheduler: {"ChainedScheduler"}, scheduler: {"Scheduler"}}.get(module, set())
     assert module.__all__ == sorted(own | also)
+    assert lr_scheduler.ChainedScheduler is lr_scheduler.ChainedLR
 
 
 def test_the_base_classes_have_docstrings_and_the_methods_too():
@@ -148,19 +150,11 @@ def test_the_base_classes_have_docstrings_and_the_methods_too():
                 assert inspect.getdoc(member), (cls, name)
 
 
-def test_the_alias():
-    assert lr_scheduler.ChainedScheduler is lr_scheduler.ChainedLR
-    assert {name_of(stem, "lr") for stem in LR} <= set(dir(lr_scheduler))
-
-
 @EACH
-@KIND
-def test_torch_and_its_users_take_it_for_theirs(stem, family, kind):
-    one = make(stem, BY_STEM[stem].examples[0], optimizer(kind), family)
+def test_torch_and_its_users_take_it_for_theirs(stem, family):
+    one = make(stem, BY_STEM[stem].examples[0], optimizer(), family)
     assert isinstance(one, TorchScheduler) and isinstance(one, torch.optim.lr_scheduler._LRScheduler | TorchScheduler)
-    first = one.get_last_lr()
-    assert [float(each) for each in first] == [value(one)] == [float(each) for each in one._last_lr]
-    assert one.optimizer.param_groups and one.param_group_key == KEYS[family]
+    assert one.get_last_lr() == [value(one)] == one._last_lr and one.param_group_key == KEYS[family]
 
 
 @KIND
@@ -182,10 +176,6 @@ def test_the_methods_of_the_reference(kind):
     assert count(one) == 2 and value(one) == values[2] == float(one._get_closed_form_lr())
     one.update_last_value()
     assert one.values(5) == values
-
-
-def floats(several):
-    return [float(each) for each in several]
 
 
 def test_the_methods_of_weight_decay():
@@ -210,15 +200,28 @@ def test_what_is_returned_is_not_what_is_held(kind):
 @KIND
 def test_last_epoch_can_be_set(kind):
     one = make(*COSINE, optimizer(kind))
-    for t in (7, torch.tensor(3), 0):
+    for t in (7, torch.tensor(3), 0, np.int32(2), torch.tensor(2, dtype=torch.int32)):
         one.last_epoch = t
         assert count(one) == int(t)
         one.step()
         assert value(one) == one.values(9)[int(t) + 1]
 
 
+NO_COUNTS = [-5, 2.7, 2.0, np.float64(1), 2**63 - 1, 2**70, "3", True]
+NO_COUNTS += map(torch.tensor, (2.5, True, -3, 2**63 - 1, 1j, [1, 2]))
+
+
 @KIND
-@pytest.mark.parametrize("last_epoch", [-1, 0, 9])
+@pytest.mark.parametrize("wrong", NO_COUNTS, ids=repr)
+def test_what_is_no_count(wrong, kind):
+    one = make(*WARMUP, optimizer(kind))
+    with pytest.raises(ValueError, match=r"last_epoch=.*a whole number, from 0"):
+        one.last_epoch = wrong
+    assert count(one) == 0
+
+
+@KIND
+@pytest.mark.parametrize("last_epoch", [-1, 0, np.int64(9)])
 def test_the_argument_last_epoch(kind, last_epoch):
     """As with torch: the index of the last step, so the first value is that of the one after it."""
     on = optimizer(kind)
@@ -227,12 +230,19 @@ def test_the_argument_last_epoch(kind, last_epoch):
     assert count(one) == last_epoch + 1 and value(one) == one.values(11)[last_epoch + 1]
 
 
+@pytest.mark.parametrize("last_epoch", [-2, 1.5, None, float("nan"), *NO_COUNTS], ids=repr)
+def test_what_is_no_last_epoch(last_epoch):
+    on = optimizer()
+    with pytest.raises(ValueError, match=r"last_epoch=.*or -1, to start at 0"):
+        lr_scheduler.SequentialLR(on, [make(*WARMUP, on)], [], last_epoch=last_epoch)
+
+
 def test_the_arguments_are_kept():
     """By public name and in plain values, for those who write a configuration."""
-    one = make("Polynomial", {"initial_val": 0.1, "end_val": 0.0, "total_iters": 40.0}, optimizer())
-    given = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 40}
-    assert one.arguments == {**given, "power": 1.0, "cycle": False}
     on = optimizer()
+    one = lr_scheduler.PolynomialLR(on, 0.1, end_learning_rate=0.0, total_iters=40.0)
+    ends = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0}
+    assert one.arguments == {**ends, "total_iters": 40, "power": 1.0, "cycle": False}
     first, second = make(*WARMUP, on), make(*COSINE, on)
     both = lr_scheduler.SequentialLR(on, [first, second], milestones=[5])
     children = [{"class": type(each).__name__, "arguments": each.arguments} for each in (first, second)]
@@ -255,9 +265,11 @@ def test_update_groups_wants_one_value_for_each(values):
     assert value(one) == value(one, 1) == one.values(1)[0]
 
 
-def test_all_schedulers_are_found_from_the_base():
-    def below(cls):
-        return {cls, *(each for sub in cls.__subclasses__() for each in below(sub))}
-
-    found = {cls.__name__ for cls in below(scheduler.Scheduler)}
-    assert {name_of(stem, family) for stem, family in CLASSES} <= found
+@KIND
+@pytest.mark.parametrize("wrong", [None, "x", float("nan"), float("inf"), torch.tensor(float("nan")), torch.ones(2)])
+def test_update_groups_wants_numbers(wrong, kind):
+    on = optimizer(kind, {"tags": "a"}, {"tags": "b"}, {"tags": "a"})
+    one = lr_scheduler.LinearLR(on, 0.25, 0.0, 4, param_group_tags="a")
+    with pytest.raises(ValueError, match="LinearLR: the value for parameter group 2 is"):
+        one.update_groups([0.75, None, wrong])
+    assert rates(on) == [0.25, 0.5, 0.25]

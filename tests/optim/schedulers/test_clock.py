@@ -1,144 +1,114 @@
-"""Counts that are times: the unit law, the ratio, resuming with the clock in any order, and what needs a clock."""
+"""Counts that are times: the unit law, the ratio, and what needs a clock."""
 
 import itertools
 from types import SimpleNamespace
 
 import pytest
 
-import timesched
 from optim import lr_scheduler, weight_decay_scheduler
-from tests.optim.schedulers.building import KEYS, KINDS, make, optimizer, value
-from tests.optim.schedulers.parts import Nested
-from tests.optim.schedulers.rows import BY_STEM, CASES, COSINE, IDS
+from tests.optim.schedulers.building import (
+    KEYS,
+    KIND,
+    LENGTH,
+    UNITS,
+    clock_of,
+    in_unit,
+    make,
+    optimizer,
+    rates,
+    ticked,
+    value,
+)
+from tests.optim.schedulers.rows import BY_STEM, CASES, COSINE, IDS, Nested
 from timesched import Clock, Time, Timestamp
 
-KIND = pytest.mark.parametrize("kind", KINDS)
-RATES = {"batches_per_epoch": 4, "samples_per_batch": 8, "tokens_per_sample": 16}
-LENGTH = 40  # batches in the run
-UNITS = {"ba": 1, "sp": 8, "tok": 128, "ep": 0.25, "dur": 1 / LENGTH}
-# By the step itself, not by its share of a count: in another unit, or stretched, they are another schedule.
-BY_STEP = {"Multiplicative", "Lambda", "InverseSquareRootDecay"}
+CASE = pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
 
 
-def by_step(row, arguments):
-    return row.stem in BY_STEP or arguments.get("step_exponent", 1) != 1 or by_iterations(arguments)
+def counts_steps(row, arguments):
+    """Whether the value depends on the step itself, not on its share of a count: in another unit it is another one."""
+    by_iterations = arguments.get("mode") == "exp_range" and "scale_mode" not in arguments
+    by_step = row.stem in ("Multiplicative", "Lambda", "InverseSquareRootDecay")
+    return by_step or by_iterations or arguments.get("step_exponent", 1) != 1
 
 
-def by_iterations(arguments):
-    return arguments.get("mode") == "exp_range" and "scale_mode" not in arguments
+SHARES = {name: case for name, case in zip(IDS, CASES) if not counts_steps(*case)}
 
 
-def clock_of(unit="ba", ssr=1.0, length=LENGTH):
-    return Clock(f"{length * UNITS[unit]:g}{unit}" if unit != "dur" else f"{length}ba", **RATES, ssr=ssr)
-
-
-def written(stem, arguments, unit):
-    """The arguments with every count as a time in the unit, parts included; a count left to its default too."""
-
-    def text(count):
-        return f"{count * UNITS[unit]:.12g}{unit}"
-
-    found = {}
-    for key, given in arguments.items():
-        if isinstance(given, Nested):
-            found[key] = Nested(given.stem, written(*given, unit))
-        elif key == "schedulers":
-            found[key] = [Nested(each.stem, written(*each, unit)) for each in given]
-        elif key in BY_STEM[stem].counts and given is not None:
-            found[key] = [text(each) for each in given] if isinstance(given, list) else text(given)
-        else:
-            found[key] = given
-    return found
-
-
-def run(one, clock, steps=LENGTH + 10):
-    """The values in force at each batch."""
-    seen = [value(one)]
-    for _ in range(steps):
-        clock.tick()
-        one.step()
-        seen.append(value(one))
-    return seen
-
-
-MEANT = [(row, arguments) for row, arguments in CASES if not by_step(row, arguments)]
-MEANT_IDS = [name for name, case in zip(IDS, CASES) if not by_step(*case)]
-
-
-@pytest.mark.parametrize(("row", "arguments"), MEANT, ids=MEANT_IDS)
+@pytest.mark.parametrize(("row", "arguments"), SHARES.values(), ids=SHARES)
 def test_the_unit_law(row, arguments):
     """The same schedule in any unit, on a run measured in any unit: the same values, bit for bit."""
     plain = make(row.stem, arguments, optimizer()).values(LENGTH + 11)
     for unit in UNITS:
         for length in ("ba", unit):
             clock = clock_of(length)
-            one = make(row.stem, written(row.stem, arguments, unit), optimizer(), clock=clock)
+            one = make(*in_unit(Nested(row.stem, arguments), unit), optimizer(), clock=clock)
             assert one.values(LENGTH + 11) == plain, unit
-            assert run(one, clock) == plain, unit
+            assert ticked(one, clock, LENGTH + 10) == plain, unit
 
 
-@pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
+@CASE
 def test_values_foretell_the_run(row, arguments):
     """In each unit, and also where the values depend on the unit that is counted."""
     for unit in UNITS:
         clock = clock_of()
-        one = make(row.stem, written(row.stem, arguments, unit), optimizer(), clock=clock)
+        one = make(*in_unit(Nested(row.stem, arguments), unit), optimizer(), clock=clock)
         foreseen = one.values(LENGTH)
-        assert run(one, clock, LENGTH - 1) == foreseen == one.values(LENGTH), unit
+        assert ticked(one, clock, LENGTH - 1) == foreseen == one.values(LENGTH), unit
 
 
-@pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
-def test_whole_numbers_on_a_clock_are_batches(row, arguments):
+@CASE
+def test_plain_numbers_on_a_clock_are_batches(row, arguments):
     clock = clock_of("tok")
     one = make(row.stem, arguments, optimizer(), clock=clock)
-    assert run(one, clock) == make(row.stem, arguments, optimizer()).values(LENGTH + 11)
+    assert ticked(one, clock, LENGTH + 10) == make(row.stem, arguments, optimizer()).values(LENGTH + 11)
 
 
 @pytest.mark.parametrize("family", KEYS)
 @KIND
 def test_families_and_optimizers(family, kind):
     clock = clock_of()
-    one = make(*Nested("CosineDecay", written(*COSINE, "tok")), optimizer(kind), family, clock=clock)
-    assert run(one, clock) == make(*COSINE, optimizer()).values(LENGTH + 11)
+    one = make(*in_unit(COSINE, "tok"), optimizer(kind), family, clock=clock)
+    assert ticked(one, clock, LENGTH + 10) == make(*COSINE, optimizer()).values(LENGTH + 11)
 
 
-# One-cycle schedules end one step before their total, and a step is not stretched.
-STRETCHED = [(case, name) for case, name in zip(MEANT, MEANT_IDS) if case[0].stem != "OneCycle"]
+STRETCHED = {name: case for name, case in zip(IDS, CASES) if case[0].stem != "Lambda"}  # functions take the steps
 
 
-@pytest.mark.parametrize(("row", "arguments"), [case for case, _ in STRETCHED], ids=[name for _, name in STRETCHED])
+@pytest.mark.parametrize(("row", "arguments"), STRETCHED.values(), ids=STRETCHED)
 def test_the_ratio_stretches(row, arguments):
-    """At t the value of t / ratio, exactly, where that is a count."""
+    """At t the value of t / ratio, where that is a count: exactly."""
+    units = ("ba", "tok", "dur") if (row, arguments) in SHARES.values() and row.stem != "OneCycle" else ("ba",)
     plain = make(row.stem, arguments, optimizer()).values(4 * LENGTH + 1)
-    for ratio in (0.25, 0.5, 2.0):
-        pairs = [(t, int(t / ratio)) for t in range(LENGTH + 1) if (t / ratio).is_integer()]
-        assert len(pairs) > LENGTH // 3
-        for unit in ("ba", "tok", "dur"):
-            clock = clock_of(ssr=ratio)
-            one = make(row.stem, written(row.stem, arguments, unit), optimizer(), clock=clock)
-            seen = run(one, clock, LENGTH)
-            assert [seen[t] for t, _ in pairs] == [plain[before] for _, before in pairs], (unit, ratio)
+    for ratio, unit in itertools.product((0.25, 0.5, 2.0), units):
+        clock = clock_of(ssr=ratio)
+        one = make(*in_unit(Nested(row.stem, arguments), unit), optimizer(), clock=clock)
+        seen = ticked(one, clock, LENGTH)
+        pairs = [(seen[t], plain[int(t / ratio)]) for t in range(LENGTH + 1) if (t / ratio).is_integer()]
+        assert len(pairs) > LENGTH // 3 and all(mine == other for mine, other in pairs), (unit, ratio)
 
 
 def test_mixed_units_and_times_of_every_type():
-    clock = clock_of()
-    on = optimizer()
+    clock, on, other = clock_of(), optimizer(), optimizer()
     first = lr_scheduler.LinearLR(on, 0.0, 0.1, Time.from_timestring("80sp"), clock=clock)
     second = lr_scheduler.CosineDecayLR(on, 0.1, 0.0, total_iters="0.5dur", clock=clock)
     one = lr_scheduler.SequentialLR(on, [first, second], ["1280tok"], clock=clock)
-    expected = lr_scheduler.SequentialLR(
-        other := optimizer(),
-        [lr_scheduler.LinearLR(other, 0.0, 0.1, 10), lr_scheduler.CosineDecayLR(other, 0.1, 0.0, 20)],
-        [10],
-    )
-    assert run(one, clock) == expected.values(LENGTH + 11)
+    children = [lr_scheduler.LinearLR(other, 0.0, 0.1, 10), lr_scheduler.CosineDecayLR(other, 0.1, 0.0, 20)]
+    assert ticked(one, clock, LENGTH + 10) == lr_scheduler.SequentialLR(other, children, [10]).values(LENGTH + 11)
 
 
 def test_a_fraction_of_a_batch_is_reached_by_the_next():
     clock = Clock("30ba")
     one = lr_scheduler.MultiStepLR(optimizer(), 1.0, 0.5, ["0.1dur", "0.29dur", "0.49dur"], clock=clock)
-    seen = run(one, clock, 29)
+    seen = ticked(one, clock, 29)
     assert [t for t in range(1, 30) if seen[t] != seen[t - 1]] == [3, 9, 15]
+
+
+def test_a_child_that_starts_between_two_batches():
+    on, clock = optimizer(), Clock("10ba")
+    children = [lr_scheduler.ConstantLR(on, 0.1), lr_scheduler.MultiplicativeLR(on, 0.1, 0.25)]
+    one = lr_scheduler.SequentialLR(on, children, ["0.25dur"], clock=clock)
+    assert ticked(one, clock, 3)[3] == pytest.approx(0.05, rel=1e-15)  # half a batch after it
 
 
 def test_huge_counts_of_tokens_are_exact():
@@ -155,35 +125,34 @@ def test_a_time_without_a_clock(stem):
     row = BY_STEM[stem]
     on = optimizer()
     for key, time in itertools.product(row.counts, ("0.1dur", "2000000000tok", "3ep", "16sp")):
-        arguments = {**row.examples[0], key: time}
-        if key == "milestones":
-            arguments[key] = [time, *row.examples[0][key][1:]]
+        times = [time, *row.examples[0][key][1:]] if key == "milestones" else time
         with pytest.raises(ValueError, match=rf"{key}.*{time}.*clock"):
-            make(stem, arguments, on)
-    if stem != "Sequential":  # whose parts came first
-        assert on.param_groups[0]["lr"] == 0.5
+            make(stem, {**row.examples[0], key: times}, on)
+    if stem != "Sequential":  # whose children came first
+        assert rates(on) == [0.5]
 
 
-def test_a_rate_that_is_missing_is_named():
-    for clock, time, words in (
-        (Clock("10ba"), "100tok", "samples_per_batch|tokens_per_sample"),
-        (Clock("10ba"), "2ep", "batches_per_epoch"),
-    ):
-        on = optimizer()
-        # a one-cycle schedule ends one step before its total: the two have to go together
-        with pytest.raises(ValueError, match=words):
-            lr_scheduler.OneCycleLR(on, 0.1, 1.0, time, clock=clock)
-        assert on.param_groups[0]["lr"] == 0.5
+@pytest.mark.parametrize(
+    ("time", "words"), [("100tok", "samples_per_batch|tokens_per_sample"), ("2ep", "batches_per_epoch")]
+)
+def test_a_rate_that_is_missing_is_named(time, words):
+    """A one-cycle schedule ends one step before its total: the two have to go together."""
+    on = optimizer()
+    with pytest.raises(ValueError, match=words):
+        lr_scheduler.OneCycleLR(on, 0.1, 1.0, time, clock=Clock("10ba"))
+    assert rates(on) == [0.5]
 
 
 def test_each_time_is_compared_on_its_own_counter():
     """No rate is asked for where none is needed: tokens are counted as tokens."""
     clock = Clock("10ba")
-    one = lr_scheduler.LinearLR(optimizer(), 1.0, 0.0, "1000tok", clock=clock)
+    on = optimizer("numbers", {}, {"tags": "a"})
+    one = lr_scheduler.LinearLR(on, 1.0, 0.0, "1000tok", clock=clock, param_group_tags="a")
+    assert one.base_lrs == [0.5, 1.0]
     for tokens in (100, 350, 50):
         clock.tick(tokens=tokens)
         one.step()
-    assert value(one) == 0.5
+    assert rates(on) == [0.5, 0.5] and one.base_lrs == [0.5, 1.0]
 
 
 def test_a_step_without_a_tick_writes_the_same_value():
@@ -195,7 +164,7 @@ def test_a_step_without_a_tick_writes_the_same_value():
         assert value(one) == 1 - 1 / LENGTH
 
 
-def test_two_on_one_clock_and_another_optimizer():
+def test_several_on_one_clock_and_another_optimizer():
     clock = clock_of()
     on, other = optimizer(), optimizer("ours")
     several = [
@@ -224,30 +193,10 @@ def test_a_state_like_composers(kind):
     assert value(one) == 0.5
 
 
-def test_parts_of_other_clocks():
-    on, first, second = optimizer(), clock_of(), clock_of()
-    parts = [lr_scheduler.LinearLR(on, 1.0, 0.0, "1dur", clock=clock) for clock in (first, second)]
-    with pytest.raises(ValueError, match="clock"):
-        lr_scheduler.SequentialLR(on, parts, [5], clock=first)
-    for part in parts:
-        assert part.clock in (first, second)
-
-
-def test_the_whole_takes_the_clock_of_its_parts():
+def test_a_parent_takes_the_clock_of_its_children():
     on, clock = optimizer(), clock_of()
-    parts = [lr_scheduler.LinearLR(on, 1.0, 0.0, "0.5dur", clock=clock), lr_scheduler.ConstantLR(on, 0.25)]
-    one = lr_scheduler.SequentialLR(on, parts, ["0.25dur"])
-    assert one.clock is clock or one.clock is None
-    seen = run(one, clock, 20)
+    children = [lr_scheduler.LinearLR(on, 1.0, 0.0, "0.5dur", clock=clock), lr_scheduler.ConstantLR(on, 0.25)]
+    one = lr_scheduler.SequentialLR(on, children, ["0.25dur"])
+    assert one.clock is clock
+    seen = ticked(one, clock, 20)
     assert seen[9] == 1 - 9 / 20 and seen[10] == 0.25
-
-
-def test_it_leaves_the_clock_when_it_is_unbound():
-    clock = clock_of()
-    on = optimizer()
-    one = lr_scheduler.LinearLR(on, 1.0, 0.0, "1dur", clock=clock)
-    one.unbind()
-    on.param_groups[0]["lr"] = 3.0
-    clock.load_state_dict(clock.state_dict())
-    assert on.param_groups[0]["lr"] == 3.0
-    assert timesched.bind(timesched.ConstantScheduler(0.5), on, clock).get_last_lr() == [1.5]

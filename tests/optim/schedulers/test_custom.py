@@ -1,20 +1,30 @@
-"""Schedulers of one's own: closed forms of torch operations, other keys, functions of the step, scaled cycles."""
+"""Schedulers of one's own: closed forms of torch operations, other keys, functions of the step, methods overridden."""
 
 import copy
-import gc
+import functools
 import pickle
-import weakref
 
 import pytest
 import torch
 
 import optim
-import timesched
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
-from tests.optim.schedulers.building import KINDS, count, make, moved, optimizer, stepped, value
+from tests.optim.schedulers.building import (
+    KIND,
+    count,
+    make,
+    moved,
+    one_group,
+    optimizer,
+    rates,
+    stepped,
+    ticked,
+    value,
+)
 from tests.optim.schedulers.rows import COSINE, HALVING, STEPS
+from timesched import Clock
 
-KIND = pytest.mark.parametrize("kind", KINDS)
+# Closed forms
 
 
 class CustomScheduler(lr_scheduler.LRScheduler):
@@ -34,36 +44,6 @@ class CustomScheduler(lr_scheduler.LRScheduler):
 
 def custom(t, peak=0.4, warmup=5):
     return peak * t / warmup if t < warmup else peak * (warmup / t) ** 0.5
-
-
-class Beta(scheduler.Scheduler):
-    param_group_key = "betas[0]"
-
-    def _get_closed_form(self):
-        return torch.clamp(0.8 + 0.01 * self.last_epoch.double(), max=0.95)
-
-
-class LinearBeta(scheduler.LinearScheduler):
-    param_group_key = "betas[0]"
-
-
-class Temperature(scheduler.CosineDecayScheduler):
-    param_group_key = "temperature"
-
-
-class OnSteps(lr_scheduler.LambdaLR):
-    def set_lr_lambda(self):
-        return lambda t: 0.5 ** t.double()
-
-
-class OnValues(weight_decay_scheduler.LambdaWD):
-    def set_value_lambda(self):
-        return [lambda t: 1.0 / (1.0 + t.double()), lambda t: 2.0]
-
-
-class Damped(lr_scheduler.CyclicLR):
-    def set_scale_fn(self):
-        return lambda n: 1.0 / (1.0 + n.double())
 
 
 @KIND
@@ -104,15 +84,46 @@ def test_a_closed_form_inside_others(kind):
     """In a sequence it counts from its milestone on; two deep it still does, and a state dict names it."""
     on = optimizer(kind)
     inner = lr_scheduler.SequentialLR(on, [make(*COSINE, on), CustomScheduler(on, 0.4, 5)], [4])
-    whole = lr_scheduler.SequentialLR(on, [inner, make(*STEPS, on)], [20])
+    outer = lr_scheduler.SequentialLR(on, [inner, make(*STEPS, on)], [20])
     first, last = make(*COSINE, optimizer()).values(4), make(*STEPS, optimizer()).values(10)
     expected = [*first, *(custom(t) for t in range(16)), *last]
-    assert stepped(whole, 30) == pytest.approx(expected, rel=1e-14)
-    assert "CustomScheduler" in str(whole.state_dict())
+    assert stepped(outer, 30) == pytest.approx(expected, rel=1e-14)
+    assert "CustomScheduler" in str(outer.state_dict())
     chained = optimizer(kind)
     both = lr_scheduler.ChainedLR([CustomScheduler(chained, 0.4, 5), make(*HALVING, chained)])
     halved = [custom(t) * 0.5 ** (t / 10) for t in range(20)]
     assert stepped(both, 20) == pytest.approx(halved, rel=1e-14)
+
+
+class Half(lr_scheduler.CosineDecayLR):
+    """Made of the formula of its base."""
+
+    def _get_closed_form_lr(self):
+        return super()._get_closed_form_lr() * 0.5
+
+
+def halves(steps):
+    return [0.5 * value for value in lr_scheduler.CosineDecayLR(optimizer(), 1.0, 0.0, steps).values(8)]
+
+
+@KIND
+def test_a_closed_form_made_of_a_formula(kind):
+    one, expected = Half(optimizer(kind), 1.0, 0.0, 10), pytest.approx(halves(10), rel=1e-15)
+    assert one.values(8) == stepped(one, 8) == expected
+    assert [float(moved(one, t)._get_closed_form_lr()) for t in range(8)] == expected
+
+
+def test_a_closed_form_made_of_a_formula_with_a_clock():
+    clock = Clock("10ba")
+    one = Half(optimizer(), 1.0, 0.0, "1dur", clock=clock)
+    assert one.values(8) == ticked(one, clock, 7) == halves(10)
+
+
+def test_a_closed_form_made_of_a_formula_as_a_later_child():
+    on, clock = optimizer(), Clock("10ba")
+    children = [lr_scheduler.ConstantLR(on, 0.1), Half(on, 1.0, 0.0, "0.5dur", clock=clock)]
+    one = lr_scheduler.SequentialLR(on, children, ["0.5dur"], clock=clock)
+    assert ticked(one, clock, 9) == [0.1] * 5 + halves(5)[:5]
 
 
 def test_a_python_number_is_a_value_too():
@@ -135,7 +146,7 @@ def test_what_is_no_value_is_refused(wrong):
     on = optimizer()
     with pytest.raises((ValueError, TypeError), match="Wrong"):
         Wrong(on)
-    assert on.param_groups[0]["lr"] == 0.5
+    assert rates(on) == [0.5]
     make("Constant", {"val": 0.1}, on).step()  # and the group is free
 
 
@@ -161,34 +172,63 @@ def test_a_class_without_a_key_says_so():
             cls(optimizer(), 0.1)
 
 
+# Other keys
+
+
+class Beta(scheduler.Scheduler):
+    param_group_key = "betas[0]"
+
+    def _get_closed_form(self):
+        return torch.clamp(0.8 + 0.01 * self.last_epoch.double(), max=0.95)
+
+
+class LinearBeta(scheduler.LinearScheduler):
+    param_group_key = "betas[0]"
+
+
+class Temperature(scheduler.CosineDecayScheduler):
+    param_group_key = "temperature"
+
+
 @pytest.mark.parametrize("module", [torch.optim, optim])
 def test_an_element_of_a_tuple(module):
-    on = module.AdamW([torch.nn.Parameter(torch.zeros(2))], lr=0.1, betas=(0.9, 0.99))
-    one = Beta(on)
-    seen = []
+    on = module.AdamW([one_group()], lr=0.1, betas=(0.9, 0.99))
+    one, seen = Beta(on), []
     for _ in range(20):
-        seen.append(float(on.param_groups[0]["betas"][0]))
-        assert float(on.param_groups[0]["betas"][1]) == 0.99 and float(on.param_groups[0]["lr"]) == 0.1
+        first, second = on.param_groups[0]["betas"]
+        assert float(second) == 0.99 and rates(on) == [0.1] and isinstance(on.param_groups[0]["betas"], tuple)
+        seen.append(float(first))
         on.step()
         one.step()
     assert seen == pytest.approx([min(0.8 + 0.01 * t, 0.95) for t in range(20)], rel=1e-15)
-    assert isinstance(on.param_groups[0]["betas"], tuple)
-    other = module.AdamW([torch.nn.Parameter(torch.zeros(2))], lr=0.1, betas=(0.9, 0.99))
-    line = LinearBeta(other, 0.8, 0.9, total_iters=2)
+    line = LinearBeta(on, 0.8, 0.9, total_iters=2)
     line.step()
-    assert float(other.param_groups[0]["betas"][0]) == pytest.approx(0.85, rel=1e-15) == float(line.get_last_value()[0])
-    assert [float(v) for v in line.get_last_lr()] == [float(v) for v in line.get_last_value()]
+    (last,) = line.get_last_value()
+    assert float(on.param_groups[0]["betas"][0]) == pytest.approx(0.85, rel=1e-15) == float(last)
+    assert [float(each) for each in line.get_last_lr()] == [float(last)]
 
 
 @KIND
 def test_a_key_that_the_user_made(kind):
     on = optimizer(kind, {"temperature": 5.0}, {"temperature": 7.0, "tags": "cold"})
     one = Temperature(on, initial_val=2.0, end_val=1.0, total_iters=4, param_group_tags="cold")
-    assert float(on.param_groups[0]["temperature"]) == 5.0
     for expected in one.values(5):
-        assert float(on.param_groups[1]["temperature"]) == expected
+        assert rates(on, "temperature") == [5.0, expected]
         one.step()
     assert one.state_dict()["key"] == "temperature"
+
+
+# Functions of the step
+
+
+class OnSteps(lr_scheduler.LambdaLR):
+    def set_lr_lambda(self):
+        return lambda t: 0.5 ** t.double()
+
+
+class OnValues(weight_decay_scheduler.LambdaWD):
+    def set_value_lambda(self):
+        return [lambda t: 1.0 / (1.0 + t.double()), lambda t: 2.0]
 
 
 @KIND
@@ -210,8 +250,6 @@ def test_either_name_of_the_method_in_either_family():
             return [lambda t: 0.5 ** t.double()]
 
     assert One(optimizer(), 0.1).values(5) == Two(optimizer(), 0.1).values(5) == [0.1 * 0.5**t for t in range(5)]
-    functions = OnSteps(optimizer(), 0.1).set_lr_lambda()
-    assert float((functions[0] if isinstance(functions, list) else functions)(torch.tensor(2))) == 0.25
 
 
 @pytest.mark.parametrize("returned", [None, [], 5, ["x"], [None], "lambda t: t"])
@@ -241,9 +279,17 @@ def test_functions_may_use_the_arguments():
     other = Scaled(optimizer(), 0.1, rate=0.5)
     with pytest.raises(ValueError, match="rate"):
         other.load_state_dict(one.state_dict())
-    twin = copy.deepcopy(one)
-    twin.step()
-    assert value(twin) == 0.025 and value(one) == 0.1
+    copied = copy.deepcopy(one)
+    copied.step()
+    assert value(copied) == 0.025 and value(one) == 0.1
+
+
+# Scales of cycles
+
+
+class Damped(lr_scheduler.CyclicLR):
+    def set_scale_fn(self):
+        return lambda n: 1.0 / (1.0 + n.double())
 
 
 @KIND
@@ -270,66 +316,58 @@ def test_the_scale_of_each_mode_can_be_asked_for():
         assert [float(scale(torch.tensor(n))) for n in (1, 2, 3)] == expected
 
 
-def test_none_is_kept_alive_by_its_clock():
-    """No cycle of references, so that optimizer and scheduler go with their last name."""
-    gc.collect()
-    gc.disable()
-    try:
-        for wrap in (lambda on, one: one, lr_scheduler.ScalePerParamLR):
-            on, clock = optimizer("numbers"), timesched.Clock("20ba")
-            one = wrap(on, CustomScheduler(on, 0.4, 5, clock=clock))
-            one.step()
-            refs = [weakref.ref(each) for each in (on, one, clock)]
-            del on, one, clock
-            assert [ref() for ref in refs] == [None] * 3
-    finally:
-        gc.enable()
+def test_the_count_of_a_scale_function_is_exact():
+    class Scaled(lr_scheduler.CyclicLR):
+        def set_scale_fn(self):
+            return lambda x: (x == 2**24 + 1).double()
+
+    one = Scaled(optimizer(), 0.1, 0.3, 1, 1, scale_mode="iterations")
+    one.last_epoch = 2**24
+    one.step()
+    assert value(one) == pytest.approx(0.3, rel=1e-15)
+
+
+# Other methods overridden
+
+
+def test_an_override_that_is_wrapped():
+    class Wrapped(lr_scheduler.CosineDecayLR):
+        @functools.wraps(lr_scheduler.CosineDecayLR._get_closed_form_lr)
+        def _get_closed_form_lr(self):
+            return torch.tensor(7.0)
+
+        @functools.wraps(lr_scheduler.CosineDecayLR.get_lr)
+        def get_lr(self):
+            return [value * 2 for value in super().get_lr()]
+
+    assert stepped(Wrapped(optimizer(), 1.0, 0.0, 10), 2) == [14.0] * 2
+
+
+def test_get_wd_may_be_overridden():
+    class Halved(weight_decay_scheduler.ConstantWD):
+        def get_wd(self):
+            return [value * 0.5 for value in super().get_wd()]
+
+    assert stepped(Halved(optimizer(), 0.2), 2) == [0.1] * 2
+
+
+# Steps that fail
 
 
 @KIND
 def test_a_step_that_fails_is_not_counted(kind):
-    on = optimizer(kind)
-    one = CustomScheduler(on, 0.4, 5)
+    one = CustomScheduler(optimizer(kind), 0.4, 5)
     stepped(one, 3)
     written = value(one)
-    one.peak = float("nan")
-    with pytest.raises(ValueError, match="nan.* at step 3"):
-        one.step()
-    assert count(one) == 2 and value(one) == written
-
-
-class Once(scheduler.Scheduler):
-    param_group_key = "lr"
-
-    def _get_closed_form(self):
-        self.calls = getattr(self, "calls", 0) + 1
-        if self.calls > 1:
-            raise ArithmeticError("a second time")
-        return torch.tensor(0.25)
-
-
-def once(on):
-    calls = []
-    timesched.bind(lambda state: calls.append(state) or 1.0 / (len(calls) < 2), on, timesched.Clock("4ba"))
-
-
-@KIND
-@pytest.mark.parametrize("make", [Once, once])
-def test_a_scheduler_whose_making_fails_late_changes_nothing(kind, make):
-    on = optimizer(kind, {}, {})
-    owner = lr_scheduler.ConstantLR(on, 0.1)
-    before = [dict(group) for group in on.param_groups]
-    numbers = [float(group["lr"]) for group in on.param_groups]
-    with pytest.raises(ArithmeticError):
-        make(on)
-    for group, was, number in zip(on.param_groups, before, numbers):
-        assert group.keys() == was.keys() and all(group[key] is was[key] for key in was)
-        assert float(group["lr"]) == number
-    owner.step()
-
-
-def test_a_number_stays_one_where_the_making_fails():
-    on = optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    with pytest.raises(ArithmeticError):
-        Once(on)
-    assert on.param_groups[0]["lr"] == 0.5 and type(on.param_groups[0]["lr"]) is float
+    for peak, error, words in ((float("nan"), ValueError, "nan.* at step 3"), ("high", TypeError, "tensor|str")):
+        one.peak = peak
+        for _ in range(2):
+            with pytest.raises(error, match=words):
+                one.step()
+            assert count(one) == 2 and value(one) == written
+    growing = lr_scheduler.MultiplicativeLR(optimizer(kind), 1.0, 10.0)
+    growing.last_epoch = 308
+    growing.refresh()
+    with pytest.raises(ValueError, match="inf at step 309"):
+        growing.step()
+    assert count(growing) == 308 and value(growing) == 1e308

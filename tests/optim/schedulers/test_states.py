@@ -1,6 +1,7 @@
 """State dicts: snapshots in plain values; those of another schedule are refused, and change nothing."""
 
 import copy
+import enum
 import json
 
 import numpy as np
@@ -9,12 +10,14 @@ import torch
 
 import timesched
 from optim import lr_scheduler, scheduler
-from tests.optim.schedulers.building import count, make, name_of, optimizer, stepped, value
-from tests.optim.schedulers.parts import Nested
-from tests.optim.schedulers.rows import CASES, COSINE, HALVING, IDS, STEPS, WARMUP
+from tests.optim.schedulers.building import Ramp, count, make, moved, name_of, optimizer, stepped, value
+from tests.optim.schedulers.rows import CASES, COSINE, HALVING, IDS, STEPS, WARMUP, Nested
 
-CASE = pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
+TWO_KINDS = pytest.mark.parametrize("kind", ["numbers", "our tensors"])
 TWO = Nested("Sequential", {"schedulers": [WARMUP, COSINE], "milestones": [5]})
+
+
+# Snapshots
 
 
 def is_plain(state):
@@ -25,9 +28,9 @@ def is_plain(state):
     return state is None or type(state) in (str, int, float, bool)
 
 
-@CASE
-@pytest.mark.parametrize("kind", ["numbers", "ours"])
-def test_plain_small_and_taken_at_that_moment(row, arguments, kind, tmp_path):
+@pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
+@TWO_KINDS
+def test_plain_small_and_taken_at_that_moment(row, arguments, kind):
     one = make(row.stem, arguments, optimizer(kind))
     stepped(one, 4)
     state = one.state_dict()
@@ -37,15 +40,116 @@ def test_plain_small_and_taken_at_that_moment(row, arguments, kind, tmp_path):
     assert state["last_epoch"] == 3 and type(state["last_epoch"]) is int and state["key"] == "lr"
     assert name_of(row.stem, "lr") in json.dumps(state["schedule"])
     assert len(json.dumps(state)) < 1500
-    torch.save(state, tmp_path / "state.pt")
-    assert torch.load(tmp_path / "state.pt", weights_only=True) == state
     state["schedule"].clear()  # nor does the scheduler follow its snapshot
     one.load_state_dict(kept)
     assert count(one) == 3
 
 
-def cosine(**changes):
-    return Nested("CosineDecay", {**COSINE.arguments, **changes})
+# Arguments in a state
+
+
+class Letter(str, enum.Enum):
+    A = "a"
+
+
+class Given(Ramp):
+    """With arguments of any kind."""
+
+    def __init__(self, optimizer, x=0.5, **more):
+        self.x = x
+        super().__init__(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("argument", "kept"),
+    [
+        (np.float64(0.5), 0.5),
+        (Letter.A, "a"),
+        (np.ones(2), [1.0, 1.0]),
+        ({"c", "a", "b"}, ["a", "b", "c"]),
+        (torch.ones(2), [1.0, 1.0]),
+        ((1, None), [1, None]),
+    ],
+    ids=["numpy", "enum", "array", "set", "tensor", "tuple"],
+)
+def test_arguments_as_plain_values(argument, kept, tmp_path):
+    one = Given(optimizer(), argument)
+    one.step()
+    torch.save(one.state_dict(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    assert state["schedule"]["arguments"] == {"x": kept}
+    other = Given(optimizer(), argument)
+    other.load_state_dict(state)
+    assert count(other) == 1
+
+
+def test_arguments_that_have_no_plain_form():
+    one = Given(optimizer(), iter([1, 2]))
+    assert one.state_dict() == one.state_dict() and list(one.x) == [1, 2]
+    nan = Given(optimizer(), float("nan"))
+    nan.load_state_dict(nan.state_dict())
+
+
+def test_lists_that_are_changed_later():
+    points, more = [1, [2]], {"a": {"b": [3]}}
+    one = Given(optimizer(), points, more=more)
+    before = one.state_dict()
+    points[1].append(5)
+    more["a"]["b"].clear()
+    assert one.state_dict() == before == Given(optimizer(), [1, [2]], more={"a": {"b": [3]}}).state_dict()
+
+
+def test_equal_schedules_written_differently():
+    class Passing(lr_scheduler.CosineDecayLR):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    state = Passing(optimizer(), 1.0, 0.0, 10).state_dict()
+    Passing(torch.optim.AdamW([torch.zeros(1)]), 1.0, end_learning_rate=0.0, total_iters=10).load_state_dict(state)
+    Given(optimizer()).load_state_dict(Given(optimizer(), 0.5).state_dict())
+    with pytest.raises(ValueError, match="x is 0.5 in the state, and 0.7 here"):
+        Given(optimizer(), 0.7).load_state_dict(Given(optimizer()).state_dict())
+
+
+def test_arguments_of_a_mixin():
+    class Mixin:
+        def __init__(self, *args, extra, **kwargs):
+            super().__init__(*args, **kwargs)
+
+    class Mixed(Mixin, lr_scheduler.CosineDecayLR):
+        pass
+
+    state = Mixed(optimizer(), 1.0, 0.0, 10, extra="x").state_dict()
+    with pytest.raises(ValueError, match="extra is 'x' in the state, and 'y' here"):
+        Mixed(optimizer(), 1.0, 0.0, 10, extra="y").load_state_dict(state)
+
+
+class Late(lr_scheduler.CosineDecayLR):
+    def __init__(self, optimizer, last_epoch=-1):
+        super().__init__(optimizer, 1.0, 0.0, 10)
+        self.last_epoch = last_epoch + 1
+        self.refresh()
+
+
+def late_sequence(**more):
+    on = optimizer()
+    return lr_scheduler.SequentialLR(on, [make(*WARMUP, on), make(*COSINE, on)], [4], **more)
+
+
+def test_where_it_starts_is_not_what_schedule_it_is():
+    for early, late in ((late_sequence(), late_sequence(last_epoch=5)), (Late(optimizer()), Late(optimizer(), 5))):
+        late.load_state_dict(early.state_dict())
+        assert count(late) == 0 and late.get_last_lr() == early.get_last_lr()
+
+
+# States that are refused
+
+
+def assert_refused(one, state, words, error=ValueError):
+    before = value(one), count(one), copy.deepcopy(one.state_dict()), one.get_last_value()
+    with pytest.raises(error, match=words):
+        one.load_state_dict(state)
+    assert (value(one), count(one), one.state_dict(), one.get_last_value()) == before
 
 
 def sequence(*schedulers, milestones):
@@ -54,6 +158,10 @@ def sequence(*schedulers, milestones):
 
 def chain(*schedulers):
     return Nested("Chained", {"schedulers": list(schedulers)})
+
+
+def cosine(**changes):
+    return Nested("CosineDecay", {**COSINE.arguments, **changes})
 
 
 SHORTER = Nested("Linear", {**WARMUP.arguments, "total_iters": 6})
@@ -70,90 +178,62 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("case", OTHERS)
-@pytest.mark.parametrize("kind", ["numbers", "tensors", "ours"])
-def test_of_another_schedule(case, kind):
+@pytest.mark.parametrize(("first", "second", "words"), OTHERS.values(), ids=OTHERS)
+@TWO_KINDS
+def test_of_another_schedule(first, second, words, kind):
     """The message says what differs; whichever of the two is loaded into the other."""
-    first, second, words = OTHERS[case]
     one, other = make(*first, optimizer(kind)), make(*second, optimizer(kind))
     stepped(one, 3)
     stepped(other, 6)
-    for mine, theirs in ((one, other), (other, one)):
-        assert_refused(mine, theirs.state_dict(), words)
-
-
-def assert_refused(one, state, words, error=ValueError):
-    before = value(one), count(one), copy.deepcopy(one.state_dict()), one.get_last_value()
-    with pytest.raises(error, match=words):
-        one.load_state_dict(state)
-    assert (value(one), count(one), one.state_dict(), one.get_last_value()) == before
+    for mine, loaded in ((one, other), (other, one)):
+        assert_refused(mine, loaded.state_dict(), words)
 
 
 def test_of_another_key():
-    lr = make("Step", STEPS.arguments, optimizer())
-    wd = make("Step", STEPS.arguments, optimizer(), "wd")
+    lr, wd = make(*STEPS, optimizer()), make(*STEPS, optimizer(), "wd")
     assert_refused(lr, wd.state_dict(), "weight_decay.*lr|StepWD.*StepLR")
     assert_refused(wd, lr.state_dict(), "weight_decay|StepWD")
-
-
-def test_of_another_key_of_the_same_class():
     classes = [type("Mine", (scheduler.StepScheduler,), {"param_group_key": key}) for key in ("momentum", "dampening")]
     one, other = (cls(optimizer(), **STEPS.arguments) for cls in classes)
-    with pytest.raises(ValueError, match="dampening.*momentum"):
-        one.load_state_dict(other.state_dict())
-    assert count(one) == 0
+    assert_refused(one, other.state_dict(), "dampening.*momentum")
 
 
 def test_of_other_tags():
-    one = make("Step", STEPS.arguments, optimizer("numbers", {"tags": "a"}, {"tags": "b"}), param_group_tags="a")
-    other = make("Step", STEPS.arguments, optimizer("numbers", {"tags": "a"}, {"tags": "b"}), param_group_tags="b")
-    assert_refused(one, other.state_dict(), "param_group_tags.*'b'.*'a'")
-    # the same tags in another order are the same
-    groups = {"tags": "a"}, {"tags": "b"}
-    both = (["a", "b"], ("b", "a"))
-    tagged = [make("Step", STEPS.arguments, optimizer("numbers", *groups), param_group_tags=tags) for tags in both]
-    stepped(tagged[0], 3)
-    tagged[1].load_state_dict(tagged[0].state_dict())
-    assert count(tagged[1]) == 2
+    def tagged(tags):
+        return make(*STEPS, optimizer("numbers", {"tags": "a"}, {"tags": "b"}), param_group_tags=tags)
 
-
-@pytest.mark.parametrize(
-    "last_epoch", [-1, -5, 1.0, 2.5, float("nan"), float("inf"), "3", None, True, [3], torch.tensor(3), 2**63, 2**70]
-)
-@pytest.mark.parametrize("kind", ["numbers", "ours"])
-def test_bad_counts(last_epoch, kind):
-    one = make(*TWO, optimizer(kind))
+    assert_refused(tagged("a"), tagged("b").state_dict(), "param_group_tags.*'b'.*'a'")
+    one, other = tagged(["a", "b"]), tagged(("b", "a"))  # in another order they are the same
     stepped(one, 3)
-    assert_refused(one, {**one.state_dict(), "last_epoch": last_epoch}, "last_epoch")
+    other.load_state_dict(one.state_dict())
+    assert count(other) == 2
+
+
+def taken():
+    one = make(*TWO, optimizer())
+    stepped(one, 3)
+    return one, one.state_dict()
 
 
 @pytest.mark.parametrize("key", ["schedule", "key", "last_epoch"])
 def test_missing_keys(key):
-    one = make(*TWO, optimizer())
-    stepped(one, 3)
-    state = one.state_dict()
+    one, state = taken()
     del state[key]
     assert_refused(one, state, key)
 
 
-@pytest.mark.parametrize("state", [{}, None, {"last_epoch": 3, "_step_count": 4, "base_lrs": [0.1], "_last_lr": [0.1]}])
+OF_TORCH = {"last_epoch": 3, "_step_count": 4, "base_lrs": [0.1], "_last_lr": [0.1]}
+
+
+@pytest.mark.parametrize("state", [{}, None, OF_TORCH, []])
 def test_no_state_of_ours(state):
-    """Nothing, and a state of torch's scheduler."""
-    one = make(*TWO, optimizer())
-    stepped(one, 3)
-    assert_refused(one, state, "schedule|state")
-
-
-@pytest.mark.parametrize("state", [[], 5, "state", [1, 2]])
-def test_no_dict(state):
-    one = make(*TWO, optimizer())
-    assert_refused(one, state, "state", (TypeError, ValueError))
+    assert_refused(taken()[0], state, "schedule|state", (TypeError, ValueError))
 
 
 @pytest.mark.parametrize("schedule", [None, [], "StepLR", {}, {"class": "StepLR"}, 3])
 def test_a_broken_description(schedule):
-    one = make(*TWO, optimizer())
-    assert_refused(one, {**one.state_dict(), "schedule": schedule}, "schedule")
+    one, state = taken()
+    assert_refused(one, {**state, "schedule": schedule}, "schedule")
 
 
 @pytest.mark.parametrize(
@@ -161,11 +241,27 @@ def test_a_broken_description(schedule):
 )
 @pytest.mark.parametrize("argument", ["initial_learning_rate", "milestones"])
 def test_arguments_that_are_no_such_numbers(wrong, argument):
-    one = make("MultiStep", {"initial_val": 0.1, "gamma": 0.5, "milestones": [2, 4]}, optimizer())
+    one = lr_scheduler.MultiStepLR(optimizer(), 0.1, 0.5, [2, 4])
     stepped(one, 3)
     state = one.state_dict()
     state["schedule"]["arguments"][argument] = wrong
     assert_refused(one, state, f"of another schedule: schedule.arguments.{argument} is .* in the state, and .* here")
+
+
+def test_times_are_compared_as_they_were_written():
+    clock = timesched.Clock("10ba")
+    half, five = (
+        make("Linear", {**WARMUP.arguments, "total_iters": end}, optimizer(), clock=clock) for end in ("0.5dur", "5dur")
+    )
+    assert_refused(five, half.state_dict(), "total_iters is '0.5dur' in the state, and '5dur' here")
+
+
+def test_a_state_at_which_there_is_no_value():
+    one = lr_scheduler.ExponentialLR(optimizer(), 1.0, 1, 10.0)
+    assert_refused(one, {**one.state_dict(), "last_epoch": 400}, "to inf at step 400")
+
+
+# States of earlier versions
 
 
 @pytest.mark.parametrize("tags", [None, "a"])
@@ -179,8 +275,7 @@ def test_children_as_earlier_versions_described_them(tags):
     assert state["schedule"]["param_group_tags"] == ([] if tags is None else ["a"])
     inner = state["schedule"]["arguments"]["scheduler"]
     assert inner.keys() == inner["arguments"]["schedulers"][1].keys() == {"class", "arguments"}
-    one.load_state_dict(state)
-    assert count(one) == 3
+    moved(one, 3)
 
 
 class Rising(lr_scheduler.LRScheduler):
@@ -198,25 +293,14 @@ def tenth(step):
 
 def test_names_as_earlier_versions_wrote_them():
     """A function with its module, and a time as it was given."""
-    on, clock = optimizer("numbers"), timesched.Clock("10ba")
-    one = Rising(on, tenth, timesched.Time(1, "dur"), clock=clock)
+    one = Rising(optimizer(), tenth, timesched.Time(1, "dur"), clock=timesched.Clock("10ba"))
     state = one.state_dict()
     arguments = state["schedule"]["arguments"]
     assert arguments == {"function": "tenth", "end": "1dur"}
     arguments.update(function=f"{__name__}.tenth", end="1.0dur")
     one.load_state_dict({**state, "last_epoch": 4})
     assert count(one) == 4
-    for other in (
-        {"end": "0.1dur"},
-        {"end": "1.0ba"},
-        {"function": f"{__name__}.twentytenth"},
-        {"function": "tenth.x"},
-    ):
-        with pytest.raises(ValueError, match="of another schedule"):
-            one.load_state_dict({**state, "schedule": {**state["schedule"], "arguments": {**arguments, **other}}})
-    half, five = (
-        make("Linear", {**WARMUP.arguments, "total_iters": end}, optimizer("numbers"), clock=clock)
-        for end in ("0.5dur", "5dur")
-    )
-    with pytest.raises(ValueError, match="'0.5dur' in the state, and '5dur' here"):
-        five.load_state_dict(half.state_dict())
+    others = ({"end": "0.1dur"}, {"end": "1.0ba"}, {"function": f"{__name__}.twentytenth"}, {"function": "tenth.x"})
+    for other in others:
+        changed = {**state["schedule"], "arguments": {**arguments, **other}}
+        assert_refused(one, {**state, "schedule": changed}, "of another schedule")

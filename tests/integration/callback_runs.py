@@ -1,19 +1,14 @@
-"""Runs of the Trainer whose parameter groups are driven by the callback; as a program it resumes them.
-
-python -m tests.integration.callback_run FOLDER: goes on from every checkpoint FOLDER/NAME/*.pt, in a process of its
-own, and writes what the runs did to FOLDER/resumed.pt. FOLDER NAME: that run goes on by Composer's autoresume.
-"""
+"""Runs of the Trainer whose parameter groups are driven by the callback: what the tests of the callback share."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from composer import Callback, Event, Trainer
 from composer.optim import CosineAnnealingScheduler
@@ -22,7 +17,8 @@ import optim
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.scheduler import Scheduler
 from optim.weight_decay_scheduler import ConstantWD, CosineDecayWD, PiecewiseConstantWD
-from tests.integration.training import NextByte, data, tensors_of
+from tests.integration import training
+from tests.integration.training import NextByte, Record, finish
 from timesched import (
     CosineAnnealingWarmRestartsScheduler,
     CosineAnnealingWithWarmupScheduler,
@@ -33,9 +29,8 @@ from timesched import (
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs of 8 batches, and a half
-RATE, DECAY, BETA_1, BETA_2 = range(4)  # what a record has of each group
 EMBEDDING, MATRIX, BIAS = range(3)  # the groups
-MIDDLE = (3, Event.BATCH_CHECKPOINT), (8, Event.EPOCH_CHECKPOINT), (13, Event.BATCH_CHECKPOINT)
+MOMENTS = (3, Event.BATCH_CHECKPOINT), (8, Event.EPOCH_CHECKPOINT), (13, Event.BATCH_CHECKPOINT)
 LR, WEIGHT_DECAY, BETA = 0.1, 0.25, 0.9
 TAGS: tuple[Any, ...] = ({"embedding"}, {"head", "matrix"}, None)  # of the three groups
 
@@ -126,34 +121,6 @@ CASES = {
 }
 
 
-class At(Callback):
-    """Does something to the state at the end of a batch."""
-
-    def __init__(self, batch: int, action: Callable[[Any], None]) -> None:
-        self.batch, self.action = batch, action
-
-    def batch_end(self, state: Any, logger: Any) -> None:
-        if state.timestamp.batch == self.batch:
-            self.action(state)
-
-
-@dataclass(eq=False)
-class Record(Callback):
-    """The time at which each batch began, and what it ran with: lr, weight decay and betas of every group."""
-
-    times: list[Any] = field(default_factory=list)
-    rows: list[list[tuple[float, ...]]] = field(default_factory=list)
-
-    def batch_start(self, state: Any, logger: Any) -> None:
-        self.times.append(state.timestamp)
-        groups = state.optimizers[0].param_groups
-        self.rows.append([tuple(map(float, (g["lr"], g["weight_decay"], *g["betas"]))) for g in groups])
-
-    def of(self, key: int, group: int) -> list[float]:
-        """One number of one group over the batches."""
-        return [row[group][key] for row in self.rows]
-
-
 def make_optimizer(kind: Any = torch.optim.AdamW) -> tuple[NextByte, Any]:
     """The small model, and an optimizer of it in three groups."""
     model = NextByte()
@@ -163,27 +130,11 @@ def make_optimizer(kind: Any = torch.optim.AdamW) -> tuple[NextByte, Any]:
 
 
 def make_trainer(callbacks: list[Any], kind: Any = torch.optim.AdamW, **options: Any) -> tuple[Trainer, Record]:
-    """A Trainer of the small model on the CPU, and its record."""
-    model, optimizer = make_optimizer(kind)
-    settings: dict[str, Any] = {
-        "max_duration": f"{BATCHES}ba",
-        "seed": 1,
-        "device": "cpu",
-        "progress_bar": False,
-        "model": model,
-        "optimizers": optimizer,
-    }
-    if "train_dataloader" not in options:
-        settings["train_dataloader"] = data()
-    record = Record()
-    return Trainer(callbacks=[record, *callbacks], **(settings | options)), record
-
-
-def finish(trainer: Trainer, record: Record) -> dict[str, Any]:
-    """Train to the end, and say what was done."""
-    trainer.fit()
-    trainer.close()
-    return {"rows": record.rows, "tensors": tensors_of(trainer)}
+    """A Trainer of the small model, with an optimizer of three groups unless one is given, and its record."""
+    settings: dict[str, Any] = {"max_duration": f"{BATCHES}ba"}
+    if "optimizers" not in options:
+        settings["model"], settings["optimizers"] = make_optimizer(kind)
+    return training.make_trainer(callbacks, **(settings | options))
 
 
 def run(name: str, *callbacks: Callback, **options: Any) -> dict[str, Any]:
@@ -194,38 +145,11 @@ def run(name: str, *callbacks: Callback, **options: Any) -> dict[str, Any]:
     return finish(*make_trainer([Schedules(*case.entries()), *callbacks], case.optimizer, run_name=name, **options))
 
 
-def assert_goes_on(before: dict[str, Any], after: dict[str, Any], batch: int, what: object = "") -> None:
-    """Bit for bit: what each batch ran with, and where parameters and optimizer state ended."""
-    assert after["rows"] == before["rows"][batch:], what
-    assert after["tensors"].keys() == before["tensors"].keys()
-    for key, tensor in before["tensors"].items():
-        assert torch.equal(after["tensors"][key], tensor), (what, key)
-
-
-def column(done: dict[str, Any], group: int, key: int) -> list[float]:
-    return [row[group][key] for row in done["rows"]]
-
-
 def saving(folder: Path) -> dict[str, Any]:
     """The options that save a run inside an epoch, at the end of one, and inside a later one."""
-    return {
-        "save_folder": str(folder),
-        "save_filename": "{batch}.pt",
-        "save_latest_filename": None,
-        "save_interval": lambda state, event: (state.timestamp.batch, event) in MIDDLE,
-    }
+    return training.saving(folder, *MOMENTS)
 
 
-def main(folder: Path, only: str | None = None) -> None:
-    resumed = {}
-    if only is None:
-        for path in sorted(folder.glob("*/*.pt")):
-            resumed[f"{path.parent.name}/{path.stem}"] = run(path.parent.name, load_path=str(path))
-    else:
-        resumed[only] = run(only, autoresume=True, save_folder=str(folder / only), save_interval="5ba")
-    torch.save(resumed, folder / "resumed.pt")
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("error")
-    main(Path(sys.argv[1]), *sys.argv[2:])
+def falling(start: float, first: int, last: int, steps: int = BATCHES) -> Any:
+    """A line from `start` to 0 in so many steps, from step `first` up to `last`."""
+    return pytest.approx([start * (1 - k / steps) for k in range(first, last)], rel=1e-14, abs=1e-16)

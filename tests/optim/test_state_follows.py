@@ -1,19 +1,13 @@
-"""What becomes of state when its parameter changes: every case for one optimizer, in a process of its own.
-
-    python tests/optim/following_program.py AdamW
-
-A line for each case, `name: ` and then `ok` or the error. A case that ends the process leaves its name without either.
-"""
+"""State follows its parameter: what becomes of it when the parameter is cast, resized, replaced, frozen or removed."""
 
 from __future__ import annotations
 
 import copy
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter
@@ -21,6 +15,7 @@ from torch.torch_version import TorchVersion
 
 import optim
 from tests.optim.problems import assert_close, differences, snapshot
+from tests.optim.signatures import NAMES
 
 # As much state as each optimizer can have.
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -34,17 +29,22 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 SHAPES = ((4, 6), (3, 5), (6, 2))
 # Compiling takes most of the time: with one torch is enough. The graph of a user's own is tried with all.
 WAYS = ("eager", "compiled") if TorchVersion(torch.__version__) >= "2.9" else ("eager",)
-CASES: dict[str, Callable[..., None]] = {}
+IN_TORCH = [name for name in NAMES if hasattr(torch.optim, name) and name not in ("Adafactor", "Muon")]  # same formula
+
+EACH = pytest.mark.parametrize(("name", "way"), [(name, way) for way in WAYS for name in NAMES])
+NAMED = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 def some(way: str, *choices: Any) -> tuple[Any, ...]:
     """All of them, or where each takes seconds to compile the first alone."""
     return choices if way == "eager" else choices[:1]
-
-
-def case(function: Callable[..., None]) -> Callable[..., None]:
-    CASES[function.__name__] = function
-    return function
 
 
 class Training:
@@ -95,10 +95,6 @@ class Training:
         other.optimizer.load_state_dict(source)
         return other
 
-    @property
-    def keeps_moments(self) -> bool:
-        return any(x.dim() for state in self.optimizer.state.values() for x in state.values())
-
 
 def same(mine: Training, other: Training) -> None:
     """The same parameters, state and groups, bit for bit; and state for these parameters alone."""
@@ -116,19 +112,20 @@ def refused(training: Training, *words: Any) -> Iterator[None]:
     """The step raises, names these words, and changes nothing."""
     before = snapshot(training.optimizer)
     tensors = {id(x) for state in training.optimizer.state.values() for x in state.values()}
-    try:
+    with pytest.raises((ValueError, RuntimeError)) as caught:
         yield
-    except (ValueError, RuntimeError) as error:
-        missing = [word for word in words if str(word) not in str(error)]
-        assert not missing, f"{missing} not in {error}"
-    else:
-        raise AssertionError("nothing was raised")
+    assert_names(caught.value, *words)
     assert not differences(before, snapshot(training.optimizer))
     assert tensors == {id(x) for state in training.optimizer.state.values() for x in state.values()}
 
 
-@case
-def cast_before_the_first_step(name: str, way: str) -> None:
+def assert_names(error: BaseException, *words: Any) -> None:
+    missing = [word for word in words if str(word) not in str(error)]
+    assert not missing, f"{missing} not in {error}"
+
+
+@EACH
+def test_cast_before_the_first_step(name: str, way: str) -> None:
     for dtype in some(way, torch.float64, torch.bfloat16):
         training = Training(name, way)
         training.cast(dtype)
@@ -136,8 +133,8 @@ def cast_before_the_first_step(name: str, way: str) -> None:
         same(training.run(1, 2, 3), other.run(1, 2, 3))
 
 
-@case
-def cast_later(name: str, way: str) -> None:
+@EACH
+def test_cast_later(name: str, way: str) -> None:
     for dtype in some(way, torch.float64, torch.bfloat16):
         training = Training(name, way).run(1, 2)
         saved = copy.deepcopy(training.optimizer.state_dict())
@@ -146,10 +143,8 @@ def cast_later(name: str, way: str) -> None:
         same(training.run(3, 4), other.run(3, 4))
 
 
-@case
-def cast_later_as_torch_loads_it(name: str, way: str) -> None:
-    if not hasattr(torch.optim, name) or name in ("Adafactor", "Muon"):  # other formulas by default
-        return
+@pytest.mark.parametrize(("name", "way"), [(name, way) for way in WAYS for name in IN_TORCH])
+def test_cast_later_as_torch_loads_it(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     saved = copy.deepcopy(training.optimizer.state_dict())
     training.cast(torch.float64)
@@ -174,8 +169,8 @@ def cast_later_as_torch_loads_it(name: str, way: str) -> None:
             assert_close(mine, value, 1e-6, key)
 
 
-@case
-def resized_before_the_first_step(name: str, way: str) -> None:
+@EACH
+def test_resized_before_the_first_step(name: str, way: str) -> None:
     for rows in some(way, 64, 9, 1):
         training = Training(name, way)
         training.resize(0, rows)
@@ -183,8 +178,8 @@ def resized_before_the_first_step(name: str, way: str) -> None:
         same(training.run(1, 2, 3), other.run(1, 2, 3))
 
 
-@case
-def saved_after_it_was_resized(name: str, way: str) -> None:
+@EACH
+def test_saved_after_it_was_resized(name: str, way: str) -> None:
     training = Training(name, way)
     training.resize(0, 9)
     other = training.loaded(training.optimizer.state_dict())
@@ -192,8 +187,8 @@ def saved_after_it_was_resized(name: str, way: str) -> None:
     same(training.run(1, 2), other.run(1, 2))
 
 
-@case
-def resized_and_cast_before_the_first_step(name: str, way: str) -> None:
+@EACH
+def test_resized_and_cast_before_the_first_step(name: str, way: str) -> None:
     training = Training(name, way)
     training.resize(2, 9)
     training.cast(torch.float64)
@@ -201,8 +196,8 @@ def resized_and_cast_before_the_first_step(name: str, way: str) -> None:
     same(training.run(1, 2, 3), other.run(1, 2, 3))
 
 
-@case
-def resized_while_only_others_had_gradients(name: str, way: str) -> None:
+@EACH
+def test_resized_while_only_others_had_gradients(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2, skip=(1,))
     training.resize(1, 8)
     saved = training.optimizer.state_dict()
@@ -211,8 +206,8 @@ def resized_while_only_others_had_gradients(name: str, way: str) -> None:
     same(training.run(3, 4), other.run(3, 4))
 
 
-@case
-def resized_later(name: str, way: str) -> None:
+@EACH
+def test_resized_later(name: str, way: str) -> None:
     for rows in some(way, 64, 9, 1):
         training = Training(name, way).run(1, 2)
         training.resize(0, rows)
@@ -226,24 +221,21 @@ def resized_later(name: str, way: str) -> None:
         same(training.run(3, 4), other.run(3, 4))
 
 
-@case
-def gradient_from_before_it_was_resized(name: str, way: str) -> None:
+@EACH
+def test_gradient_from_before_it_was_resized(name: str, way: str) -> None:
     training = Training(name, way)
     training.gradients(1)
     training.resize(0, 64)
-    try:
+    with pytest.raises(RuntimeError) as caught:
         training.optimizer.step()
-    except RuntimeError as error:
-        assert all(word in str(error) for word in ("(64, 6)", "(4, 6)", "zero_grad"))
-    else:
-        raise AssertionError("a gradient of another shape was taken")
+    assert_names(caught.value, "(64, 6)", "(4, 6)", "zero_grad")
     training.optimizer.zero_grad()
     other = training.fresh()
     same(training.run(1, 2), other.run(1, 2))
 
 
-@case
-def another_parameter_in_the_group(name: str, way: str) -> None:
+@EACH
+def test_another_parameter_in_the_group(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     kept = training.optimizer.state_dict()
     kept["state"].pop(1)
@@ -258,8 +250,8 @@ def another_parameter_in_the_group(name: str, way: str) -> None:
     same(training.run(3, 4), other.run(3, 4))
 
 
-@case
-def one_parameter_more_than_names(name: str, way: str) -> None:
+@NAMED
+def test_one_parameter_more_than_names(name: str) -> None:
     """Named parameters, and one that is put into the group without a name."""
     first, second = Parameter(torch.ones(4, 6)), Parameter(torch.ones(3, 5))
     optimizer = getattr(optim, name)([("first", first)], **{"lr": 0.1, **ARGUMENTS.get(name, {})})
@@ -270,8 +262,8 @@ def one_parameter_more_than_names(name: str, way: str) -> None:
     assert set(optimizer.state) == {first, second} and not torch.equal(second, torch.ones(3, 5))
 
 
-@case
-def a_parameter_fewer(name: str, way: str) -> None:
+@EACH
+def test_a_parameter_fewer(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     gone = training.params.pop(0)
     del training.optimizer.param_groups[0]["params"][0]
@@ -281,8 +273,8 @@ def a_parameter_fewer(name: str, way: str) -> None:
     assert len(training.optimizer.state_dict()["state"]) == 2
 
 
-@case
-def cleared(name: str, way: str) -> None:
+@EACH
+def test_cleared(name: str, way: str) -> None:
     def empty(state: Any) -> None:
         for one in state.values():
             one.clear()
@@ -294,8 +286,8 @@ def cleared(name: str, way: str) -> None:
         same(training.run(3, 4), other.run(3, 4))
 
 
-@case
-def reset(name: str, way: str) -> None:
+@EACH
+def test_reset(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     before = [id(x) for state in training.optimizer.state.values() for x in state.values()]
     training.optimizer.reset_state()
@@ -306,8 +298,8 @@ def reset(name: str, way: str) -> None:
         training.optimizer.reset_state([torch.ones(2, 2)])
 
 
-@case
-def state_that_does_not_fit(name: str, way: str) -> None:
+@EACH
+def test_state_that_does_not_fit(name: str, way: str) -> None:
     """Put there by hand: in place of the tensor, or into it."""
     for put in (lambda state, key, x: state.update({key: x}), lambda state, key, x: setattr(state[key], "data", x)):
         training = Training(name, way).run(1, 2)
@@ -332,8 +324,8 @@ def state_that_does_not_fit(name: str, way: str) -> None:
     same(training.run(3, 4), other.run(3, 4))
 
 
-@case
-def load_into_changed_parameters(name: str, way: str) -> None:
+@EACH
+def test_load_into_changed_parameters(name: str, way: str) -> None:
     def cast(training: Training) -> None:
         training.cast(torch.float64)
 
@@ -360,13 +352,12 @@ def load_into_changed_parameters(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     saved = training.fresh().run(1).optimizer.state_dict()
     training.resize(0, 9)
-    if training.keeps_moments:
-        with refused(training, name, "shape"):
-            training.optimizer.load_state_dict(saved)
+    with refused(training, name, "shape"):
+        training.optimizer.load_state_dict(saved)
 
 
-@case
-def copies(name: str, way: str) -> None:
+@EACH
+def test_copies(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     other = copy.deepcopy(training)
     for one in (training, other):
@@ -380,8 +371,8 @@ def copies(name: str, way: str) -> None:
         other.optimizer.step()
 
 
-@case
-def frozen_and_relaid_parameters(name: str, way: str) -> None:
+@EACH
+def test_frozen_and_relaid_parameters(name: str, way: str) -> None:
     """Nothing that state depends on has changed."""
     training, other = Training(name, way).run(1, 2), Training(name, way).run(1, 2)
     before = [id(x) for state in training.optimizer.state.values() for x in state.values()]
@@ -397,11 +388,12 @@ def frozen_and_relaid_parameters(name: str, way: str) -> None:
         assert_close(p, q, 1e-5)  # a transposed matrix may be summed up in another order
 
 
-@case
-def swapped_in(name: str, way: str) -> None:
-    """torch.optim.swap_in_optimizer_params_and_state: other parameters and their state for a while."""
-    if not hasattr(torch.optim, "swap_in_optimizer_params_and_state"):  # torch 2.13 has it
-        return
+SWAPPING = hasattr(torch.optim, "swap_in_optimizer_params_and_state")  # torch 2.13 has it
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, way) for way in WAYS for name in NAMES if SWAPPING])
+def test_swapped_in(name: str, way: str) -> None:
+    """Other parameters and their state for a while."""
     training, untouched = Training(name, way).run(1, 2), Training(name, way).run(1, 2)
     guest = Training(name, way).run(1, 2, 3)
     host = Training(name, way).run(1, 2, 3)
@@ -414,11 +406,9 @@ def swapped_in(name: str, way: str) -> None:
     same(training.run(3, 4), untouched.run(3, 4))
 
 
-@case
-def meta_parameters_that_get_values(name: str, way: str) -> None:
-    if way == "compiled":  # there is nothing to compile for meta tensors
-        return
-    training = Training(name, way, [torch.empty(shape, device="meta") for shape in SHAPES])
+@NAMED
+def test_meta_parameters_that_get_values(name: str) -> None:
+    training = Training(name, "eager", [torch.empty(shape, device="meta") for shape in SHAPES])
     training.run()
     for i, p in enumerate(training.params):
         torch.utils.swap_tensors(p, Parameter(torch.full(SHAPES[i], 0.5)))
@@ -426,8 +416,8 @@ def meta_parameters_that_get_values(name: str, way: str) -> None:
     same(training.run(1, 2), other.run(1, 2))
 
 
-@case
-def unfit_parameters(name: str, way: str) -> None:
+@EACH
+def test_unfit_parameters(name: str, way: str) -> None:
     """A parameter that this optimizer cannot take is refused where it comes into a group by assignment, too."""
     training = Training(name, way).run(1, 2)
     training.optimizer.param_groups[0]["params"][1] = torch.ones(3, 5, dtype=torch.int64)
@@ -436,54 +426,30 @@ def unfit_parameters(name: str, way: str) -> None:
         training.optimizer.step()
 
 
-def in_a_graph(name: str, change: Callable[[Training], Any], *words: str) -> None:
-    """The user's own graph, compiled anew after a change."""
-    torch._dynamo.reset()
+def replaces(training: Training) -> None:
+    training.params[1] = training.optimizer.param_groups[0]["params"][1] = Parameter(torch.ones(7, 7))
+
+
+@NAMED
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda training: training.cast(torch.float64), ("float64", "float32")),
+        (lambda training: training.resize(0, 9), ("(9, 6)",)),
+        (lambda training: training.optimizer.state.clear(), ("has no state",)),
+        (replaces, ("has no state",)),
+    ],
+)
+def test_a_graph_of_ones_own(name: str, change: Callable[[Training], Any], words: tuple[str, ...]) -> None:
+    """It is compiled anew after a change, and the error says what to do; torch puts it into one of its own."""
     training = Training(name, "eager")
-    if not training.keeps_moments:
-        return
     training.gradients(1)
     step = torch.compile(training.optimizer.step, fullgraph=True, backend="eager")
     step()
     change(training)
     training.gradients(2)
     params = training.values()
-    try:
+    with pytest.raises(Exception) as caught:
         step()
-    except Exception as error:  # torch puts errors of a graph into its own
-        missing = [word for word in (*words, "graph") if word not in str(error)]
-        assert not missing, f"{missing} not in {error}"
-    else:
-        raise AssertionError("nothing was raised")
+    assert_names(caught.value, *words, "graph")
     assert all(map(torch.equal, params, training.values()))
-    torch._dynamo.reset()
-
-
-@case
-def graph_of_ones_own(name: str, way: str) -> None:
-    if way == "compiled":  # by optimizer.compile(), which this is about doing without
-        return
-    in_a_graph(name, lambda training: training.cast(torch.float64), "float64", "float32")
-    in_a_graph(name, lambda training: training.resize(0, 9), "(9, 6)")
-    in_a_graph(name, lambda training: training.optimizer.state.clear(), "has no state")
-
-    def replace(training: Training) -> None:
-        training.params[1] = training.optimizer.param_groups[0]["params"][1] = Parameter(torch.ones(7, 7))
-
-    in_a_graph(name, replace, "has no state")
-
-
-def main(name: str) -> None:
-    for label, function in CASES.items():
-        for way in WAYS:
-            torch._dynamo.reset()
-            print(f"{label} {way}: ", end="", flush=True)
-            try:
-                function(name, way)
-                print("ok", flush=True)
-            except Exception:  # reported, and the other cases still run
-                print(repr(traceback.format_exc()[-3000:]), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

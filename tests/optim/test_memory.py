@@ -1,0 +1,171 @@
+"""Where parameters, gradients and state lie in memory, how many there are, how large: the same numbers come out."""
+
+import pytest
+import torch
+from torch.nn import Parameter
+
+from tests.optim.problems import (
+    assert_close,
+    assert_same_steps,
+    differences,
+    flat,
+    give_gradients,
+    ours,
+    parameters,
+    run,
+    snapshot,
+    theirs,
+)
+from tests.optim.rows import FULLEST
+
+BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def move_parameters(optimizer):
+    for p in flat(optimizer):
+        if p.is_contiguous():  # another order in memory may mean another kernel, which rounds otherwise
+            p.data = p.data.clone()
+
+
+def move_gradients(optimizer):
+    for p in flat(optimizer):
+        p.grad = None if p.grad is None else p.grad.clone()
+
+
+def replace_state(optimizer):
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            state[key] = value.clone(memory_format=torch.preserve_format)
+
+
+@BY_NAME
+@pytest.mark.parametrize("change", [move_parameters, move_gradients, replace_state])
+def test_other_memory_at_each_step(row, change):
+    """Nothing may be cached."""
+    changed, plain = (ours(row, parameters(row.name)) for _ in range(2))
+    for step in range(1, 6):
+        for optimizer in (changed, plain):
+            give_gradients(flat(optimizer), step)
+        if step > 2:
+            change(changed)
+        for optimizer in (changed, plain):
+            optimizer.step()
+    one, other = snapshot(changed), snapshot(plain)
+    assert not [key for key in differences(one, other) if key[0] != "group"]
+
+
+@BY_NAME
+def test_views_of_one_buffer(row):
+    """Parameters and gradients as flattened by trainers: each a slice, none aligned."""
+    shapes = [(3, 5), (7, 3), (2, 4)] if row.name == "Muon" else [(3, 5), (7,), (), (130,), (2, 3, 2)]
+    sizes = [torch.Size(shape).numel() for shape in shapes]
+    values, gradients = (random(1 + sum(sizes), seed=seed) for seed in (0, 1))
+
+    def sliced(buffer):
+        return [part.view(shape) for part, shape in zip(buffer[1:].split(sizes), shapes)]
+
+    params = [Parameter(part) for part in sliced(values.clone())]
+    alone = [Parameter(part.clone()) for part in sliced(values)]
+    mine, plain = ours(row, params), ours(row, alone)
+    for _ in range(3):
+        for p, q, part in zip(params, alone, sliced(gradients)):
+            p.grad, q.grad = part, part.clone()
+        kept = gradients.clone()
+        mine.step()
+        plain.step()
+        assert torch.equal(gradients, kept)
+        gradients.mul_(-0.7)
+    for p, q in zip(params, alone):
+        assert_close(p, q, 1e-14)
+    assert params[0].untyped_storage().data_ptr() == params[1].untyped_storage().data_ptr()
+
+
+def layouts(row):
+    """A parameter, and gradients of the same shape: expanded from one number, transposed, with gaps."""
+    start, base = random(6, 4), random(12, 8, seed=1)
+    yield start, torch.tensor(0.5, dtype=torch.float64).expand(start.shape)
+    yield from ((start, layout) for layout in (base[::2, ::2], base[:4, :6].t(), base[:6, 4:]))
+    if row.name != "Muon":  # a matrix of rank one, which a rounding away from rank one changes entirely
+        yield start, base[:6, :1].expand(start.shape)
+    images = random(4, 3, 5, 5).to(memory_format=torch.channels_last)
+    yield images, random(4, 3, 5, 5, seed=1)
+    yield images, random(5, 5, 3, 4, seed=1).permute(3, 2, 1, 0)
+
+
+@BY_NAME
+def test_gradients_of_any_layout(row):
+    for start, gradient in layouts(row):
+        results = []
+        for grad in (gradient, gradient.contiguous()):
+            p = Parameter(start.clone())
+            optimizer = ours(row, [p])
+            for _ in range(2):
+                p.grad = grad
+                optimizer.step()
+            results.append(p)
+        assert_close(*results, 1e-13)
+
+
+@BY_NAME
+def test_many_small_tensors(row):
+    """More than one call of a multi-tensor kernel takes, each as if it were alone."""
+    shapes = [(2, 3) if row.name == "Muon" else (i % 5, 3) for i in range(300)]
+    params = [Parameter(random(*shape, seed=i)) for i, shape in enumerate(shapes)]
+    some = {i: Parameter(params[i].detach().clone()) for i in (1, 123, 299)}
+    together, alone = ours(row, params), {i: ours(row, [p]) for i, p in some.items()}
+    for step in (1, 2):
+        give_gradients(params, step, missing={})
+        for i, p in some.items():
+            p.grad = params[i].grad
+            alone[i].step()
+        together.step()
+    for i, p in some.items():
+        assert_close(params[i], p, 1e-14)
+
+
+def among_small_ones(name):
+    shapes = [(3, 4), (64, 16500), (5, 2)] if name == "Muon" else [(7,), (1024 * 1024 + 12345,), (3, 4)]
+    return [Parameter(random(*shape, seed=3)) for shape in shapes]
+
+
+def not_contiguous(name):
+    base = random(1030, 1030, seed=4)
+    return [Parameter(base.t()), Parameter(base[:, ::2].clone(memory_format=torch.preserve_format)[::2])]
+
+
+@pytest.mark.parametrize(
+    ("row", "build"),
+    # Muon works on whole matrices: the small ones of the other tests are transposed too.
+    [(row, build) for row in FULLEST for build in (among_small_ones, not_contiguous)[: 1 if row.name == "Muon" else 2]],
+    ids=lambda value: getattr(value, "name", None) or value.__name__,
+)
+def test_large_tensors(row, build):
+    """More than 2**20 elements: what does not fit into a cache may be worked through in pieces."""
+    mine, other = ours(row, build(row.name)), theirs(row, build(row.name))
+    for step in (1, 2):
+        give_gradients(flat(mine), step, missing={})
+        for p, q in zip(flat(mine), flat(other)):
+            q.grad = p.grad.t().contiguous().t() if build is not_contiguous else p.grad.clone()
+        mine.step()
+        other.step()
+    assert_same_steps(row, mine, other, 2)
+
+
+@BY_NAME
+def test_a_parameter_is_taken_out_of_its_group(row):
+    """It stays as it is, and the others go on."""
+    optimizer, plain = (ours(row, parameters(row.name)) for _ in range(2))
+    for one in (optimizer, plain):
+        run(one, flat(one), 1, 2)
+    out = optimizer.param_groups[0]["params"].pop(0)
+    kept = out.detach().clone()
+    for step in (3, 4):
+        for one, params in ((optimizer, [out, *flat(optimizer)]), (plain, flat(plain))):
+            give_gradients(params, step)
+            one.step()
+    assert torch.equal(out, kept)
+    assert all(map(torch.equal, flat(optimizer), flat(plain)[1:]))
