@@ -91,7 +91,7 @@ def test_torch_is_the_only_dependency(metadata: Message) -> None:
 
 
 def test_extras(metadata: Message) -> None:
-    extras = {"composer", "lightning", "accelerate", "config", "plot", "test", "dev"}
+    extras = {"composer", "transformers", "lightning", "accelerate", "config", "plot", "test", "dev"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
