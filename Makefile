@@ -43,7 +43,7 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 test-deep: ## the same, with 25 times as many examples per property, new ones each time
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
 
-test-trainers: ## run the tests with transformers
+test-trainers: ## run the tests with transformers, accelerate and Lightning
 	@$(call use,trainers); OMP_NUM_THREADS=1 "$$python" -m pytest tests/trainers timesched/integrations $(ARGS)
 
 test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU

@@ -91,7 +91,8 @@ def test_torch_is_the_only_dependency(metadata: Message) -> None:
 
 
 def test_extras(metadata: Message) -> None:
-    assert set(metadata.get_all("Provides-Extra", [])) == {"composer", "transformers", "config", "plot", "test", "dev"}
+    extras = {"composer", "transformers", "lightning", "accelerate", "config", "plot", "test", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
 def test_hypothesis_finds_our_hook(wheel: Path) -> None:

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.keys import Key
+from timesched.time.units import TimeUnit
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,24 @@ class Schedulers(LRScheduler):
             for each, state in zip(self.bound, before):
                 each.load_state_dict(state)
             raise
+
+
+class CountingSchedulers(Schedulers):
+    """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
+
+    fix = ""  # how to give the counts
+
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
+        super().__init__(optimizer, clock, entries)
+        self.units = {unit for each in self.bound for unit in each.units()}  # now, as that takes longer than a tick
+
+    def tick(self, counts: Mapping[str, Any]) -> None:
+        """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
+        horizon = self.clock.horizon
+        samples = "samples" in counts or horizon.samples_per_batch is not None
+        tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
+        for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
+            if unit in self.units and not known:
+                what = unit.name.lower() + "s"
+                raise ValueError(f"A schedule counts {what}, and this batch's are not known: {self.fix.format(what)}.")
+        self.clock.tick(**counts)
