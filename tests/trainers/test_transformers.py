@@ -239,7 +239,7 @@ def test_a_checkpoint_of_the_scheduler_of_the_trainer_is_refused(tmp_path):
 
 def test_tokens_that_nobody_counts_are_refused(tmp_path):
     trainer = new_trainer(tmp_path)
-    schedule(trainer, LinearScheduler(t_max="500tok"))
+    schedule(trainer, LinearScheduler(0.5, 1.0, t_max="500tok"))
     with pytest.raises(ValueError, match=r"include_num_input_tokens_seen='all'"):
         trainer.train()
     assert {group["lr"] for group in trainer.optimizer.param_groups} == {LR}

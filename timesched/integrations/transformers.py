@@ -143,7 +143,7 @@ class _Counting(TrainerCallback):
                     "or tokens."
                 )
         clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
-        trainer.lr_scheduler, trainer._created_lr_scheduler = made, True  # the next train() begins with another
+        trainer.lr_scheduler = made
         return made
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
