@@ -19,7 +19,7 @@ HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 NEEDS_COMPOSER = ["integration", "parity"]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
-HAS_TRAINERS = importlib.util.find_spec("transformers") is not None
+HAS_TRAINERS = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate", "lightning"))
 
 # Fake CUDA tensors need torch's CUDA build, and no GPU; those of torch 2.7 do not know all that the optimizers do.
 HAS_FAKE_CUDA = torch.version.cuda is not None and TorchVersion(torch.__version__) >= "2.15"
