@@ -196,11 +196,11 @@ def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     return value
 
 
-def stages(marks: list[Mark], parts: list[Resolved]) -> Resolved:
+def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     """One function after another, each from its mark on; the marks of one counter must not fall."""
-    value = parts[0]
-    for mark, part in zip(marks, parts[1:]):
-        value = switch(mark, value, part)
+    value = functions[0]
+    for mark, function in zip(marks, functions[1:]):
+        value = switch(mark, value, function)
     if len({mark.counter for mark in marks}) != 1:
         return value
     counter, firsts = marks[0].counter, [mark.first for mark in marks]
@@ -208,7 +208,7 @@ def stages(marks: list[Mark], parts: list[Resolved]) -> Resolved:
     def staged(counts: Counts) -> Value:
         count = counts[counter]
         if type(count) is int:  # what a training loop asks for: without the detours
-            return parts[bisect_right(firsts, count)](counts)
+            return functions[bisect_right(firsts, count)](counts)
         return value(counts)
 
     return staged

@@ -22,8 +22,8 @@ class Number:
     open_high: bool = False
     optional: bool = False  # may be None
     integer: bool = False  # an int, and never a tensor
-    scheduled: bool = True  # compile() turns it into a tensor
-    zero_is_off: bool = False  # at 0 some state is absent, so compile() leaves a 0 alone
+    scheduled: bool = True  # hold_tensors() turns it into a tensor
+    zero_is_off: bool = False  # at 0 some state is absent, so hold_tensors() leaves a 0 alone
 
     @property
     def rule(self) -> str:
@@ -71,7 +71,7 @@ class Number:
         return self.low
 
     def tensors(self, value: Any, device: torch.device) -> Any:
-        """The value as compile() wants it: a tensor in place of a number that may change."""
+        """The value after hold_tensors(): a tensor in place of a number that may change."""
         if value is None or not self.scheduled or isinstance(value, Tensor) or (self.zero_is_off and value == 0):
             return value
         return scalar(float(value), device)
@@ -166,7 +166,7 @@ SWITCH = Choice()
 def scalar(value: float, device: torch.device) -> Tensor:
     """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
 
-    It is made on the host and then moved: a lazily traced device would take what is made there for a constant.
+    It is made on the host and then moved: a lazily traced device would take a scalar that is made there for a constant.
     """
     dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
     return torch.tensor(value, dtype=dtype, device="cpu").to(device)
