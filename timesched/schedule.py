@@ -58,8 +58,8 @@ class ComposerScheduler(Protocol):
 class Schedule:
     """The base of every schedule. A subclass is a frozen dataclass with a method `resolve`.
 
-    Fields annotated `Time` take a time or a text and are parsed when the schedule is made; `float` fields take finite
-    numbers. Two schedules with equal fields are equal and hash equal; `repr` evaluates back.
+    Fields that the functions of `timesched.fields` make, such as `time()` and `number()`, are read and checked when the
+    schedule is made. Two schedules with equal fields are equal and hash equal; `repr` evaluates back.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
     >>> CosineAnnealingScheduler(t_max="30ba").at("10ba", Horizon("90ba"))
