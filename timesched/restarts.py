@@ -104,8 +104,8 @@ class Cycles:
             whole, high, low, length = (ops.pick(table, i) for table in tables)
             return ops.clip((ops.real(count - whole) - high - low) / length)
         k = bisect_right(self._nears, count) - 1
-        high, low = self._fractions[k]
-        return ops.clip((count - (self._starts[k] >> _BITS) - high - low) / (self._steps[k] / _ONE))
+        first, second = self._fractions[k]
+        return ops.clip((count - (self._starts[k] >> _BITS) - first - second) / (self._steps[k] / _ONE))
 
 
 def _two_floats(fraction: int) -> tuple[float, float]:

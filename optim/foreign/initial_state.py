@@ -60,8 +60,8 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     the one without this call (but for the sign of zeros where parameters are complex). Every parameter gets its
     state, also one that does not require a gradient; a group gets the keys that the optimizer keeps there itself.
     State that exists stays as it is, so that a run in progress can be completed after add_param_group(). A state of
-    which the constructor made some keys gets the missing ones. The optimizers of this package have their state since their
-    construction and are returned as they are. docs/optimizers.md has a table of what it does for those of others.
+    which the constructor made some keys gets the missing ones. The optimizers of this package have their state since
+    their construction and are returned as they are. docs/optimizers.md has a table of what it does for those of others.
 
     Call it when parameters and hyperparameters have their values, so after loading weights and making schedulers:
     some initial values are made from them (the step size of Rprop is the lr, a schedule-free average is a copy of the
