@@ -177,7 +177,7 @@ class Adafactor(RuleOptimizer):
     def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         average, *squares = states
         placement = k["placement"]
-        half = bool(p) and p[0].dtype.itemsize < 4  # squares of such numbers leave their range
+        half = len(p) > 0 and p[0].dtype.itemsize < 4  # squares of such numbers leave their range
         for chosen in by_shape(p, alone=placement is not None, on_cpu=True):
             i = chosen[0]
             x = p[i]

@@ -33,7 +33,7 @@ def _unrolled(xs: Tensors) -> bool:
 
 def on_gpu(xs: Tensors) -> bool:
     """Whether this is an eager step on a CUDA GPU, where the number of launches counts."""
-    return bool(xs) and xs[0].is_cuda and not torch.compiler.is_compiling()
+    return len(xs) > 0 and xs[0].is_cuda and not torch.compiler.is_compiling()
 
 
 def kept_in_graph(*xs: Tensor) -> Tensors:
@@ -55,8 +55,9 @@ def by_shape(xs: Tensors, alone: bool = False, on_cpu: bool = False) -> list[lis
     it is so for small tensors, and where `on_cpu` says so: for an update of many operations on each tensor.
     """
     found: dict[Any, list[int]] = {}
-    cpu = on_cpu and bool(xs) and xs[0].is_cpu and not torch.compiler.is_compiling()
-    largest = 0 if alone else SMALL_ON_CPU if cpu else STACKED if on_gpu(xs) else 0
+    gpu = on_gpu(xs)
+    cpu = on_cpu and not gpu and len(xs) > 0 and xs[0].is_cpu and not torch.compiler.is_compiling()
+    largest = 0 if alone else STACKED if gpu else SMALL_ON_CPU if cpu else 0
     for i, x in enumerate(xs):
         found.setdefault(x.shape if 0 < x.numel() <= largest and x.is_contiguous() else i, []).append(i)
     result = []
