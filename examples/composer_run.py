@@ -55,7 +55,9 @@ def schedules() -> dict[str, Any]:
     found = {}
     for name in timesched.__all__:
         kind = getattr(timesched, name)
-        if name.endswith("Scheduler") and dataclasses.is_dataclass(kind) and kind is not ProductScheduler:
+        if not (name.endswith("Scheduler") and dataclasses.is_dataclass(kind)):
+            continue
+        if not {"schedule", "schedules", "points"}.intersection(field.name for field in dataclasses.fields(kind)):
             words = re.findall("[A-Z][a-z]*", name.removesuffix("Scheduler"))
             found["-".join(word.lower() for word in words if word not in ("Annealing", "With"))] = kind
     return found

@@ -38,6 +38,7 @@ __all__ = [
     "ScalePerParamLR",
     "SequentialLR",
     "StepLR",
+    "WarmupStableDecayLR",
 ]
 
 
@@ -351,6 +352,67 @@ class CosineDecayLR(LRScheduler):
     initial_learning_rate: float
     end_learning_rate: float
     total_iters: Steps
+    param_group_tags: Any = None
+    clock: Any = None
+
+
+@computed_by(formulas.WarmupStableDecay)
+class WarmupStableDecayLR(LRScheduler):
+    """A warmup to a learning rate, that learning rate, and a decay over the last steps to another one, which stays.
+
+    Formula:
+        p = min(t / warmup_iters, 1) if warmup_iters else 1
+        w = {"linear": p, "cosine": (1 - cos(pi * p)) / 2, "1-sqrt": 1 - (1 - p) ** 0.5, "square": p ** 2}[warmup]
+        r = min(max(t - total_iters + decay_iters, 0) / decay_iters, 1) if decay_iters else 1.0 * (t >= total_iters)
+        s = {"linear": 1 - r, "cosine": (1 + cos(pi * r)) / 2}.get(decay)
+        s = {"1-sqrt": 1 - r ** 0.5, "1-square": 1 - r ** 2}.get(decay, s)
+        s = (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential" else s
+        lr = end_learning_rate + (learning_rate - end_learning_rate) * (s or 0)
+        lr = learning_rate ** (1 - r) * end_learning_rate ** r if decay == "geometric" else lr
+        lr = 1 / (r / end_learning_rate + (1 - r) / learning_rate) if decay == "harmonic" else lr
+        lr = initial_learning_rate + (learning_rate - initial_learning_rate) * w if p < 1 else lr
+
+    `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        learning_rate: the learning rate between the warmup and the decay, finite.
+        total_iters: the step at which the decay ends, 0 or more.
+        warmup_iters: the number of steps of the warmup, 0 or more; 0 starts at `learning_rate`.
+        decay_iters: the number of steps of the decay, 0 or more; 0 steps to the last learning rate at `total_iters`.
+        initial_learning_rate: the learning rate at step 0 of a warmup, finite.
+        end_learning_rate: the learning rate at `total_iters` and after it, finite.
+        warmup: "linear", "cosine", "1-sqrt" or "square".
+        decay: "linear", "cosine", "1-sqrt", "1-square", "exponential"; or "geometric" or "harmonic", for which
+            `learning_rate` and `end_learning_rate` are above 0.
+        decay_rate: of an exponential decay, above 0; with 1 it is a straight line.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+
+    Raises:
+        ValueError: a number is not finite or out of its range; the warmup and the decay take longer than `total_iters`;
+            a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+
+    >>> import torch
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    >>> scheduler = WarmupStableDecayLR(optimizer, 0.5, total_iters=8, warmup_iters=2, decay_iters=4, decay="1-sqrt")
+    >>> scheduler.values(9)
+    [0.0, 0.25, 0.5, 0.5, 0.5, 0.25, 0.1464466094067262, 0.0669872981077807, 0.0]
+
+    Source: arXiv:2404.06395 (MiniCPM); arXiv:2405.18392 for "1-sqrt".
+    """
+
+    optimizer: Optimizer
+    learning_rate: float
+    total_iters: Steps
+    warmup_iters: Steps
+    decay_iters: Steps
+    initial_learning_rate: float = 0.0
+    end_learning_rate: float = 0.0
+    warmup: str = "linear"
+    decay: str = "linear"
+    decay_rate: float = 0.5
     param_group_tags: Any = None
     clock: Any = None
 

@@ -43,6 +43,7 @@ __all__ = [
     "Scheduler",
     "SequentialScheduler",
     "StepScheduler",
+    "WarmupStableDecayScheduler",
 ]
 
 
@@ -133,6 +134,24 @@ class CosineDecayScheduler(Scheduler):
     initial_val: float
     end_val: float
     total_iters: Steps
+    param_group_tags: Any = None
+    clock: Any = None
+
+
+@computed_by(formulas.WarmupStableDecay)
+class WarmupStableDecayScheduler(Scheduler):
+    """Up to a value, constant, and down to the last value, which stays: see `WarmupStableDecayLR`."""
+
+    optimizer: Optimizer
+    val: float
+    total_iters: Steps
+    warmup_iters: Steps
+    decay_iters: Steps
+    initial_val: float = 0.0
+    end_val: float = 0.0
+    warmup: str = "linear"
+    decay: str = "linear"
+    decay_rate: float = 0.5
     param_group_tags: Any = None
     clock: Any = None
 

@@ -35,6 +35,7 @@ __all__ = [
     "ScalePerParamWD",
     "SequentialWD",
     "StepWD",
+    "WarmupStableDecayWD",
     "WeightDecayScheduler",
 ]
 
@@ -102,6 +103,10 @@ class InverseSquareRootDecayWD(scheduler.InverseSquareRootDecayScheduler, Weight
 
 class CosineDecayWD(scheduler.CosineDecayScheduler, WeightDecayScheduler):
     """`CosineDecayLR` for the weight decay; the arguments are those of the base class."""
+
+
+class WarmupStableDecayWD(scheduler.WarmupStableDecayScheduler, WeightDecayScheduler):
+    """`WarmupStableDecayLR` for the weight decay; the arguments are those of the base class."""
 
 
 class SequentialWD(scheduler.SequentialScheduler, WeightDecayScheduler):

@@ -11,7 +11,7 @@ Composer's `State`, or their like) it returns a multiplier; `bind` writes it int
 
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
-from timesched.composition import ProductScheduler, SequenceScheduler
+from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
 from timesched.schedule import ComposerScheduler, Schedule
 from timesched.schedulers import (
@@ -20,14 +20,21 @@ from timesched.schedulers import (
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,
     CosineAnnealingWithWarmupScheduler,
+    CyclicScheduler,
     ExponentialScheduler,
+    InverseSquareRootWithWarmupScheduler,
     LinearScheduler,
     LinearWithWarmupScheduler,
     MultiStepScheduler,
     MultiStepWithWarmupScheduler,
+    OneCycleScheduler,
+    PiecewiseScheduler,
     PolynomialScheduler,
     PolynomialWithWarmupScheduler,
+    PowerScheduler,
+    RexScheduler,
     StepScheduler,
+    WarmupStableDecayScheduler,
 )
 from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
@@ -39,18 +46,25 @@ __all__ = [
     "ComposerScheduler",
     "ConstantScheduler",
     "ConstantWithWarmupScheduler",
+    "CooldownScheduler",
     "CosineAnnealingScheduler",
     "CosineAnnealingWarmRestartsScheduler",
     "CosineAnnealingWithWarmupScheduler",
+    "CyclicScheduler",
     "ExponentialScheduler",
     "Horizon",
+    "InverseSquareRootWithWarmupScheduler",
     "LinearScheduler",
     "LinearWithWarmupScheduler",
     "MultiStepScheduler",
     "MultiStepWithWarmupScheduler",
+    "OneCycleScheduler",
+    "PiecewiseScheduler",
     "PolynomialScheduler",
     "PolynomialWithWarmupScheduler",
+    "PowerScheduler",
     "ProductScheduler",
+    "RexScheduler",
     "Schedule",
     "SequenceScheduler",
     "State",
@@ -59,6 +73,8 @@ __all__ = [
     "TimeError",
     "TimeUnit",
     "Timestamp",
+    "WarmupScheduler",
+    "WarmupStableDecayScheduler",
     "bind",
     "compile_composer_scheduler",
     "ensure_time",

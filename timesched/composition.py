@@ -6,11 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from timesched.fields import times
-from timesched.positions import Counts, Frame, Resolved, stages
+from timesched import shapes
+from timesched.fields import choice, flag, number, time, times
+from timesched.positions import Counts, Frame, Mark, Resolved, stages, switch
 from timesched.schedule import Schedule
-from timesched.time.units import TimeError
+from timesched.schedulers.warmup import converting
+from timesched.time.units import TimeError, exact, number_text
 from timesched.time.value import TimeLike
+
+
+def _read_one(name: str, value: Any) -> Schedule:
+    if not isinstance(value, Schedule):
+        raise TypeError(f"{name}={value!r} is not a schedule of this package: pass one, such as LinearScheduler().")
+    return value
 
 
 def _read(name: str, value: Any) -> tuple[Schedule, ...]:
@@ -28,9 +36,9 @@ class SequenceScheduler(Schedule):
     """One schedule after another: each begins at its milestone, and counts its times from there.
 
     `schedules`: one or more of this package's schedules. `milestones`: the times at which the second and each further
-    one begins; not falling, one less than the schedules. A `dur` in a schedule is a share of the whole run. Raises
-    `ValueError` for other numbers of milestones, and where a milestone cannot be converted to the unit in which the
-    schedule after it counts.
+    one begins; not falling, one less than the schedules. A `dur` in a schedule is a share of the whole run. The `t_max`
+    of a schedule may end before the run does, since another one may follow. Raises `ValueError` for other numbers of
+    milestones, and where a milestone cannot be converted to the unit in which the schedule after it counts.
 
     >>> from timesched import Horizon, LinearScheduler
     >>> up, down = LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, t_max="8ba")
@@ -53,7 +61,7 @@ class SequenceScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
-        start = first.resolve(frame)
+        start = first.resolve(frame.first())
         marks = frame.rising(self.milestones)
         later = [frame.later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
         return stages(marks, [start, *later])
@@ -83,3 +91,91 @@ class ProductScheduler(Schedule):
             return value
 
         return product
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WarmupScheduler(Schedule):
+    """Another schedule with a warmup before it: a ramp from `alpha_s` at 0 to the schedule's own value at `t_warmup`.
+
+    The schedule counts from the start of the run, as it does without the warmup.
+
+    `schedule`: one of this package's schedules. `t_warmup`: the length of the warmup; 0 leaves the schedule as it is.
+    `alpha_s`: the multiplier at 0. `warmup`: with p the fraction of the warmup that is done, the shape is "linear", p;
+    "cosine", (1 - cos(pi p)) / 2; "1-sqrt", 1 - sqrt(1 - p); or "square", p ** 2. `scale_warmup`: whether the ratio
+    stretches the warmup too. Called with a run, raises `ValueError` when `t_warmup` does not convert to the units of
+    the schedule.
+
+    >>> from timesched import Horizon, PowerScheduler
+    >>> schedule = WarmupScheduler(PowerScheduler("4ba"), t_warmup="16ba")
+    >>> [schedule.at(t, Horizon("100ba")) for t in ("8ba", "16ba", "64ba")]
+    [0.25, 0.5, 0.25]
+    """
+
+    schedule: Schedule = field(metadata={"read": _read_one})
+    t_warmup: TimeLike = time()
+    alpha_s: float = number(0.0)
+    warmup: str = choice("linear", *shapes.WARMUPS)
+    scale_warmup: bool = flag(False)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        rest = self.schedule.resolve(frame)
+        end = frame.mark(self.t_warmup, self.scale_warmup)
+        if end.count == 0:
+            return rest
+        with converting(self):
+            peak = frame.value_at(end, self.schedule.resolve)
+        ramp = shapes.WARMUPS[self.warmup](frame.span(self.t_warmup, self.scale_warmup), self.alpha_s, peak)
+        return switch(end, ramp, rest)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CooldownScheduler(Schedule):
+    """Another schedule until `t_start`, then a decay over `t_decay` from its own value there to `alpha_f`.
+
+    `schedule`: one of this package's schedules. `t_decay`: the length of the decay; 0 steps at its start. `t_start`:
+    where the decay starts; None for `t_decay` before `t_max`. `alpha_f`: the multiplier at the end of the decay.
+    `decay`: its shape, one of those of `WarmupStableDecayScheduler`; "geometric" and "harmonic" need values above 0 at
+    both ends. `decay_rate`: of "exponential", above 0. The ratio stretches all times. Called with a run, raises
+    `ValueError` when `t_max`, stretched or not, ends before the run, when the decay is longer than `t_max`, and when
+    the start of the decay does not convert to the units of the schedule.
+
+    >>> from timesched import CosineAnnealingScheduler, Horizon
+    >>> schedule = CooldownScheduler(CosineAnnealingScheduler(), t_decay="20ba", t_start="50ba")
+    >>> [round(schedule.at(t, Horizon("100ba")), 15) for t in ("50ba", "60ba", "70ba")]
+    [0.5, 0.25, 0.0]
+    """
+
+    schedule: Schedule = field(metadata={"read": _read_one})
+    t_decay: TimeLike = time()
+    t_start: TimeLike | None = time(None, optional=True)
+    t_max: TimeLike = time("1dur")
+    alpha_f: float = number(0.0)
+    decay: str = choice("linear", *shapes.DECAYS)
+    decay_rate: float = number(0.5, above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shapes.check_decay(f"CooldownScheduler.alpha_f={self.alpha_f}", self.decay, 1.0, self.alpha_f)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        frame.refuse_short(self.t_max, self)
+        begin, end = self._decay(frame)
+        value = frame.value_at(begin, self.schedule.resolve)
+        shapes.check_decay(f"{self!r} on this run", self.decay, value, self.alpha_f)
+        fall = shapes.decaying(self.decay, self.decay_rate)(frame.between(begin, end), value, self.alpha_f)
+        return stages([begin, end], [self.schedule.resolve(frame), fall, lambda counts: self.alpha_f])
+
+    def _decay(self, frame: Frame) -> tuple[Mark, Mark]:
+        """Where the decay starts and ends."""
+        if self.t_start is not None:
+            begin = frame.mark(self.t_start)
+            return begin, Mark(begin.counter, begin.unit, begin.count + frame.length(self.t_decay, begin.unit))
+        end = frame.mark(self.t_max)
+        length = frame.length(self.t_decay, end.unit)
+        if length > end.count:
+            wanted, total = (f"{number_text(exact(count))}{end.unit.value}" for count in (length, end.count))
+            raise ValueError(
+                f"{self!r}: on this run a decay of {wanted} would take longer than the {total} until t_max: shorten "
+                f"t_decay."
+            )
+        return Mark(end.counter, end.unit, end.count - length), end

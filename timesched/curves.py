@@ -6,6 +6,7 @@ cycles or steps.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from timesched import ops
@@ -56,6 +57,67 @@ def polynomial(rest: Value, power: float, start: float, end: float) -> Value:
     0.25
     """
     return mix(ops.root(rest, power), end, start)
+
+
+def exponential(x: Value, rate: float, start: float, end: float) -> Value:
+    """`end + (start - end) * (rate ** x - rate) / (1 - rate)`: an exponential that reaches its end.
+
+    With a rate of 1, the straight line towards which it tends.
+
+    >>> round(exponential(0.5, 0.25, 1.0, 0.0), 15)
+    0.333333333333333
+    """
+    if rate == 1.0:
+        return mix(x, start, end)
+    log = math.log(rate)
+    return mix(ops.clip(ops.expm1(x * log) / math.expm1(log)), start, end)
+
+
+def geometric(x: Value, start: float, end: float) -> Value:
+    """`start * (end / start) ** x`, where both are above 0: equal steps divide by equal factors.
+
+    >>> geometric(0.5, 4.0, 1.0)
+    2.0
+    """
+    value = ops.exponential(start, 1.0 - x) * ops.exponential(end, x)  # without a quotient that no float can hold
+    return ops.between(value, start, end) if start <= end else ops.between(value, end, start)
+
+
+def harmonic(x: Value, start: float, end: float) -> Value:
+    """`1 / (x / end + (1 - x) / start)`, where both are above 0: the inverse is a straight line.
+
+    >>> harmonic(0.5, 1.0, 0.25)
+    0.4
+    """
+    value = start / ((1.0 - x) + x * (start / end))
+    return ops.between(value, start, end) if start <= end else ops.between(value, end, start)
+
+
+def rex(rest: Value, d: float, end: float) -> Value:
+    """From 1 to `end` along `rest / (1 - d + d * rest)`: nearly straight first, steep at the end.
+
+    >>> rex(0.5, 0.5, 0.0)
+    0.6666666666666666
+    """
+    return mix(rest / (1.0 - d + d * rest), end, 1.0)
+
+
+def power_law(x: Value, power: float, least: float) -> Value:
+    """`x ** -power`, but not above 1, which it is for `x` up to 1, and not below `least`.
+
+    >>> power_law(4.0, 0.5, 0.0)
+    0.5
+    """
+    return ops.at_least(1.0 / ops.root(ops.at_least(x, 1.0), power), least)
+
+
+def inverse_root_to(x: Value, end: float) -> Value:
+    """`end + (1 - end) / sqrt(1 + x)`, from 1 at an `x` of 0; `x` has no end.
+
+    >>> inverse_root_to(3.0, 0.0)
+    0.5
+    """
+    return mix(inverse_root(x + 1.0, 1.0, 1.0), end, 1.0)
 
 
 def decay(n: Value, gamma: float) -> Value:

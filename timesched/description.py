@@ -21,7 +21,9 @@ def plain(value: Any) -> Any:
         time = Time.from_input(value)
         return f"{number_text(time.exact)}{time.unit.value}"
     if isinstance(value, Schedule):
-        arguments = {name: plain(each) for name, each in value.__getstate__().items()}
+        # states of before `alpha_s` came do not have it
+        given = ((name, each) for name, each in value.__getstate__().items() if (name, each) != ("alpha_s", 0.0))
+        arguments = {name: plain(each) for name, each in given}
         return {"class": type(value).__name__, "arguments": arguments}
     if callable(getattr(value, "description", None)) and not isinstance(value, type):
         # a child in closed form, whose groups are those of its parent

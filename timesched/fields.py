@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
@@ -13,10 +14,12 @@ from timesched.time.value import Time
 _REQUIRED: Any = dataclasses.MISSING
 
 
-def time(default: Any = _REQUIRED, *, above: int | None = None) -> Any:
-    """A time, not negative; with `above=0` not zero either."""
+def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool = False) -> Any:
+    """A time, not negative; with `above=0` not zero either; with `optional`, or None."""
 
-    def read(name: str, value: object) -> Time[Any]:
+    def read(name: str, value: object) -> Time[Any] | None:
+        if value is None and optional:
+            return None
         try:
             parsed = Time.from_input(value)
         except TimeError as error:
@@ -34,11 +37,23 @@ def times() -> Any:
     return _several(time(), "times, as in ['10ba', '0.5dur']")
 
 
-def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | None = None) -> Any:
-    """A finite number, kept as a float; at least `least`, and more than `above`."""
+def number(
+    default: Any = _REQUIRED,
+    *,
+    least: int | None = None,
+    above: int | None = None,
+    below: int | None = None,
+    keyword: bool = False,
+) -> Any:
+    """A finite number, kept as a float; at least `least`, more than `above` and less than `below`.
+
+    With `keyword`, an argument that is given by its name only.
+    """
 
     def read(name: str, value: object) -> float:
         given = exact(value, name)
+        if below is not None and given >= below:
+            raise TimeError(f"{name}={value!r}: it has to be less than {below}.")
         if (least is not None and given < least) or (above is not None and given <= above):
             rule = f"at least {least}" if least is not None else f"more than {above}"
             raise TimeError(f"{name}={value!r}: it has to be {rule}.")
@@ -46,7 +61,7 @@ def number(default: Any = _REQUIRED, *, least: int | None = None, above: int | N
             raise TimeError(f"{name}={str(value)[:40]}: it has to lie within +-1e300, so that differences are floats.")
         return float(given)
 
-    return _field(read, default)
+    return _field(read, default, keyword)
 
 
 def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
@@ -85,11 +100,13 @@ def counts() -> Any:
 
 
 def choice(default: Any, *options: Any) -> Any:
-    """One of a few values."""
+    """One of a few values; the error for another one names the nearest."""
 
     def read(name: str, value: object) -> object:
         if value not in options:
-            raise TimeError(f"{name}={value!r}: it is one of {', '.join(map(repr, options))}.")
+            near = difflib.get_close_matches(value.lower(), options, 1, 0.0) if isinstance(value, str) else []
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise TimeError(f"{name}={value!r}: it is one of {', '.join(map(repr, options))}.{hint}")
         return value
 
     return _field(read, default)
@@ -111,8 +128,8 @@ def flag(default: bool) -> Any:
     return _field(read, default)
 
 
-def _field(read: Callable[[str, object], Any], default: Any) -> Any:
-    return dataclasses.field(default=default, metadata={"read": read})
+def _field(read: Callable[[str, object], Any], default: Any, keyword: bool = False) -> Any:
+    return dataclasses.field(default=default, metadata={"read": read}, kw_only=keyword)
 
 
 def _several(one: Any, what: str) -> Any:

@@ -38,6 +38,8 @@ def clip(x: Value) -> Value:
 
 def between(x: Value, low: float, high: float) -> Value:
     """`x` limited to [low, high]."""
+    if type(x) is float:
+        return low if x < low else high if x > high else x
     if isinstance(x, Tensor):
         return torch.clamp(x, low, high)
     return min(max(x, low), high)
@@ -45,6 +47,8 @@ def between(x: Value, low: float, high: float) -> Value:
 
 def at_least(x: Value, low: float) -> Value:
     """`x`, or `low` where that is more."""
+    if type(x) is float:
+        return x if x > low else low
     return torch.clamp(x, min=low) if isinstance(x, Tensor) else max(x, low)
 
 
@@ -80,13 +84,18 @@ def root(x: Value, power: float) -> Value:
 
 def exponential(base: float, x: Value) -> Value:
     """`base ** x`; infinity where a float cannot hold it."""
-    if not isinstance(x, Tensor):
+    if type(x) is float or not isinstance(x, Tensor):
         x = x if type(x) is int else float(x)
         try:
             return float(base**x)
         except OverflowError:
             return -math.inf if base < 0.0 and x % 2 else math.inf
     return torch.pow(base, x.to(torch.float64))
+
+
+def expm1(x: Value) -> Value:
+    """`e ** x - 1`, exact near 0 as well."""
+    return math.expm1(x) if type(x) is float else torch.expm1(x)
 
 
 def table(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
@@ -114,4 +123,4 @@ def _beside(table: Tensor, x: Any) -> Tensor:
 
 def sqrt(x: Value) -> Value:
     """The square root."""
-    return torch.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
+    return math.sqrt(x) if type(x) is float or not isinstance(x, Tensor) else torch.sqrt(x)

@@ -218,13 +218,14 @@ class Frame:
     """Where the times of one schedule lie on one run, and which counters it reads to see them.
 
     With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
-    own counter.
+    own counter. `section`: the schedule is one of a sequence, so that it need not reach the end of the run.
     """
 
-    def __init__(self, horizon: Horizon, unit: TimeUnit | None = None) -> None:
+    def __init__(self, horizon: Horizon, unit: TimeUnit | None = None, section: bool = False) -> None:
         self.horizon = horizon
         self.unit = unit
         self.units: list[TimeUnit] = [] if unit is None else [unit]
+        self.section = section
 
     def mark(self, time: TimeLike, scale: bool = True) -> Mark:
         """The point on its counter at which a time of the schedule is reached."""
@@ -256,9 +257,33 @@ class Frame:
         first = self.horizon.change(start.count, start.unit, end.unit)
         return Span(end.counter, first, end.count - first, empty=0.0)
 
+    def length(self, time: TimeLike, unit: TimeUnit) -> Exact:
+        """How long a time of the schedule is, in a unit: of a phase that does not begin at 0."""
+        return self.horizon.change(*self.horizon.locate(time), unit)
+
+    def first(self) -> Frame:
+        """The frame of the first schedule of a sequence: the same counters, but not all of the run."""
+        inner = Frame(self.horizon, self.unit, section=True)
+        inner.units = self.units
+        return inner
+
+    def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
+        """The value at a mark of what `resolve` makes of a frame like this one."""
+        inner = Frame(self.horizon, self.unit, self.section)
+        function = resolve(inner)
+        return float(function(tuple([exact(self.horizon.change(mark.count, mark.unit, unit)) for unit in inner.units])))
+
+    def refuse_short(self, t_max: TimeLike, schedule: object) -> None:
+        """Raise `ValueError` where the run goes on after the last time of a schedule, unless the next one begins."""
+        if not self.section and self.horizon.falls_short(t_max):
+            raise ValueError(
+                f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
+                f"{schedule!r} would end before the run does. Use t_max='1dur', or a longer one."
+            )
+
     def later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
-        inner = Frame(self.horizon, self.unit)
+        inner = Frame(self.horizon, self.unit, section=True)
         function = resolve(inner)
         moves: list[Callable[[Counts], Value]] = []
         for unit in inner.units:

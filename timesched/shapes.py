@@ -6,11 +6,17 @@ learning rates has the rates. `done` and `left` are fractions of a phase, as a `
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
+
 from torch import Tensor
 
-from timesched import curves
+from timesched import curves, ops
 from timesched.ops import Value
-from timesched.positions import Counts, Milestones, Period, Resolved, Span
+from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
+from timesched.time.units import TimeError
+
+Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value to another
 
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:
@@ -53,3 +59,100 @@ def milestones(points: Milestones, gamma: float, start: float = 1.0) -> Resolved
         return start * curve(n, gamma) if isinstance(n, Tensor) else table[n]
 
     return value
+
+
+def triangles(cycles: Period, peak: float, base: float, top: float, scale: Resolved, shrinks: bool = True) -> Resolved:
+    """Straight lines from `base` up to `top` and down again, the height times `scale`, which is at most 1 if it
+    `shrinks`; `peak` is the fraction of a cycle at which the line is highest.
+    """
+    curve, done, mix = curves.triangle, cycles.done, curves.mix
+
+    def value(counts: Counts) -> Value:
+        height, factor = curve(done(counts), peak), scale(counts)
+        return mix(ops.clip(height * factor), base, top) if shrinks else curves.scaled(height, factor, base, top)
+
+    return value
+
+
+def _exponential(span: Span, start: float, end: float, rate: float) -> Resolved:
+    curve, done = curves.exponential, span.done
+    return lambda counts: curve(done(counts), rate, start, end)
+
+
+def _geometric(span: Span, start: float, end: float) -> Resolved:
+    curve, done = curves.geometric, span.done
+    return lambda counts: curve(done(counts), start, end)
+
+
+def _harmonic(span: Span, start: float, end: float) -> Resolved:
+    curve, done = curves.harmonic, span.done
+    return lambda counts: curve(done(counts), start, end)
+
+
+# A root is taken of the fraction that is near 0 where the curve is steep, and so is exact there: what is done of a
+# decay, what is left of a warmup.
+WARMUPS: Mapping[str, Shape] = {
+    "linear": lambda span, start, end: linear(span.done, start, end),
+    "cosine": lambda span, start, end: cosine(span.done, start, end),
+    "1-sqrt": lambda span, start, end: polynomial(span.left, 0.5, start, end),
+    "square": lambda span, start, end: polynomial(span.done, 2.0, end, start),
+}
+DECAYS: Mapping[str, Callable[[Span, float, float, float], Resolved]] = {
+    "linear": lambda span, start, end, rate: linear(span.done, start, end),
+    "cosine": lambda span, start, end, rate: cosine(span.done, start, end),
+    "1-sqrt": lambda span, start, end, rate: polynomial(span.done, 0.5, end, start),
+    "1-square": lambda span, start, end, rate: polynomial(span.done, 2.0, end, start),
+    "exponential": _exponential,
+    "geometric": lambda span, start, end, rate: _geometric(span, start, end),
+    "harmonic": lambda span, start, end, rate: _harmonic(span, start, end),
+}
+
+
+def decaying(name: str, rate: float = 0.5) -> Shape:
+    """A shape of `DECAYS`; `rate` is that of the exponential one."""
+    shape = DECAYS[name]
+    return lambda span, start, end: shape(span, start, end, rate)
+
+
+def check_decay(what: str, name: str, start: float, end: float) -> None:
+    """Raise `TimeError`, which begins with `what`, where a shape of `DECAYS` does not exist between two values."""
+    if name in ("geometric", "harmonic") and not (start > 0 and end > 0 and math.isfinite(start / end)):
+        raise TimeError(
+            f"{what}: a {name} decay goes from {start} to {end}, and both have to be more than 0: give an end such as "
+            f"0.01, or take another shape, such as 'exponential'."
+        )
+
+
+def through(frame: Frame, points: Sequence[tuple[Mark, float, Shape | None]]) -> Resolved:
+    """From each point to the next one by its shape, None to hold the value before it: the first value before the
+    first point, the last one from the last point on, each point's own value at the point.
+    """
+    (first, start, _), *others = points
+    marks, parts, before, value = [first], [_held(start)], first, start
+    for mark, to, shape in others:
+        parts.append(_held(value) if shape is None else shape(frame.between(before, mark), value, to))
+        marks.append(mark)
+        before, value = mark, to
+    parts.append(_held(value))
+    if first.count == 0:
+        marks, parts = marks[1:], parts[1:]
+    return stages(marks, parts) if marks else parts[0]
+
+
+def warmup_stable_decay(
+    frame: Frame, marks: tuple[Mark, Mark, Mark], levels: tuple[float, float, float], warmup: Shape, decay: Shape
+) -> Resolved:
+    """From the first of three levels up to the second, and down to the third.
+
+    The marks are where the warmup ends, where the decay starts, and where it ends.
+    """
+    warm, begin, end = marks
+    start, peak, last = levels
+    rise: list[tuple[Mark, float, Shape | None]] = []
+    if warm.count:
+        rise = [(Mark(warm.counter, warm.unit, 0), start, None), (warm, peak, warmup)]
+    return through(frame, [*rise, (begin, peak, None), (end, last, decay)])
+
+
+def _held(value: float) -> Resolved:
+    return lambda counts: value

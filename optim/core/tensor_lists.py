@@ -33,7 +33,7 @@ def _unrolled(xs: Tensors) -> bool:
 
 def on_gpu(xs: Tensors) -> bool:
     """Whether this is an eager step on a CUDA GPU, where the number of launches counts."""
-    return len(xs) > 0 and xs[0].is_cuda and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and len(xs) > 0 and xs[0].is_cuda
 
 
 def kept_in_graph(*xs: Tensor) -> Tensors:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from timesched import ops, shapes
-from timesched.curves import decay, mix, scaled, triangle, wave
+from timesched.curves import decay, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
-from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
+from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved
 from timesched.restarts import restarting
 from timesched.time.units import TimeError, exact
 
@@ -124,14 +124,12 @@ class Cyclic(Formula):
         iterations = (lambda counts: 0) if plain else in_steps(frame, time(self.step_size_up))[0]
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
 
-        done, complete, base, top = cycles.done, cycles.complete, self.base_val, self.max_val
+        complete = cycles.complete
 
-        def value(counts: Counts) -> Any:
-            height = triangle(done(counts), share)
-            scale = self._scale(complete(counts), iterations(counts))
-            return mix(ops.clip(height * scale), base, top) if shrinks else scaled(height, scale, base, top)
+        def scale(counts: Counts) -> Any:
+            return self._scale(complete(counts), iterations(counts))
 
-        return value
+        return shapes.triangles(cycles, share, self.base_val, self.max_val, scale, shrinks)
 
     def _scale(self, complete: Any, now: Any) -> Any:
         by_cycle = self.scale_mode == "cycle"
@@ -167,15 +165,11 @@ class OneCycle(Formula):
         one = frame.horizon.change(*frame.horizon.locate(time(1)), total.unit)
         peak = exact(self.pct_start) * total.count - one
         last = (total.count - one, self.initial_val / self.final_div_factor)
-        ends = [(peak, self.max_val), last]
-        if self.three_phase:
-            ends = [(peak, self.max_val), (2 * peak, self.initial_val), last]
-        shape = shapes.cosine if self.anneal_strategy == "cos" else shapes.linear
-        parts, before, begin = [], self.initial_val, exact(0)
-        for end, to in ends:
-            parts.append(shape(Span(total.counter, begin, max(end - begin, 0)).done, before, to))
-            before, begin = to, end
-        value = stages([Mark(total.counter, total.unit, end) for end, _ in ends[:-1]], parts)
+        shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
+        turns = [(peak, self.max_val), (2 * peak, self.initial_val)] if self.three_phase else [(peak, self.max_val)]
+        ends = [(exact(0), self.initial_val), *turns, last]
+        points = [(Mark(total.counter, total.unit, end), to, shape) for end, to in ends]
+        value = shapes.through(frame, points)
         if peak != 0 or peak == last[0]:
             return value
         # the way up is step 0 alone, where it starts

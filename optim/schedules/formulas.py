@@ -13,9 +13,10 @@ from typing import Any
 
 from timesched import ops, shapes
 from timesched.curves import inverse_root, inverse_time, rest_of_cycle
-from timesched.fields import count, flag, number
-from timesched.positions import Counts, Frame, Period, Resolved
+from timesched.fields import choice, count, flag, number
+from timesched.positions import Counts, Frame, Mark, Period, Resolved
 from timesched.schedule import Schedule
+from timesched.schedulers.decay import check_room
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
@@ -185,3 +186,34 @@ class CosineDecay(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.cosine(frame.span(time(self.total_iters)).done, self.initial_val, self.end_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WarmupStableDecay(Formula):
+    """Up to a value, constant, and down to the last value."""
+
+    val: float = number()
+    total_iters: Count = count()
+    warmup_iters: Count = count()
+    decay_iters: Count = count()
+    initial_val: float = number(0.0)
+    end_val: float = number(0.0)
+    warmup: str = choice("linear", *shapes.WARMUPS)
+    decay: str = choice("linear", *shapes.DECAYS)
+    decay_rate: float = number(0.5, above=0)
+
+    def check(self, name: str) -> None:
+        shapes.check_decay(name, self.decay, self.val, self.end_val)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        warm, end = frame.mark(time(self.warmup_iters)), frame.mark(time(self.total_iters))
+        fall, ramp = (
+            frame.length(time(self.decay_iters), end.unit),
+            frame.horizon.change(warm.count, warm.unit, end.unit),
+        )
+        names = ("warmup_iters", "decay_iters", "total_iters")
+        check_room(type(self).__name__, names, (ramp, fall, end.count), end.unit)
+        begin = Mark(end.counter, end.unit, end.count - fall)
+        warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
+        levels = (self.initial_val, self.val, self.end_val)
+        return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)

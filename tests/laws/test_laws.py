@@ -10,7 +10,7 @@ from timesched.testing.runs import runs
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.schedule.__name__)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_law(row, law):
     @given(st.data())
     def holds(data):

@@ -8,6 +8,7 @@ SCHEDULES = {
     "InverseExponentialTimeDecayLR": (0.1, 1, 5, 0.5, True),
     "InverseSquareRootDecayLR": (0.1, 1.0, 4),
     "CosineDecayLR": (0.1, 0.01, 15),
+    "WarmupStableDecayLR": (0.1, 20, 5, 8, 0.01, 0.02, "cosine", "1-sqrt"),
     "PiecewiseConstantLR": ([0.1, 0.2, 0.3], [5, 10]),
     "MultiStepLR": (0.1, 0.5, [5, 10]),
     "StepLR": (0.1, 5, 0.5),

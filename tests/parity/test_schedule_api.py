@@ -25,9 +25,11 @@ def test_every_public_name_is_there() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_and_defaults(name: str) -> None:
-    """The same arguments in the same order, by position too, with the same defaults."""
+    """The same arguments in the same order, by position too, with the same defaults; a warmup has `alpha_s` as well."""
     ours, theirs = getattr(timesched, name), getattr(composer.optim, name)
     expected = [(each.name, each.kind, each.default) for each in inspect.signature(theirs).parameters.values()]
+    if "WithWarmup" in name:
+        expected.append(("alpha_s", inspect.Parameter.KEYWORD_ONLY, 0.0))
     assert [(each.name, each.kind, each.default) for each in inspect.signature(ours).parameters.values()] == expected
 
 

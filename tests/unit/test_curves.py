@@ -8,17 +8,26 @@ from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from timesched import (
+    CooldownScheduler,
     CosineAnnealingWarmRestartsScheduler,
     CosineAnnealingWithWarmupScheduler,
+    CyclicScheduler,
     ExponentialScheduler,
     Horizon,
+    InverseSquareRootWithWarmupScheduler,
     LinearScheduler,
     MultiStepScheduler,
+    OneCycleScheduler,
+    PiecewiseScheduler,
     PolynomialScheduler,
+    PowerScheduler,
     ProductScheduler,
+    RexScheduler,
     SequenceScheduler,
     StepScheduler,
     Time,
+    WarmupScheduler,
+    WarmupStableDecayScheduler,
 )
 from timesched.testing.rows import ROWS
 
@@ -34,6 +43,17 @@ SAMPLES = [
     CosineAnnealingWarmRestartsScheduler("40ba", t_mult=0.5),
     CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.0001),
     ProductScheduler([LinearScheduler(), StepScheduler("10ba", 0.5)]),
+    WarmupStableDecayScheduler("10ba", "20ba", alpha_f=0.1, warmup="1-sqrt", decay="1-sqrt"),
+    WarmupStableDecayScheduler("10ba", "80ba", alpha_f=0.1, warmup="square", decay="exponential"),
+    InverseSquareRootWithWarmupScheduler("10ba", "20ba", "20ba"),
+    PiecewiseScheduler(
+        [["5ba", 0.1], ["20ba", 1.0, "geometric"], ["0.5dur", 0.5, "harmonic"], ["80ba", 0.0, "cosine"]]
+    ),
+    RexScheduler(alpha_f=0.1),
+    OneCycleScheduler(three_phase=True),
+    CyclicScheduler("10ba", "20ba", mode="exp_range", gamma=0.5),
+    CyclicScheduler("10ba", mode="triangular2"),
+    CooldownScheduler(WarmupScheduler(PowerScheduler("10ba", 0.51), "20ba"), "0.1dur", decay="1-square"),
 ]
 
 
@@ -72,10 +92,12 @@ def test_compiles_to_machine_code():
     assert (out - curve(counts)).abs().max() <= 2e-15 and out.dtype is torch.float64
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.schedule.__name__)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_shapes_and_dtypes(row, shape):
     times = {"t_warmup": "10ba", "milestones": ["20ba"], "step_size": "5ba", "t_0": "7ba", "gamma": 0.5, "power": 2.0}
+    times |= {"t_scale": "10ba", "t_cooldown": "10ba", "t_up": "8ba", "t_decay": "80ba", "schedule": LinearScheduler()}
+    times["points"] = [["0ba", 0.0], ["20ba", 1.0], ["60ba", 0.5, "cosine"]]
     times["schedules"] = [LinearScheduler(), StepScheduler("5ba", gamma=0.5)]
     names = row.schedule.__dataclass_fields__
     schedule = row.schedule(**{name: value for name, value in times.items() if name in names})
@@ -109,6 +131,11 @@ def test_shapes_and_dtypes(row, shape):
         (CosineAnnealingWithWarmupScheduler("10ba"), {5.0: 0.1, 55.0: -torch.pi / 180, 150.0: 0.0}),
         (StepScheduler("10ba"), {5.0: 0.0}),
         (CosineAnnealingWarmRestartsScheduler("10ba", 2.0), {5.0: -torch.pi / 20, 20.0: -torch.pi / 40}),
+        (WarmupStableDecayScheduler("10ba", "25ba", decay="1-sqrt"), {5.0: 0.1, 50.0: 0.0, 75.0: 0.0, 81.25: -0.04}),
+        (InverseSquareRootWithWarmupScheduler("10ba", "10ba", "0ba"), {5.0: 0.1, 40.0: -0.00625, 150.0: 0.0}),
+        (PowerScheduler("10ba"), {5.0: 0.0, 40.0: -0.00625}),
+        (RexScheduler(), {50.0: -1 / 112.5, 150.0: 0.0}),
+        (CyclicScheduler("10ba", alpha_i=0.0), {5.0: 0.1, 15.0: -0.1}),
     ],
     ids=repr,
 )

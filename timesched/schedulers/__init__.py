@@ -1,5 +1,13 @@
-"""One small class per public schedule, with Composer's names, arguments and defaults."""
+"""One small class per public schedule: Composer's with its names, arguments and defaults, and what came after them."""
 
+from timesched.schedulers.cycles import CyclicScheduler, OneCycleScheduler
+from timesched.schedulers.decay import (
+    InverseSquareRootWithWarmupScheduler,
+    PowerScheduler,
+    RexScheduler,
+    WarmupStableDecayScheduler,
+)
+from timesched.schedulers.piecewise import PiecewiseScheduler
 from timesched.schedulers.plain import (
     ConstantScheduler,
     CosineAnnealingScheduler,
@@ -24,12 +32,19 @@ __all__ = [
     "CosineAnnealingScheduler",
     "CosineAnnealingWarmRestartsScheduler",
     "CosineAnnealingWithWarmupScheduler",
+    "CyclicScheduler",
     "ExponentialScheduler",
+    "InverseSquareRootWithWarmupScheduler",
     "LinearScheduler",
     "LinearWithWarmupScheduler",
     "MultiStepScheduler",
     "MultiStepWithWarmupScheduler",
+    "OneCycleScheduler",
+    "PiecewiseScheduler",
     "PolynomialScheduler",
     "PolynomialWithWarmupScheduler",
+    "PowerScheduler",
+    "RexScheduler",
     "StepScheduler",
+    "WarmupStableDecayScheduler",
 ]

@@ -1,12 +1,13 @@
 """The schedules that begin with a linear warmup.
 
 Names, arguments, defaults and formulas: `composer.optim.scheduler` of MosaicML Composer 0.32; the boundary of a scaled
-warmup moves with its ramp.
+warmup moves with its ramp, and `alpha_s` is the multiplier where the warmup starts, so that step 0 need not be wasted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from timesched import shapes
@@ -17,12 +18,22 @@ from timesched.schedulers.plain import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike
 
 
+@contextmanager
+def converting(schedule: Schedule) -> Iterator[None]:
+    """Name the schedule, in Composer's words, where its times do not convert to each other."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"Cannot use warmup scheduler {schedule!r} on this run: {error}") from None
+
+
 class _WithWarmup(Schedule):
-    """A linear ramp from 0 to the peak over `t_warmup`, then `_rest` of the schedule until `t_max`."""
+    """A linear ramp from `alpha_s` to the peak over `t_warmup`, then `_rest` of the schedule until `t_max`."""
 
     t_warmup: TimeLike
     t_max: TimeLike
     scale_warmup: bool
+    alpha_s: float
 
     @property
     def _peak(self) -> float:
@@ -31,35 +42,29 @@ class _WithWarmup(Schedule):
     @property
     def warmup_scheduler(self) -> LinearScheduler:
         """The ramp on its own."""
-        return LinearScheduler(0.0, self._peak, self.t_warmup)
+        return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
     def _warm(self, frame: Frame, rest: Resolved) -> Resolved:
         start, peak = frame.mark(self.t_warmup, self.scale_warmup), self._peak
         if start.count == 0:
             return rest
         ramp = frame.span(self.t_warmup, self.scale_warmup)
-        return switch(start, shapes.linear(ramp.done, 0.0, peak), rest)
+        return switch(start, shapes.linear(ramp.done, self.alpha_s, peak), rest)
 
     def _rest(self, span: Span) -> Resolved:
         raise NotImplementedError
 
     def resolve(self, frame: Frame) -> Resolved:
-        try:
+        with converting(self):
             start = frame.mark(self.t_warmup, self.scale_warmup)
             span = frame.between(start, frame.mark(self.t_max))
-        except ValueError as error:
-            raise ValueError(f"Cannot use warmup scheduler {self!r} on this run: {error}") from None
-        if frame.horizon.falls_short(self.t_max):
-            raise ValueError(
-                f"t_max {self.t_max} must be greater than or equal to max_duration {frame.horizon.max_duration}: "
-                f"{self!r} would end before the run does. Use t_max='1dur', or a longer one."
-            )
+        frame.refuse_short(self.t_max, self)
         return self._warm(frame, self._rest(span))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiStepWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from 0 to 1 over `t_warmup`, then `gamma ** n` once `n` of the `milestones` have been reached.
+    """A linear ramp from `alpha_s` to 1 over `t_warmup`, then `gamma ** n` once `n` `milestones` have been reached.
 
     The ratio stretches the milestones; the ramp only with `scale_warmup=True`, or if `t_warmup` is in `dur`.
 
@@ -73,6 +78,7 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
     milestones: Sequence[TimeLike] = times()
     gamma: float = number(0.1)
     scale_warmup: bool = flag(False)
+    alpha_s: float = number(0.0, keyword=True)
 
     @property
     def step_scheduler(self) -> MultiStepScheduler:
@@ -85,11 +91,12 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from 0 to `alpha_i` over `t_warmup`, a straight line to `alpha_f` at `t_max`, and `alpha_f` after.
+    """A linear ramp from `alpha_s` to `alpha_i` over `t_warmup`, then a straight line to `alpha_f` at `t_max`.
 
     The ratio stretches `t_max`; the ramp only with `scale_warmup=True`, or if `t_warmup` is in `dur`. Where the ramp
     takes all of `t_max`, the value stays at its peak. Called with a run, raises `ValueError` when `t_max`, stretched
-    or not, ends before the run, and when `t_warmup` does not convert to the unit of `t_max`.
+    or not, ends before the run, and when `t_warmup` does not convert to the unit of `t_max`. In a `SequenceScheduler`
+    `t_max` may end before the run.
 
     >>> from timesched import Horizon
     >>> schedule = LinearWithWarmupScheduler("10ba")
@@ -102,6 +109,7 @@ class LinearWithWarmupScheduler(_WithWarmup):
     alpha_f: float = number(0.0)
     t_max: TimeLike = time("1dur")
     scale_warmup: bool = flag(False)
+    alpha_s: float = number(0.0, keyword=True)
 
     @property
     def _peak(self) -> float:
@@ -113,7 +121,7 @@ class LinearWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstantWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from 0 to `alpha` over `t_warmup`, then `alpha`.
+    """A linear ramp from `alpha_s` to `alpha` over `t_warmup`, then `alpha`.
 
     The ratio and the errors are those of `LinearWithWarmupScheduler`, which it is with two equal ends.
 
@@ -126,6 +134,7 @@ class ConstantWithWarmupScheduler(_WithWarmup):
     alpha: float = number(1.0)
     t_max: TimeLike = time("1dur")
     scale_warmup: bool = flag(False)
+    alpha_s: float = number(0.0, keyword=True)
 
     @property
     def _peak(self) -> float:
@@ -134,7 +143,9 @@ class ConstantWithWarmupScheduler(_WithWarmup):
     @property
     def scheduler(self) -> LinearWithWarmupScheduler:
         """The same schedule, as a line with two equal ends."""
-        return LinearWithWarmupScheduler(self.t_warmup, self.alpha, self.alpha, self.t_max, self.scale_warmup)
+        return LinearWithWarmupScheduler(
+            self.t_warmup, self.alpha, self.alpha, self.t_max, self.scale_warmup, alpha_s=self.alpha_s
+        )
 
     def _rest(self, span: Span) -> Resolved:
         return shapes.linear(span.done, self.alpha, self.alpha)
@@ -142,7 +153,7 @@ class ConstantWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from 0 to 1 over `t_warmup`, the falling half of a cosine to `alpha_f` at `t_max`, `alpha_f` after.
+    """A linear ramp from `alpha_s` to 1 over `t_warmup`, then the falling half of a cosine to `alpha_f` at `t_max`.
 
     The ratio, the limits and the errors are those of `LinearWithWarmupScheduler`.
 
@@ -155,6 +166,7 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
     t_max: TimeLike = time("1dur")
     alpha_f: float = number(0.0)
     scale_warmup: bool = flag(False)
+    alpha_s: float = number(0.0, keyword=True)
 
     def _rest(self, span: Span) -> Resolved:
         return shapes.cosine(span.done, 1.0, self.alpha_f)
@@ -162,7 +174,7 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PolynomialWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from 0 to 1 over `t_warmup`, then a power of the fraction left until `t_max`, `alpha_f` after it.
+    """A linear ramp from `alpha_s` to 1 over `t_warmup`, then a power of the fraction left until `t_max`.
 
     The ratio, the limits and the errors are those of `LinearWithWarmupScheduler`; `power` is 0 or more.
 
@@ -176,6 +188,7 @@ class PolynomialWithWarmupScheduler(_WithWarmup):
     t_max: TimeLike = time("1dur")
     alpha_f: float = number(0.0)
     scale_warmup: bool = flag(False)
+    alpha_s: float = number(0.0, keyword=True)
 
     def _rest(self, span: Span) -> Resolved:
         return shapes.polynomial(span.left, self.power, 1.0, self.alpha_f)

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
+from timesched.schedulers import ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler
 from timesched.testing.laws import LAWS
-from timesched.testing.rows import ROWS, Promise
+from timesched.testing.rows import Promise, promise_of
 from timesched.testing.runs import COUNTED, Run, runs
 from timesched.time.value import Time
 
@@ -33,8 +34,7 @@ def check_schedule_laws(
     >>> from timesched import LinearScheduler
     >>> check_schedule_laws(LinearScheduler(t_max="0.5dur"), max_examples=20)
     """
-    known = next((row.promise for row in ROWS if row.schedule is type(schedule)), None)
-    promised = known if promise is None else promise if callable(promise) else lambda _schedule, _horizon: promise
+    promised = promise_of if promise is None else promise if callable(promise) else lambda _schedule, _horizon: promise
     unknown = [name for name in laws if name not in LAWS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not a law: choose from {', '.join(map(repr, LAWS))}.")
@@ -51,9 +51,12 @@ def _check(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
     examples()
 
 
+_MAY_END = (ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler)  # before the run does
+
+
 def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
     """Runs that a schedule accepts: no longer than its `t_max`, where that is an absolute time."""
-    t_max = getattr(schedule, "t_max", None) if hasattr(schedule, "t_warmup") else None
+    t_max = None if isinstance(schedule, _MAY_END) else getattr(schedule, "t_max", None)
     if not isinstance(t_max, Time) or t_max.unit not in COUNTED:
         return runs()
     count, unit = Fraction(t_max.exact), t_max.unit

@@ -43,9 +43,12 @@ def value(schedule: Any, state: Moment) -> float:
         raise
 
 
+_UNSUITABLE = ("must be greater than or equal to max_duration", "is too near to 1", "take longer than")
+
+
 def _does_not_suit(error: ValueError) -> bool:
     """Whether a schedule refuses a run for what the schedule is, and not for what the horizon lacks."""
-    return any(words in str(error) for words in ("must be greater than or equal to max_duration", "is too near to 1"))
+    return any(words in str(error) for words in _UNSUITABLE)
 
 
 def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
@@ -54,9 +57,11 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         return  # a function of the state alone has no ratio
     sigma = draw(RATIOS)
     batch = draw(_batches(run, schedule)) // sigma.denominator * sigma.denominator
-    if _keeps_warmup(schedule):
+    if _keeps_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
         _kept_warmup(schedule, run, sigma, batch)
-        schedule = dataclasses.replace(schedule, scale_warmup=True)
+    schedule = _scaled(schedule)
+    if schedule is None:
+        return
     plain = value(schedule, run.state(batch))
     stretched = value(schedule, run.state(int(batch * sigma), sigma))
     if plain != stretched:
@@ -68,7 +73,30 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 def _keeps_warmup(schedule: Any) -> bool:
     warmup = getattr(schedule, "t_warmup", None)
-    return warmup is not None and not schedule.scale_warmup and warmup.unit is not TimeUnit.DURATION
+    return _is_absolute(warmup) and not getattr(schedule, "scale_warmup", False)
+
+
+def _is_absolute(time: Any) -> bool:
+    return time is not None and time.exact > 0 and time.unit is not TimeUnit.DURATION
+
+
+def _scaled(schedule: Any) -> Any:
+    """The schedule and its children with warmups that the ratio stretches; None where one has none to stretch."""
+    if isinstance(schedule, tuple):
+        several = tuple(map(_scaled, schedule))
+        return None if None in several else several
+    if not isinstance(schedule, Schedule):
+        return schedule
+    names = [field.name for field in dataclasses.fields(schedule)]  # type: ignore[arg-type]  # each is a dataclass
+    if _keeps_warmup(schedule) and "scale_warmup" not in names:
+        return None
+    changes: dict[str, Any] = {"scale_warmup": True} if "scale_warmup" in names else {}
+    for name in ("schedule", "schedules"):
+        if name in names:
+            changes[name] = _scaled(getattr(schedule, name))
+            if changes[name] is None:
+                return None
+    return dataclasses.replace(schedule, **changes) if changes else schedule  # type: ignore[type-var]
 
 
 def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
@@ -93,13 +121,18 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     def rewritten(field: Any) -> Any:
         if isinstance(field, tuple):
             return tuple(map(rewritten, field))
+        if isinstance(field, Schedule):
+            return in_unit(field)
         return horizon.convert(field, to) if isinstance(field, Time) else field
 
+    def in_unit(schedule: Any) -> Any:
+        fields = {field.name: rewritten(getattr(schedule, field.name)) for field in dataclasses.fields(schedule)}
+        return dataclasses.replace(schedule, **fields)
+
     try:
-        fields = {field.name: rewritten(getattr(schedule, field.name)) for field in dataclasses.fields(schedule)}  # type: ignore[arg-type]
+        other = in_unit(schedule)
     except (TypeError, ValueError):  # the time is no whole count of that unit, or does not convert to it
         reject()
-    other = dataclasses.replace(schedule, **fields)  # type: ignore[type-var]
     batch = draw(_batches(run, schedule))
     here, there = value(schedule, run.state(batch)), value(other, run.state(batch))
     if here != there:
@@ -253,10 +286,14 @@ def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def _times_of(schedule: Any) -> list[Time[Any]]:
-    fields = [getattr(schedule, field.name) for field in dataclasses.fields(schedule)]
-    flat = [each for field in fields for each in (field if isinstance(field, tuple) else (field,))]
-    inner = [time for each in flat if isinstance(each, Schedule) for time in _times_of(each)]
-    return [each for each in flat if isinstance(each, Time)] + inner
+    if isinstance(schedule, Time):
+        return [schedule]
+    if isinstance(schedule, Schedule):
+        fields = schedule.__getstate__()
+        if fields.get("t_start") is not None:
+            del fields["t_max"]  # a cooldown has it only where it is not said when the cooldown starts
+        schedule = tuple(fields.values())
+    return [time for each in schedule for time in _times_of(each)] if isinstance(schedule, tuple) else []
 
 
 def constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
 
 from timesched import schedulers as s
-from timesched.composition import SequenceScheduler
+from timesched import shapes
+from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing.runs import COUNTED, Run
@@ -45,11 +47,20 @@ class Promise:
 
 @dataclass(frozen=True)
 class Row:
-    """A schedule class, a strategy for its arguments on a run, and its promise as a function of it and the horizon."""
+    """A schedule class, a strategy for its arguments on a run, and its promise as a function of it and the horizon.
+
+    `kind` tells the rows of one class apart.
+    """
 
     schedule: type[Schedule]
     arguments: Callable[[Any, Run, Any], dict[str, Any]]
     promise: Callable[[Any, Horizon], Promise]
+    kind: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the row is called in tests."""
+        return self.schedule.__name__ + (f"({self.kind})" if self.kind else "")
 
     def schedules(self, run: Run, units: Any = _UNITS, mixed: bool = True) -> st.SearchStrategy[Any]:
         """Schedules of the class whose times suit a run; in one unit unless `mixed`."""
@@ -92,16 +103,16 @@ def _warm(schedule: Any, run: Horizon, peak: float, last: float, sharp: float = 
     room = until[0] > run.change(ramp, unit, until[1])
     last = last if room else peak
     return Promise(
-        start=0.0 if ramp > 0 else peak,
+        start=schedule.alpha_s if ramp > 0 else peak,
         end=last,
         until=until if room else (ramp, unit),
-        low=min(0.0, peak, last) if ramp > 0 else min(peak, last),
-        high=max(0.0, peak, last) if ramp > 0 else max(peak, last),
+        low=min(schedule.alpha_s, peak, last) if ramp > 0 else min(peak, last),
+        high=max(schedule.alpha_s, peak, last) if ramp > 0 else max(peak, last),
         continuous=True,
         falls=peak >= last,
         rises=peak <= last,
         since=(ramp, unit),
-        condition=max(1.0, sharp * (abs(peak) + abs(last))),
+        condition=max(1.0, sharp * (abs(schedule.alpha_s) + abs(peak) + abs(last))),
     )
 
 
@@ -116,7 +127,12 @@ def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
     if ramp[0] == 0:
         return _multi_step(schedule, run)
     return Promise(
-        start=0.0, low=0.0, high=1.0 if schedule.gamma <= 1 else math.inf, since=ramp, falls=schedule.gamma <= 1
+        start=schedule.alpha_s,
+        low=min(0.0, schedule.alpha_s),
+        high=max(1.0, schedule.alpha_s) if schedule.gamma <= 1 else math.inf,
+        since=ramp,
+        falls=schedule.gamma <= 1,
+        condition=max(1.0, 2.0 * abs(schedule.alpha_s)),
     )
 
 
@@ -147,9 +163,176 @@ def _restarts(schedule: Any, run: Horizon) -> Promise:
     return Promise(start=1.0, low=low, high=high, end=end, until=until, condition=condition)
 
 
+def promise_of(schedule: Any, run: Horizon) -> Promise:
+    """The promise of a schedule of this package on a run; none for a class that has no row."""
+    row = next((row for row in ROWS if row.schedule is type(schedule)), None)
+    return row.promise(schedule, run) if row else Promise()
+
+
 def _sequence(schedule: Any, run: Horizon) -> Promise:
-    ends = [schedule.schedules[0].alpha_i, schedule.schedules[0].alpha_f, schedule.schedules[1].alpha_f, 0.0, 1.0]
-    return Promise(low=min(ends), high=max(ends), condition=4.0 * sum(map(abs, ends)))
+    children = [promise_of(child, run) for child in schedule.schedules]
+    low, high = min(child.low for child in children), max(child.high for child in children)
+    # how far a float is into its schedule is known to a rounding of the time of the run
+    return Promise(low=low, high=high, condition=2.0 * sum(child.condition for child in children))
+
+
+def _product(schedule: Any, run: Horizon) -> Promise:
+    children = [promise_of(child, run) for child in schedule.schedules]
+    sizes = [max(1.0, abs(child.low), abs(child.high)) for child in children]
+    high = math.prod(child.high for child in children) if all(child.low >= 0 for child in children) else math.inf
+    return Promise(
+        low=0.0 if high < math.inf else -math.inf,
+        high=high,
+        continuous=all(child.continuous for child in children),
+        condition=math.prod(sizes) * sum(child.condition for child in children),
+    )
+
+
+def _decayed(shape: str, rate: float, start: float, end: float) -> float:
+    """How much one rounding of the fraction done moves a decay, in roundings of 1, with room for those of its terms."""
+    steep = {"exponential": 2.0 + abs(math.log(rate)) * max(rate, 1 / rate)}
+    if shape in ("geometric", "harmonic"):
+        return 4.0 * (abs(start) + abs(end)) * (1 + abs(math.log(start)) + abs(math.log(end)) + max(start, end) / end)
+    return steep.get(shape, 2.0) * (abs(start) + abs(end))
+
+
+def _stable(schedule: Any, run: Horizon) -> Promise:
+    ramp, end = run.locate(schedule.t_warmup, schedule.scale_warmup), run.locate(schedule.t_max)
+    fall = run.change(*run.locate(schedule.t_decay), end[1])
+    first, last = schedule.alpha_s, schedule.alpha_f
+    begins_at_once = end[0] == 0
+    low, high = min(1.0, last), max(1.0, last)
+    return Promise(
+        start=last if begins_at_once else first if ramp[0] > 0 else 1.0,
+        end=last,
+        until=end,
+        low=min(low, first) if ramp[0] > 0 else low,
+        high=max(high, first) if ramp[0] > 0 else high,
+        continuous=fall > 0,
+        falls=last <= 1.0,
+        rises=last >= 1.0,
+        since=ramp,
+        condition=2.0 * (1 + abs(first)) + _decayed(schedule.decay, schedule.decay_rate, 1.0, last),
+    )
+
+
+def _inverse_root(schedule: Any, run: Horizon) -> Promise:
+    ramp, end = run.locate(schedule.t_warmup, False), run.locate(schedule.t_max)
+    first, cooldown = (run.change(*each, end[1]) for each in (ramp, run.locate(schedule.t_cooldown)))
+    floor, last = schedule.alpha_f_decay, schedule.alpha_f_cooldown
+    return Promise(
+        start=0.0 if ramp[0] > 0 else 1.0 if end[0] > cooldown or cooldown > 0 else None,
+        end=last if cooldown > 0 else None,
+        until=(max(end[0], first + cooldown), end[1]) if cooldown > 0 else None,
+        low=min(0.0, floor, last),
+        high=max(1.0, floor),
+        continuous=True,
+        falls=floor <= 1.0,
+        since=ramp,
+        condition=4.0 * (1 + abs(floor) + abs(last)),
+    )
+
+
+def _power(schedule: Any, run: Horizon) -> Promise:
+    return Promise(
+        start=max(1.0, schedule.alpha_f),
+        low=max(0.0, schedule.alpha_f),
+        high=max(1.0, schedule.alpha_f),
+        continuous=True,
+        falls=True,
+        condition=2.0 + schedule.power,
+    )
+
+
+def _piecewise(schedule: Any, run: Horizon) -> Promise:
+    times = [run.locate(time) for time, _, _ in schedule.points]
+    values = [value for _, value, _ in schedule.points]
+    unit = times[-1][1]
+    places = [run.change(*each, unit) for each in times]
+    return Promise(
+        start=values[0] if times[0][0] > 0 else values[max(i for i, each in enumerate(times) if each[0] == 0)],
+        end=values[-1],
+        until=times[-1],
+        low=min(values),
+        high=max(values),
+        continuous=all(before < after for before, after in pairwise(places)),
+        condition=1.0
+        + sum(_decayed(shape, 0.5, start, end) for (_, start, _), (_, end, shape) in pairwise(schedule.points)),
+    )
+
+
+def _one_cycle(schedule: Any, run: Horizon) -> Promise:
+    end, first = run.locate(schedule.t_max), 1.0 / schedule.div_factor
+    last = 1.0 / (schedule.div_factor * schedule.final_div_factor)
+    turn = Fraction(str(schedule.pct_start)) * end[0]
+    sloped = 0 < schedule.pct_start < (0.5 if schedule.three_phase else 1.0)
+    return Promise(
+        start=first if turn > 0 else None,
+        end=last,
+        until=end,
+        low=min(1.0, first, last),
+        high=max(1.0, first, last),
+        continuous=sloped and end[0] > 0,
+        condition=4.0 * (1 + first + last) / min(1.0, *(x for x in _phases(schedule) if x > 0)),
+    )
+
+
+def _phases(schedule: Any) -> list[float]:
+    share = schedule.pct_start
+    return [share, 1.0 - (2 * share if schedule.three_phase else share)]
+
+
+def _cyclic(schedule: Any, run: Horizon) -> Promise:
+    up = run.locate(schedule.t_up)
+    down = up[0] if schedule.t_down is None else run.change(*run.locate(schedule.t_down), up[1])
+    shrinks = schedule.mode != "exp_range" or schedule.gamma <= 1
+    low, high = sorted((schedule.alpha_i, schedule.alpha_f))
+    # a time into the cycle is known to a rounding, of which the shorter line makes so many
+    steep = float((up[0] + down) / min(up[0], down))
+    return Promise(
+        start=schedule.alpha_i,
+        low=low if shrinks else -math.inf,
+        high=high if shrinks else math.inf,
+        continuous=schedule.gamma > 0,
+        condition=(4.0 * steep + 1500.0 * (schedule.mode == "exp_range")) * (1 + abs(low) + abs(high)),
+    )
+
+
+def _warmed(schedule: Any, run: Horizon) -> Promise:
+    inner, ramp = promise_of(schedule.schedule, run), run.locate(schedule.t_warmup, schedule.scale_warmup)
+    if ramp[0] == 0:
+        return inner
+    return Promise(
+        start=schedule.alpha_s,
+        low=min(inner.low, schedule.alpha_s),
+        high=max(inner.high, schedule.alpha_s),
+        continuous=inner.continuous,
+        falls=inner.falls,
+        rises=inner.rises,
+        since=_later(run, ramp, inner.since),
+        condition=2.0 * inner.condition + 4.0 * abs(schedule.alpha_s),
+    )
+
+
+def _later(run: Horizon, one: tuple[Exact, TimeUnit], other: tuple[Exact, TimeUnit] | None) -> tuple[Exact, TimeUnit]:
+    return one if other is None or run.change(*other, one[1]) <= one[0] else other
+
+
+def _cooled(schedule: Any, run: Horizon) -> Promise:
+    inner, last = promise_of(schedule.schedule, run), schedule.alpha_f
+    place = run.locate(schedule.t_max if schedule.t_start is None else schedule.t_start)
+    length = run.change(*run.locate(schedule.t_decay), place[1])
+    until = place if schedule.t_start is None else (place[0] + length, place[1])
+    low, high = min(inner.low, last), max(inner.high, last)
+    steep = _decayed(schedule.decay, schedule.decay_rate, 1.0, last)
+    return Promise(
+        end=last,
+        until=until,
+        low=low,
+        high=high,
+        continuous=inner.continuous and length > 0,
+        condition=2.0 * inner.condition + steep * (4.0 if high < math.inf else 1.0),
+    )
 
 
 def _alphas(draw: Any, *names: str) -> dict[str, float]:
@@ -165,11 +348,54 @@ def _warmup(draw: Any, run: Run, time: Any) -> dict[str, Any]:
         "t_warmup": time(0, run.batches),
         "t_max": draw(st.just(Time(1, "dur"))) if draw(st.booleans()) else time(run.batches, 2 * run.batches),
         "scale_warmup": draw(st.booleans()),
+        "alpha_s": draw(_ALPHA),
     }
 
 
 _GAMMA = st.floats(0, 1.5).filter(lambda gamma: gamma == 0 or gamma > 1e-3)
 _POWER = st.floats(0.125, 5)
+_WARMUP, _DECAY = st.sampled_from(list(shapes.WARMUPS)), st.sampled_from(list(shapes.DECAYS))
+_POSITIVE = st.one_of(st.floats(0.01, 10), st.sampled_from([1.0, 0.1]))
+
+
+def _t_max(draw: Any, run: Run, time: Any) -> Time[Any]:
+    full: Time[Any] = draw(st.just(Time(1, "dur"))) if draw(st.booleans()) else time(run.batches, 2 * run.batches)
+    return full
+
+
+def _fall(draw: Any) -> dict[str, Any]:
+    shape = draw(_DECAY)
+    end = draw(_POSITIVE if shape in ("geometric", "harmonic") else _ALPHA)
+    return {"alpha_f": end, "decay": shape, "decay_rate": draw(st.sampled_from([0.5, 0.1, 1 / math.e, 1.0, 3.0]))}
+
+
+def _stable_arguments(draw: Any, run: Run, time: Any) -> dict[str, Any]:
+    return {
+        "t_warmup": time(0, run.batches // 2),
+        "t_decay": time(0, run.batches - run.batches // 2),
+        "t_max": _t_max(draw, run, time),
+        "alpha_s": draw(_ALPHA),
+        **_fall(draw),
+        "warmup": draw(_WARMUP),
+        "scale_warmup": draw(st.booleans()),
+    }
+
+
+def _power_arguments(draw: Any, run: Run, time: Any) -> dict[str, Any]:
+    return {"t_scale": time(1, 2 * run.batches), "power": draw(_POWER), "alpha_f": draw(_ALPHA)}
+
+
+def _cooldown(draw: Any, run: Run, time: Any) -> dict[str, Any]:
+    begin = draw(st.none()) if draw(st.booleans()) else time(0, run.batches)
+    return {"t_decay": time(0, run.batches), "t_start": begin, "t_max": _t_max(draw, run, time), **_fall(draw)}
+
+
+def _points(draw: Any, run: Run, time: Any) -> list[Any]:
+    count = draw(st.integers(1, 5))
+    places = sorted(draw(st.lists(st.integers(0, 2 * run.batches), min_size=count, max_size=count)))
+    return [[time(at, at), draw(_POSITIVE), draw(_DECAY)] for at in places]
+
+
 _T_MULT = st.one_of(st.sampled_from([1.0, 2.0, 1.5, 0.5, 0.9, 1.001, 3.0]), st.floats(0.01, 4))
 
 ROWS = [
@@ -226,6 +452,7 @@ ROWS = [
             "milestones": _times(draw, run, time),
             "gamma": draw(_GAMMA),
             "scale_warmup": draw(st.booleans()),
+            "alpha_s": draw(_ALPHA),
         },
         _multi_step_warm,
     ),
@@ -260,5 +487,114 @@ ROWS = [
             "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
         },
         _sequence,
+    ),
+    Row(s.WarmupStableDecayScheduler, _stable_arguments, _stable),
+    Row(
+        s.InverseSquareRootWithWarmupScheduler,
+        lambda draw, run, time: {
+            "t_warmup": time(0, run.batches),
+            "t_scale": time(1, 2 * run.batches),
+            "t_cooldown": time(0, run.batches),
+            "t_max": _t_max(draw, run, time),
+            **dict(zip(("alpha_f_cooldown", "alpha_f_decay"), sorted([draw(_ALPHA), draw(_ALPHA)]))),
+        },
+        _inverse_root,
+    ),
+    Row(s.PowerScheduler, _power_arguments, _power),
+    Row(
+        s.PiecewiseScheduler,
+        lambda draw, run, time: {"points": _points(draw, run, time)},
+        _piecewise,
+    ),
+    Row(
+        s.RexScheduler,
+        lambda draw, run, time: {
+            "t_max": _t_max(draw, run, time),
+            "alpha_f": draw(_ALPHA),
+            "d": draw(st.floats(0, 0.9375)),
+        },
+        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
+    ),
+    Row(
+        s.OneCycleScheduler,
+        lambda draw, run, time: {
+            "t_max": _t_max(draw, run, time),
+            "pct_start": draw(st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5])),
+            "div_factor": draw(st.floats(0.5, 100)),
+            "final_div_factor": draw(st.floats(0.5, 1e5)),
+            "anneal": draw(st.sampled_from(["cosine", "linear"])),
+            "three_phase": draw(st.booleans()),
+        },
+        _one_cycle,
+    ),
+    Row(
+        s.CyclicScheduler,
+        lambda draw, run, time: {
+            "t_up": time(1, 2 * run.batches),
+            "t_down": draw(st.none()) if draw(st.booleans()) else time(1, 2 * run.batches),
+            **_alphas(draw, "alpha_i", "alpha_f"),
+            "mode": draw(st.sampled_from(["triangular", "triangular2", "exp_range"])),
+            "gamma": draw(_GAMMA),
+        },
+        _cyclic,
+    ),
+    Row(
+        WarmupScheduler,
+        lambda draw, run, time: {
+            "schedule": s.PowerScheduler(**_power_arguments(draw, run, time)),
+            "t_warmup": time(0, run.batches),
+            "alpha_s": draw(_ALPHA),
+            "warmup": draw(_WARMUP),
+            "scale_warmup": draw(st.booleans()),
+        },
+        _warmed,
+        "Power",
+    ),
+    Row(
+        CooldownScheduler,
+        lambda draw, run, time: {
+            "schedule": s.CosineAnnealingScheduler(t_max=time(0, 2 * run.batches), alpha_f=draw(st.floats(0.01, 2))),
+            **_cooldown(draw, run, time),
+        },
+        _cooled,
+        "Cosine",
+    ),
+    Row(
+        CooldownScheduler,
+        lambda draw, run, time: {
+            "schedule": s.PowerScheduler(
+                **{**_power_arguments(draw, run, time), "power": draw(st.floats(0.125, 1)), "alpha_f": 0.01}
+            ),
+            **_cooldown(draw, run, time),
+        },
+        _cooled,
+        "Power",
+    ),
+    Row(
+        ProductScheduler,
+        lambda draw, run, time: {
+            "schedules": [
+                s.InverseSquareRootWithWarmupScheduler(time(0, run.batches), time(1, 2 * run.batches), "0ba"),
+                s.WarmupStableDecayScheduler(**_stable_arguments(draw, run, time)),
+            ]
+        },
+        _product,
+        "InverseSquareRoot, WSD",
+    ),
+    Row(
+        SequenceScheduler,
+        lambda draw, run, time: {
+            "schedules": [
+                s.WarmupStableDecayScheduler(
+                    time(0, run.batches // 3),
+                    time(0, run.batches // 3),
+                    time(run.batches - run.batches // 3, run.batches),
+                )
+                for _ in range(3)
+            ],
+            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
+        },
+        _sequence,
+        "WSDs",
     ),
 ]

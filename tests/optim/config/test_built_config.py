@@ -17,13 +17,18 @@ from tests.optim.schedulers.building import RATES, make, name_of
 from tests.optim.schedulers.rows import BY_STEM, CASES, Nested
 from timesched import (
     Clock,
+    CooldownScheduler,
     CosineAnnealingWithWarmupScheduler,
     LinearScheduler,
     MultiStepScheduler,
+    PiecewiseScheduler,
+    PowerScheduler,
     ProductScheduler,
     SequenceScheduler,
     StepScheduler,
     Time,
+    WarmupScheduler,
+    WarmupStableDecayScheduler,
     bind,
 )
 
@@ -226,6 +231,7 @@ def test_the_config_is_a_copy():
     assert type(build(network(), built.config).optimizer) is optim.AdamW
 
 
+POWER = {"PowerScheduler": {"t_scale": "3ba"}}
 SCHEDULES = [
     ({"LinearScheduler": {}}, LinearScheduler()),
     ({"LinearScheduler": {"alpha_i": 1.0, "alpha_f": 0.25, "t_max": "0.5dur"}}, LinearScheduler(1.0, 0.25, "0.5dur")),
@@ -250,6 +256,23 @@ SCHEDULES = [
         SequenceScheduler(
             [LinearScheduler(0.0, 1.0, "2ba"), ProductScheduler([LinearScheduler(), StepScheduler("3ba")])], ["2ba"]
         ),
+    ),
+    (
+        {
+            "CooldownScheduler": {
+                "schedule": {"WarmupScheduler": {"schedule": POWER, "t_warmup": "2ba"}},
+                "t_decay": "2ba",
+            }
+        },
+        CooldownScheduler(WarmupScheduler(PowerScheduler("3ba"), "2ba"), "2ba"),
+    ),
+    (
+        {"PiecewiseScheduler": {"points": [["0ba", 0.25], ["2ba", 1.0, "geometric"], ["0.5dur", 0.5]]}},
+        PiecewiseScheduler([["0ba", 0.25], ["2ba", 1.0, "geometric"], ["0.5dur", 0.5]]),
+    ),
+    (
+        {"WarmupStableDecayScheduler": {"t_warmup": "2ba", "t_decay": "0.25dur", "decay": "1-sqrt"}},
+        WarmupStableDecayScheduler("2ba", "0.25dur", decay="1-sqrt"),
     ),
 ]
 

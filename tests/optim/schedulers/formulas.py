@@ -41,6 +41,32 @@ def inverse_exponential_time_decay(a: Arguments, t: int) -> float:
     return a["initial_val"] / (1 + a["decay_rate"] * (math.floor(x) if a.get("staircase") else float(x)))
 
 
+def warmup_stable_decay(a: Arguments, t: int) -> float:
+    total, warm, fall = a["total_iters"], a["warmup_iters"], a["decay_iters"]
+    start, top, end = a.get("initial_val", 0.0), a["val"], a.get("end_val", 0.0)
+    if t >= total:
+        return end
+    if t < warm:
+        p = float(Fraction(t, warm))
+        shapes = {"cosine": (1 - math.cos(math.pi * p)) / 2, "1-sqrt": 1 - math.sqrt(float(1 - Fraction(t, warm)))}
+        return start + (top - start) * (shapes | {"square": p * p, "linear": p})[a.get("warmup", "linear")]
+    if t <= total - fall:
+        return top
+    r, rate, shape = float(Fraction(t - total + fall, fall)), a.get("decay_rate", 0.5), a.get("decay", "linear")
+    if shape == "geometric":
+        return top * math.exp(r * math.log(end / top))
+    if shape == "harmonic":
+        return top * end / (r * top + (1 - r) * end)
+    left = {
+        "linear": lambda: 1 - r,
+        "cosine": lambda: (1 + math.cos(math.pi * r)) / 2,
+        "1-sqrt": lambda: 1 - math.sqrt(r),
+        "1-square": lambda: 1 - r * r,
+        "exponential": lambda: (rate**r - rate) / (1 - rate),
+    }[shape]()
+    return end + (top - end) * left
+
+
 def warm_restarts(a: Arguments, t: int) -> float:
     length, growth = Fraction(a["T_0"]), Fraction(str(a.get("T_mult", 1)))
     if growth == 1:
@@ -110,6 +136,7 @@ FORMULAS: dict[str, Callable[[Arguments, int], float]] = {
         a.get("initial_val", 1.0) * a.get("scale", 1.0) / math.sqrt(max(t, a.get("warmup_steps", 1)))
     ),
     "CosineDecay": lambda a, t: wave(share(t, a["total_iters"]), a["initial_val"], a["end_val"]),
+    "WarmupStableDecay": warmup_stable_decay,
     "Sequential": sequential,
     "PiecewiseConstant": lambda a, t: a["vals"][sum(t >= milestone for milestone in a["milestones"])],
     "MultiStep": lambda a, t: a["initial_val"] * a["gamma"] ** sum(t >= milestone for milestone in a["milestones"]),

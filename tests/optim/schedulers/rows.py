@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tests.optim.schedulers.formulas import FORMULAS
+from timesched import shapes
 
 Arguments = Mapping[str, Any]
 SOME = settings.default.max_examples // 7  # as each property is tried for every row
@@ -77,6 +78,12 @@ def falling(a: Arguments) -> Promise:
 def wave(a: Arguments) -> Promise:
     both = a["initial_val"], a.get("eta_min", 0.0)
     return Promise(a["initial_val"], low=min(both), high=max(both))
+
+
+def warmed(a: Arguments) -> Promise:
+    """A ramp if it has a length, the highest value, and the last one."""
+    levels = (a["val"], a.get("end_val", 0.0), *([a.get("initial_val", 0.0)] if a["warmup_iters"] else []))
+    return Promise(levels[2] if a["warmup_iters"] else a["val"], levels[1], a["total_iters"], min(levels), max(levels))
 
 
 def one_cycle(a: Arguments) -> Promise:
@@ -201,6 +208,42 @@ ROWS = (
         drawn(**ENDS),
         from_to,
         ("total_iters",),
+    ),
+    Row(
+        "WarmupStableDecay",
+        (
+            {"val": 0.1, "total_iters": 40, "warmup_iters": 0, "decay_iters": 0},
+            {
+                "val": 0.1,
+                "total_iters": 40,
+                "warmup_iters": 6,
+                "decay_iters": 12,
+                "decay": "1-sqrt",
+                "warmup": "square",
+            },
+            {
+                **{"val": 0.3, "total_iters": 50, "warmup_iters": 10, "decay_iters": 40, "initial_val": 0.01},
+                **{"end_val": 0.03, "warmup": "cosine", "decay": "geometric"},
+            },
+            {"val": 0.2, "total_iters": 30, "warmup_iters": 7, "decay_iters": 9, "end_val": 0.02, "decay": "harmonic"},
+            {
+                **{"val": 0.1, "total_iters": 40, "warmup_iters": 6, "decay_iters": 12, "end_val": 0.4},
+                **{"warmup": "1-sqrt", "decay": "exponential", "decay_rate": 0.25},
+            },
+        ),
+        drawn(
+            val=st.floats(1e-2, 2.0),
+            total_iters=st.integers(40, 70),
+            warmup_iters=st.integers(0, 20),
+            decay_iters=st.integers(0, 20),
+            initial_val=VALUES,
+            end_val=st.floats(1e-2, 2.0),
+            warmup=st.sampled_from(list(shapes.WARMUPS)),
+            decay=st.sampled_from(list(shapes.DECAYS)),
+            decay_rate=st.floats(0.1, 0.9),
+        ),
+        warmed,
+        ("total_iters", "warmup_iters", "decay_iters"),
     ),
     Row(
         "Sequential",

@@ -1,6 +1,7 @@
 """The public arguments and defaults of every scheduler, as data that the code is held to.
 
 The facts of the release whose numbers are in tests/golden/schedulers.json; ours end with two arguments more.
+WarmupStableDecay is not in it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Cyclic(base_val, max_val, step_size_up=2000, step_size_down=None, mode='triangul
 OneCycle(initial_val, max_val, total_steps=1000, pct_start=0.3, final_div_factor=10000.0, three_phase=False, \
 anneal_strategy='cos')
 ScalePerParam(scheduler)
+WarmupStableDecay(val, total_iters, warmup_iters, decay_iters, initial_val=0.0, end_val=0.0, warmup='linear', \
+decay='linear', decay_rate=0.5)
 """.strip().splitlines()
 RENAMED = [
     (r"\bval\b", "learning_rate"),

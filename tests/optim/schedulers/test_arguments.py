@@ -76,6 +76,10 @@ def test_numbers_and_counts(stem):
         ("Polynomial", {"cycle": 1}),
         ("Linear", {"cycle": "no"}),
         ("Exponential", {"staircase": None}),
+        ("WarmupStableDecay", {"warmup": "sqrt"}),
+        *(("WarmupStableDecay", {"decay": name}) for name in ("square", None)),
+        ("WarmupStableDecay", {"decay_rate": 0}),
+        ("WarmupStableDecay", {"warmup_iters": 100}),
     ],
     ids=str,
 )
@@ -87,6 +91,10 @@ def test_ranges_and_choices(stem, wrong):
 @pytest.mark.parametrize("stem", ["Linear", "Polynomial"])
 def test_a_cycle_without_a_length(stem):
     refused(stem, match=f"{stem}LR: total_iters=0 is no length of a cycle", total_iters=0, cycle=True)
+
+
+def test_a_decay_by_a_ratio_to_zero():
+    refused("WarmupStableDecay", decay="harmonic", end_val=0.0, match="a harmonic decay goes from 0.1 to 0.0")
 
 
 OTHERS = {

@@ -1,0 +1,72 @@
+"""The schedule that goes through points, each reached by a shape of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from timesched import shapes
+from timesched.fields import choice, number, time
+from timesched.positions import Frame, Resolved
+from timesched.schedule import Schedule
+from timesched.time.units import TimeError, exact, number_text
+from timesched.time.value import Time
+
+_TIME, _VALUE, _SHAPE = (each.metadata["read"] for each in (time(), number(), choice("linear", *shapes.DECAYS)))
+Point = tuple[Time[Any], float, str]
+
+
+def _read(name: str, value: Any) -> tuple[Point, ...]:
+    points: list[Point] = []
+    for i, point in enumerate(value if _is_list(value) else ()):
+        if not _is_list(point) or len(point := tuple(point)) not in (2, 3):
+            raise TimeError(
+                f"{name}[{i}]={point!r}: write a time and a value, and the shape of the way to them if any."
+            )
+        when, level, shape = (*point, "linear")[:3]
+        at = f"{name}[{i}]"
+        points.append((_TIME(f"{at}[0]", when), _VALUE(f"{at}[1]", level), _SHAPE(f"{at}[2]", shape)))
+    if not points:
+        raise TimeError(f"{name}={value!r}: pass a list of points, as in [['0ba', 0.0], ['10ba', 1.0, 'cosine']].")
+    for (earlier, start, _), (later, end, shape) in pairwise(points):
+        shapes.check_decay(f"{name} at {later}", shape, start, end)
+        if earlier.unit is later.unit and earlier.exact > later.exact:
+            raise TimeError(f"{name}: {earlier} stands before {later}: put the points in order.")
+    return tuple(points)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PiecewiseScheduler(Schedule):
+    """Through points in time, each a value and the shape of the way to it; the first value before, the last one after.
+
+    `points`: a list of `[time, value]` or `[time, value, shape]`, in the order of their times; of points at one time,
+    the last one holds. The shapes are those of the decay of `WarmupStableDecayScheduler`, up or down, and "linear"
+    where none is written; the rate of "exponential" is 0.5, and "geometric" and "harmonic" need values above 0 at both
+    ends. That of the first point has no use. Called with a run, raises `ValueError` when the points are not in order
+    there, and when their times do not convert to each other.
+
+    >>> from timesched import Horizon
+    >>> schedule = PiecewiseScheduler([["0ba", 0.0], ["10ba", 1.0], ["0.8dur", 1.0], ["1dur", 0.25, "geometric"]])
+    >>> [schedule.at(t, Horizon("100ba")) for t in ("5ba", "50ba", "90ba", "100ba")]
+    [0.5, 1.0, 0.5, 0.25]
+    """
+
+    points: Sequence[Sequence[Any]] = field(metadata={"read": _read})
+
+    def resolve(self, frame: Frame) -> Resolved:
+        marks = [frame.mark(when) for when, _, _ in self.points]
+        for before, mark in pairwise(marks):
+            if frame.horizon.change(before.count, before.unit, mark.unit) > mark.count:
+                raise TimeError(
+                    f"{self!r}: on this run {number_text(exact(before.count))}{before.unit.value} comes after "
+                    f"{number_text(exact(mark.count))}{mark.unit.value}: put the points in order."
+                )
+        return shapes.through(
+            frame, [(mark, value, shapes.decaying(shape)) for mark, (_, value, shape) in zip(marks, self.points)]
+        )
