@@ -227,7 +227,7 @@ def main() -> None:
 def report(options: argparse.Namespace) -> None:
     """Print the tables and what is missed."""
     import torch
-    from _optimizers import ROWS, compiled_pass
+    from _optimizers import compiled_pass
 
     modes = [mode for mode in ("eager", "first", "compiled") if getattr(options, mode)] or ["eager", "first"]
     print(f"torch {torch.__version__}, CPU, {os.cpu_count()} cores, float32, milliseconds of one step")

@@ -290,7 +290,7 @@ def _sum_of_rows(x: Tensor) -> Tensor:
     few = x.shape[-2] - x.shape[-2] % FEW_ROWS
     if not torch.compiler.is_compiling() or few <= FEW_ROWS:
         return x.sum(-2)
-    total = x[..., :few, :].unflatten(-2, (-1, FEW_ROWS)).sum(-2).sum(-2)
+    total = x[..., :few, :].reshape(*x.shape[:-2], -1, FEW_ROWS, x.shape[-1]).sum(-2).sum(-2)
     return total + x[..., few:, :].sum(-2) if few < x.shape[-2] else total
 
 

@@ -44,7 +44,7 @@ def kept_in_graph(*xs: Tensor) -> Tensors:
     if not torch.compiler.is_compiling():
         return list(xs)
     flat = torch.cat([x.reshape(-1) for x in xs])
-    return [part.view(x.shape) for part, x in zip(flat.split([x.numel() for x in xs]), xs)]
+    return [part.view(x.shape) for part, x in zip(torch.split(flat, [x.numel() for x in xs]), xs)]
 
 
 def by_shape(xs: Tensors, alone: bool = False, on_cpu: bool = False) -> list[list[int]]:
