@@ -348,12 +348,16 @@ def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolv
         horizon.change(1, unit, each)  # raises where a rate is missing
 
     def value(counts: Counts) -> Value:
-        if isinstance(counts[0], Tensor):
+        count = counts[0]
+        if not isinstance(count, Tensor):
+            return function(tuple([exact(horizon.change(exact(count), unit, each)) for each in units]))
+        if torch.compiler.is_compiling() or count.requires_grad:
             raise TimeError(
-                f"Under a batch plan, a tensor of counts in {unit.value!r} does not convert to {units[0].value!r}, in "
-                f"which this schedule counts: pass numbers, or ask for counts in {units[0].value!r}."
+                f"Under a batch plan, counts in {unit.value!r} convert to {units[0].value!r}, in which this schedule "
+                f"counts, on the host: not in a graph, and not with a gradient. Ask for counts in {units[0].value!r}."
             )
-        return function(tuple([exact(horizon.change(exact(counts[0]), unit, each)) for each in units]))
+        values = [value((each,)) for each in count.flatten().tolist()]
+        return torch.tensor(values, dtype=torch.float64, device=count.device).reshape(count.shape)
 
     return value
 
