@@ -214,20 +214,25 @@ class Horizon:
             count = count * rate if i < j else Fraction(count) / rate
         return count
 
-    def after(self, start: Exact, unit: TimeUnit, time: Time[Any] | str, scale: bool = True) -> Exact:
+    def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.
+
+        The ratio stretches the time, and not the count. Raises `ValueError` where the two units do not convert.
 
         >>> from timesched import BatchPlan
         >>> run = Horizon("100ba", samples_per_batch=BatchPlan({"0sp": 8, "160sp": 16}))
-        >>> run.after(10, TimeUnit.BATCH, "240sp")  # 10 batches of 8, and 10 of 16
+        >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
         30
         """
-        return self._moved(start, unit, *self.locate(time, scale))
+        return self._moved(start, TimeUnit(unit), *self.locate(time))
 
-    def before(self, end: Exact, unit: TimeUnit, time: Time[Any] | str, scale: bool = True) -> Exact:
-        """Where a phase begins that ends at a count of `unit`, and is as long as a time of a schedule."""
-        length, own = self.locate(time, scale)
-        return self._moved(end, unit, -length, own)
+    def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
+        """Where a phase begins that ends at a count of `unit`, and is as long as a time of a schedule.
+
+        It is before 0 where the time is longer than that. The ratio and the errors are those of `after`.
+        """
+        length, own = self.locate(time)
+        return self._moved(end, TimeUnit(unit), -length, own)
 
     def _moved(self, count: Exact, unit: TimeUnit, length: Exact, own: TimeUnit) -> Exact:
         if length == 0 or self.is_fixed(own, unit):

@@ -128,7 +128,7 @@ def runs_with_plans(draw: Any) -> Run:
     places = st.integers(1, 2 * run.batches * reach + 3)
     times = [0, *sorted(draw(st.sets(places, min_size=len(sizes) - 1, max_size=len(sizes) - 1)))]
     share = run.batches if unit is TimeUnit.DURATION else 1
-    plan = BatchPlan({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})  # type: ignore[type-var]
+    plan = BatchPlan({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})
     return dataclasses.replace(run, plan=plan)
 
 
