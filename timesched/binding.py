@@ -572,7 +572,7 @@ class Bound:
             )
 
     def _watch_clock(self) -> None:
-        """Say so once when the clock stands still for the first two steps."""
+        """Say so once when the clock stands still for the first two steps, or counts what other ranks may not."""
         clock = self.clock
         if not isinstance(clock, Clock):
             return
@@ -587,6 +587,20 @@ class Bound:
                     f"step of the optimizer, before scheduler.step().",
                     stacklevel=3,
                 )
+            units = self.units()
+            if clock.counts_apart(units):
+                warnings.warn(
+                    f"The clock of this {self._name()} counts on each rank alone, and the ranks may differ in "
+                    f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}: make it with "
+                    f"process_group=True, which sums the counts over the ranks, or with process_group=False, if "
+                    f"tick() is given the numbers of all ranks.",
+                    stacklevel=3,
+                )
+
+    def units(self) -> set[TimeUnit]:
+        """The units that are read of the clock, as far as the schedules say so: functions of a user do not."""
+        several = self.schedule if isinstance(self.schedule, (list, tuple)) else [self.schedule]
+        return {unit for one in several if isinstance(one, Schedule) for unit in one.units(self.clock)}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_function", "_read")}

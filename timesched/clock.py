@@ -5,8 +5,12 @@ from __future__ import annotations
 import datetime
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from timesched.horizon import BatchSizes, Horizon, Rate
 from timesched.time.timestamp import (
@@ -19,8 +23,8 @@ from timesched.time.timestamp import (
     field_number,
     microseconds,
 )
-from timesched.time.units import Exact, TimeError
-from timesched.time.value import Time
+from timesched.time.units import Exact, TimeError, TimeUnit
+from timesched.time.value import Time, counter
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -28,8 +32,17 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 class Clock:
     """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
 
-    The arguments are those of `Horizon`: `max_duration` before scaling, the known rates, and `ssr`. A clock is what a
-    schedule calls a state. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step.
+    The arguments are those of `Horizon`: `max_duration` before scaling, the known rates, and `ssr`; and
+
+    * `process_group`: a group of torch.distributed, or True for the default one, if each rank gives `tick` its own
+      counts: they are summed over the ranks, the seconds are those of rank 0, and all ranks have one timestamp. False
+      says that the counts given are those of all ranks together already.
+    * `stop_at`: a time, also in `dur`, at which the run is `done` before its end; schedules do not see it. The ratio
+      does not stretch it.
+
+    A clock is what a schedule calls a state. A batch is one step of the optimizer, however many microbatches it was
+    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may go on
+    past the end: the counters do, and schedules hold their last value.
 
     Raises `ValueError` as `Horizon` does, and when `max_duration` is None.
 
@@ -47,6 +60,8 @@ class Clock:
         samples_per_batch: Rate | BatchSizes | None = None,
         tokens_per_sample: Rate | None = None,
         ssr: float = 1.0,
+        process_group: Any = None,
+        stop_at: Time[Any] | str | None = None,
     ) -> None:
         if max_duration is None:
             raise ValueError("max_duration is None: a clock has to know when its run is over; pass '10ep' or the like.")
@@ -60,6 +75,14 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
+        self.process_group = process_group
+        if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
+            raise ValueError(
+                f"process_group={process_group!r}, and torch.distributed is not initialised: call init_process_group() "
+                f"before the clock is made."
+            )
+        self._stop = None if stop_at is None else self.horizon.locate(stop_at, scale=False)
+        self._given = False  # whether a batch was counted by what tick() was given
         self._pace: tuple[Horizon, int | None, int, int] | None = None  # what a tick without arguments counts
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -82,7 +105,9 @@ class Clock:
 
     @property
     def done(self) -> bool:
-        """Whether the run has reached its (scaled) length."""
+        """Whether the run has reached its (scaled) length, or `stop_at`."""
+        if self._stop is not None and counter(self.timestamp, self._stop[1]).exact >= self._stop[0]:
+            return True
         return self.horizon._is_over(self.timestamp)
 
     @property
@@ -92,17 +117,23 @@ class Clock:
 
     def tick(
         self,
-        samples: int | Time[int] | None = None,
-        tokens: int | Time[int] | None = None,
+        samples: int | Time[int] | Tensor | None = None,
+        tokens: int | Time[int] | Tensor | None = None,
         duration: datetime.timedelta | None = None,
     ) -> None:
-        """Count one batch: its samples and tokens over all ranks, and the time it took.
+        """Count one batch: its samples and tokens, and the time it took. Padding counts if you count it.
 
-        What is None follows from the clock's rates, or counts 0 if they are unknown; `duration` None is the time
-        since the last tick. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch.
+        What is None follows from the clock's rates, and counts 0 if they are unknown; a number that is given wins over
+        the rate, as for a short last batch. `duration` None is the time since the last tick. A 0-dim tensor of a whole
+        number is read. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch. With a
+        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of five integers.
+
         Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
-        known, and `TimeError` for negative and fractional numbers; nothing is counted then.
+        known, and when only some ranks give it; `TimeError` for negative and fractional numbers; nothing is counted
+        then.
         """
+        if self.process_group not in (None, False):
+            samples, tokens, duration = self._over_ranks(samples, tokens, duration)
         pace = self._pace
         if pace is None or samples is not None or tokens is not None or pace[0] is not self.horizon:
             pace = self._count_batch(samples, tokens)
@@ -143,25 +174,49 @@ class Clock:
         """
         loaded = Timestamp()
         loaded.load_state_dict(_with_durations(state) if isinstance(state, Mapping) else state)
-        before, self.timestamp = self.timestamp, loaded
+        self._set(timestamp=loaded)
+        self._last = time.monotonic()
+
+    def extend(self, max_duration: Time[Any] | str | int) -> None:
+        """Make the run longer; bound schedulers write their value on the longer run into their groups.
+
+        `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
+        has in `dur` moves with it. Raises `ValueError` for a length that is not above the present one, and what a
+        scheduler that follows raises when it cannot write; nothing is changed then.
+
+        >>> clock = Clock("10ba", stop_at="2ba")
+        >>> clock.extend("20ba")
+        >>> clock.max_duration
+        Time(20, TimeUnit.BATCH)
+        """
+        longer = self.horizon._lasting(Time.from_input(max_duration, TimeUnit.EPOCH))
+        assert longer.max_duration is not None
+        now = longer.convert(self.max_duration, longer.max_duration.unit)
+        if longer.max_duration <= now:
+            raise ValueError(f"A run of {now} cannot be extended to {longer.max_duration}: give a greater length.")
+        self._set(horizon=longer)
+
+    def _set(self, **changed: Any) -> None:
+        """Change attributes, and have all that follows write its value; nothing is changed where one cannot."""
+        before = {name: getattr(self, name) for name in changed}
+        self.__dict__.update(changed)
         written = []
         try:
             for listener in list(self._listeners):
                 listener.refresh()
                 written.append(listener)
         except BaseException:
-            self.timestamp = before
+            self.__dict__.update(before)
             for listener in written:
                 listener.refresh()
             raise
-        self._last = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:  # a copy has listeners of its own, and time goes on from then
-        return {"horizon": self.horizon, "timestamp": self.timestamp}
+        kept = ("horizon", "timestamp", "process_group", "_stop", "_given")
+        return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet())
-        self._pace = None
+        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _pace=None)
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
@@ -181,13 +236,40 @@ class Clock:
         more_samples = self._count("samples", samples, size, 1)
         more_tokens = self._count("tokens", tokens, horizon.tokens_per_sample, more_samples)
         pace = horizon, self.dataloader_len, more_samples or 0, more_tokens or 0
+        self._given = self._given or samples is not None or tokens is not None
         if samples is None and tokens is None and not changes:
             self._pace = pace  # of every batch whose numbers follow from the rates
         return pace
 
+    def _over_ranks(self, samples: Any, tokens: Any, duration: Any) -> tuple[Any, Any, datetime.timedelta]:
+        """The counts of a batch summed over the ranks, and the time that it took on rank 0."""
+        group = None if self.process_group is True else self.process_group
+        took = round((time.monotonic() - self._last) * 1e6) if duration is None else microseconds(duration)
+        given = {"samples": samples, "tokens": tokens}
+        row = [0 if each is None else _number(what, each) for what, each in given.items()]
+        row += [each is not None for each in given.values()]
+        row += [took if dist.get_rank(group) == 0 else 0]
+        device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+        numbers = torch.tensor(row, dtype=torch.int64, device=device)
+        dist.all_reduce(numbers, group=group)
+        *counts, some_samples, some_tokens, took = numbers.tolist()
+        ranks = dist.get_world_size(group)
+        for what, some in zip(given, (some_samples, some_tokens)):
+            if some not in (0, ranks):
+                raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")
+        found = [count if some else None for count, some in zip(counts, (some_samples, some_tokens))]
+        return found[0], found[1], datetime.timedelta(microseconds=took)
+
+    def counts_apart(self, units: Iterable[TimeUnit]) -> bool:
+        """Whether one of these counters may differ between the ranks of torch.distributed."""
+        if self.process_group is not None or not (dist.is_available() and dist.is_initialized()):
+            return False
+        counted = {TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else set()
+        return dist.get_world_size() > 1 and not {TimeUnit.SECOND, *counted}.isdisjoint(units)
+
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
         if given is not None:
-            return field_number(what[:-1], given)
+            return _number(what, given)
         if rate is None or of is None:
             if self.max_duration.unit.name.lower() + "s" == what:
                 known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]
@@ -203,6 +285,11 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch} of {self.horizon!r}>"
+
+
+def _number(what: str, given: Any) -> int:
+    """A count that was given, of `samples` or `tokens`."""
+    return field_number(what[:-1], given.item() if isinstance(given, Tensor) and given.dim() == 0 else given)
 
 
 def _with_durations(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -149,6 +149,10 @@ class Horizon:
         horizon._fill(length, ratio, rates, scaled)
         return horizon
 
+    def _lasting(self, max_duration: Time[Any]) -> Horizon:
+        """The same run with another length, before scaling."""
+        return Horizon._of(_read_length(max_duration, positive), self._ratio, self._rates, scaled=False)
+
     @property
     def batches_per_epoch(self) -> Exact | None:
         """Batches in one epoch, or None."""

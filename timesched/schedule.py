@@ -150,6 +150,15 @@ class Schedule:
             raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
         return _curve(self._resolution(horizon, unit)[0])
 
+    def units(self, horizon: Any) -> tuple[TimeUnit, ...]:
+        """The units of the counters that the schedule reads on a run, none twice.
+
+        >>> from timesched import LinearScheduler
+        >>> [unit.value for unit in LinearScheduler().units(Horizon("1e9tok"))]
+        ['tok']
+        """
+        return tuple(unit for _, unit in self._resolution(Horizon.of(horizon), None)[1])
+
     def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> tuple[Resolved, Readers]:
         """The schedule on one run as a function of counts, and how these are read."""
         found = self._resolved.get((horizon, unit))

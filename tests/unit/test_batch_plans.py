@@ -335,7 +335,7 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
 def test_an_inverse_square_root_whose_times_lie_where_they_begin():
     run = Horizon("1440sp", samples_per_batch=PLAN)
     schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="20ba", t_cooldown="0ba")  # 240 samples, from 80 on
-    assert [schedule.at(f"{n}ba", run) for n in (5, 10, 30)] == [0.5, 1.0, math.sqrt(0.5)]
+    assert [schedule.at(f"{n}ba", run) for n in (5, 10, 30)] == [0.5, 1.0, 1 / math.sqrt(2)]
     schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="20ba", t_cooldown="95ba")  # until batch 105
     assert [schedule.at(f"{n}ba", run) for n in (5, 10, 60, 105)] == [0.5, 1.0, 0.5, 0.0]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,34 +20,11 @@ from timesched.horizon import positive
 from timesched.keys import Key
 from timesched.schedule import Schedule
 
+from .common import Binding
+
 __all__ = ["Binding", "Schedules"]
 
 _METHODS = ("step", "state_dict", "load_state_dict")  # what makes an object a scheduler
-
-
-@dataclass(frozen=True)
-class Binding:
-    """A schedule, and what it drives: the arguments of `timesched.bind` that are known before the run is.
-
-    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
-    value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
-    all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule, `ValueError` for no such key.
-
-    >>> from timesched import LinearScheduler
-    >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
-    0.1
-    """
-
-    schedule: Any
-    key: str | tuple[str, int]
-    tags: Any = None
-
-    def __post_init__(self) -> None:
-        Key(self.key)
-        several = isinstance(self.schedule, Sequence) and not isinstance(self.schedule, str)
-        for one in self.schedule if several else [self.schedule]:
-            if not callable(one):
-                raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
 
 
 class Schedules(Callback):

@@ -1,0 +1,111 @@
+"""Started by torchrun with a folder: clocks of several ranks. What became of each check is written to the folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import timesched
+from tests.torchrun import Report
+from timesched import Clock, CosineAnnealingScheduler, bind
+
+
+def tokens_of(rank: int, step: int) -> int:
+    """Each rank has its own number of tokens in each batch."""
+    return 100 + 13 * rank + 7 * (step % 5)
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+
+
+def same_on_all_ranks(value: Any) -> None:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    assert values == values[:1] * len(values), values
+
+
+def counts_are_summed() -> None:
+    clock, rank, world = Clock("20000tok", process_group=True), dist.get_rank(), dist.get_world_size()
+    scheduler = bind(CosineAnnealingScheduler(), optimizer(), clock)
+    for step in range(9):
+        clock.tick(samples=torch.tensor(4 + rank), tokens=tokens_of(rank, step))
+        scheduler.step()
+        total = sum(tokens_of(other, past) for other in range(world) for past in range(step + 1))
+        assert clock.timestamp.token == total and clock.timestamp.batch == step + 1
+        assert scheduler.get_last_lr() == [0.5 * CosineAnnealingScheduler().at(f"{total}tok", clock)]
+    assert clock.timestamp.sample == 9 * sum(4 + other for other in range(world))
+    same_on_all_ranks(clock.state_dict())
+
+
+def seconds_are_those_of_rank_0() -> None:
+    clock = Clock("60sec", process_group=True)
+    for _ in range(3):
+        time.sleep(0.01 * dist.get_rank())
+        clock.tick()
+    clock.tick(duration=timedelta(seconds=1 + dist.get_rank()))
+    same_on_all_ranks(clock.state_dict())
+    assert 1.0 <= clock.timestamp.total_wct.total_seconds() < 20.0
+
+
+def rates_are_of_all_ranks() -> None:
+    clock = Clock("10ba", samples_per_batch=32, tokens_per_sample=8, process_group=True)
+    clock.tick()
+    assert (clock.timestamp.sample, clock.timestamp.token) == (32, 256)
+    clock.tick(samples=3)
+    world = dist.get_world_size()
+    assert (clock.timestamp.sample, clock.timestamp.token) == (32 + 3 * world, 256 + 24 * world)
+
+
+def a_number_of_one_rank_alone_is_refused_on_all() -> None:
+    clock = Clock("10ba", process_group=dist.group.WORLD)
+    with pytest.raises(ValueError, match=r"1 of 2 ranks called tick\(tokens=...\)"):
+        clock.tick(tokens=5 if dist.get_rank() == 0 else None)
+    assert clock.timestamp.batch == 0
+
+
+def a_clock_that_counts_alone_says_so_once() -> None:
+    def said(schedule: Any, *arguments: Any, given: int | None = None, **options: Any) -> list[str]:
+        clock = Clock(*arguments, **options)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            scheduler = bind(schedule, optimizer(), clock)
+            for _ in range(4):
+                clock.tick(tokens=given)
+                scheduler.step()
+        return [str(each.message) for each in found]
+
+    linear = timesched.LinearScheduler()
+    (words,) = said(linear, "9999tok", given=5)
+    assert "process_group=True" in words and "process_group=False" in words and "tokens" in words
+    assert len(said(linear, "60sec")) == 1
+    assert not said(linear, "9999tok", given=5, process_group=False)
+    assert not said(linear, "9999tok", given=5, process_group=True)
+    assert not said(linear, "9999tok", samples_per_batch=2, tokens_per_sample=3)  # the same on every rank
+    assert not said(linear, "99ba", given=5)
+
+
+def main(folder: Path) -> None:
+    dist.init_process_group("gloo")
+    report = Report(folder)
+    for check in (
+        counts_are_summed,
+        seconds_are_those_of_rank_0,
+        rates_are_of_all_ranks,
+        a_number_of_one_rank_alone_is_refused_on_all,
+        a_clock_that_counts_alone_says_so_once,
+    ):
+        report.check(check.__name__, check)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,130 @@
+"""What the adapters share: what a schedule drives, and several bound schedules as the one that a trainer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.clock import Clock
+from timesched.keys import Key
+from timesched.time.units import TimeUnit
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A schedule, and what it drives: the arguments of `timesched.bind` that are known before the run is.
+
+    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
+    value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
+    all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule, `ValueError` for no such key.
+
+    >>> from timesched import LinearScheduler
+    >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
+    0.1
+    """
+
+    schedule: Any
+    key: str | tuple[str, int]
+    tags: Any = None
+
+    def __post_init__(self) -> None:
+        Key(self.key)
+        several = isinstance(self.schedule, Sequence) and not isinstance(self.schedule, str)
+        for one in self.schedule if several else [self.schedule]:
+            if not callable(one):
+                raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+
+
+def bindings(entries: Sequence[Any]) -> list[Binding]:
+    """What an adapter is given, each as a `Binding`: a schedule alone is of the learning rate.
+
+    Raises `TypeError` where there is none, and as `Binding` does.
+    """
+    if not entries:
+        raise TypeError("There is no schedule: pass one of timesched's, or a Binding.")
+    return [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
+
+
+class Schedulers(LRScheduler):
+    """Several bound schedules on one clock, as the one scheduler that a trainer steps, saves and loads.
+
+    `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to go on from: it
+    holds the clock's counters. Raises `TypeError` for other entries, and `ValueError` where `timesched.bind` does and
+    where two are of one key.
+
+    >>> import torch
+    >>> from timesched import Clock, LinearScheduler
+    >>> clock = Clock("4ba")
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4, weight_decay=0.1)
+    >>> both = Schedulers(optimizer, clock, [LinearScheduler(), Binding(LinearScheduler(), "weight_decay")])
+    >>> clock.tick(); clock.tick(); both.step()
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]
+    (0.2, 0.05)
+    """
+
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
+        self.optimizer, self.clock = optimizer, clock
+        found = bindings(entries)
+        with unchanged_on_error(optimizer):
+            self.bound: list[Bound] = [bind(each.schedule, optimizer, clock, each.key, each.tags) for each in found]
+            for each in self.bound:
+                each.check()  # two of one key are refused
+
+    def step(self, epoch: int | None = None) -> None:
+        """Write the values of this moment."""
+        for each in self.bound:
+            each.step(epoch)
+
+    def refresh(self) -> None:
+        """Write them without counting a step."""
+        for each in self.bound:
+            each.refresh()
+
+    def get_last_lr(self) -> list[Any]:
+        """The learning rate of each parameter group, scheduled or not, for those who log it."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all, in plain values."""
+        return {"schedulers": [each.state_dict() for each in self.bound]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then."""
+        states = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
+        if not isinstance(states, (list, tuple)) or len(states) != len(self.bound):
+            found = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
+            raise ValueError(f"The state holds {found}, and here are {len(self.bound)}: make those that were saved.")
+        before = self.state_dict()["schedulers"]
+        try:
+            for each, state in zip(self.bound, states):
+                each.load_state_dict(state)
+        except BaseException:
+            for each, state in zip(self.bound, before):
+                each.load_state_dict(state)
+            raise
+
+
+class CountingSchedulers(Schedulers):
+    """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
+
+    fix = ""  # how to give the counts
+
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
+        super().__init__(optimizer, clock, entries)
+        self.units = {unit for each in self.bound for unit in each.units()}  # now, as that takes longer than a tick
+
+    def tick(self, counts: Mapping[str, Any]) -> None:
+        """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
+        horizon = self.clock.horizon
+        samples = "samples" in counts or horizon.samples_per_batch is not None
+        tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
+        for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
+            if unit in self.units and not known:
+                what = unit.name.lower() + "s"
+                raise ValueError(f"A schedule counts {what}, and this batch's are not known: {self.fix.format(what)}.")
+        self.clock.tick(**counts)
