@@ -169,7 +169,9 @@ class Horizon:
         return self._rates[2]  # type: ignore[no-any-return]  # see `_rates`
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
-        """Whether the rate between two units is the same all through the run, as far as a batch plan is concerned."""
+        """Whether a length in one unit is as long in the other wherever in the run it lies; not so under a batch plan,
+        between epochs and batches on the one side and samples and tokens on the other.
+        """
         return self._stages is None or (one in _CHAIN[:2]) == (other in _CHAIN[:2])
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:

@@ -341,9 +341,9 @@ def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolv
         return resolve(Frame(horizon, unit))
     frame = Frame(horizon)
     function = resolve(frame)
-    if frame.units == [unit]:
-        return function
     units = frame.units
+    if units in ([], [unit]):
+        return function
     for each in units:
         horizon.change(1, unit, each)  # raises where a rate is missing
 

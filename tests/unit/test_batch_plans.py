@@ -159,6 +159,16 @@ def test_the_sizes_of_other_projects(case):
         )
 
 
+def test_the_other_two_wait_before_they_increase():
+    waiting = [case for case in CASES if case not in SAME]
+    assert len(SAME) == 6 and [case["peer"].partition("@")[0] for case in waiting] == ["allenai/OLMo-core"] * 2
+    for case in waiting:
+        sizes = {batch: size for batch, _, size, _ in case["rows"]}
+        run = Horizon("100ba", samples_per_batch=BatchPlan(dict(case["plan"]), unit="sp"))
+        reached = math.ceil(run.change(case["plan"][1][0], TimeUnit.SAMPLE, TimeUnit.BATCH))
+        assert sizes[reached] == case["plan"][0][1] and sizes[reached + 1] == case["plan"][1][1]
+
+
 def test_one_batch_may_pass_several_thresholds():
     run = Horizon("9ba", samples_per_batch=BatchPlan("0:100 10:2 20:3 150:5", unit="sp"))
     assert [run.convert(f"{n}ba", "sp").value for n in (1, 2, 17, 18, 19)] == [100, 103, 148, 151, 156]
@@ -214,6 +224,16 @@ def test_the_ratio_stretches_the_thresholds():
     while not clock.done:
         clock.tick()
     assert clock.timestamp.sample == 10 * 4 + 10 * 8
+
+
+def test_a_run_that_is_extended_keeps_its_plan():
+    clock = Clock("30ba", samples_per_batch=PLAN)
+    for _ in range(25):
+        clock.tick()
+    clock.extend("480sp")
+    assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 240
+    with pytest.raises(ValueError, match="A run of 40ba cannot be extended to 40ba"):
+        clock.extend("40ba")
 
 
 def test_a_sum_of_times_is_a_length_after_a_position():
