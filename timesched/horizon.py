@@ -115,7 +115,7 @@ class Horizon:
 
     @classmethod
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
-        """The horizon of a run from its state: a `Horizon` itself, a `Clock`, Composer's `State`, or their like.
+        """The horizon of a run from its state: a `Horizon` itself, a `Clock`, or another `State`.
 
         `ssr` None takes the state's own ratio if it has one, else 1.0. Raises `ValueError` when the ratios that are
         given (`ssr`, the state's own, and that of its horizon) differ.
@@ -255,8 +255,8 @@ class Horizon:
         if unit is TimeUnit.DURATION and own is not unit:
             if self._length is None:
                 raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
-            whole, last = self._length
-            return Time(Fraction(self.change(count, own, last)) / whole, unit)
+            length, last = self._length
+            return Time(Fraction(self.change(count, own, last)) / length, unit)
         return Time(self.change(count, own, unit), unit)
 
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
@@ -270,9 +270,9 @@ class Horizon:
         if one.unit is other.unit:
             return one + other
         if TimeUnit.DURATION in (one.unit, other.unit):  # a share stays one when the ratio stretches the other
-            whole, unit = self.locate("1dur")
+            length, unit = self.locate("1dur")
             end = self.after(self.change(*self.locate(one), unit), unit, other)
-            return Time._of(Fraction(end) / whole, TimeUnit.DURATION)
+            return Time._of(Fraction(end) / length, TimeUnit.DURATION)
         unit = max((self.locate(each)[1] for each in (one, other)), key=list(TimeUnit).index)
         end = self.after(self.change(*self.locate(one), unit), unit, other)
         return Time._of(Fraction(end) / self._ratio, unit)
@@ -325,14 +325,14 @@ class Horizon:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        parts = [repr(None if self._unscaled is None else str(self._unscaled))]
+        arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
         for name, rate in zip(_RATES, self._rates):
             if isinstance(rate, BatchSizes):
-                parts.append(f"{name}={rate!r}")
+                arguments.append(f"{name}={rate!r}")
             elif rate is not None:
                 text = number_text(rate)
-                parts.append(f"{name}={repr(rate) if '/' in text else text}")
-        return f"Horizon({', '.join(parts + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
+                arguments.append(f"{name}={repr(rate) if '/' in text else text}")
+        return f"Horizon({', '.join(arguments + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
 
 
 class _Stages:

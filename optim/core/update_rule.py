@@ -1,4 +1,4 @@
-"""The base class of the optimizers here: a subclass says its state and its update rule, and the rest follows."""
+"""The base class of the optimizers here: a subclass defines its state and its update rule, and the rest follows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0
 
 
 class RuleOptimizer(Optimizer):
-    """An optimizer that is an update rule; a subclass says which state there is, and the rule."""
+    """An optimizer that is an update rule: a subclass defines the state and the rule."""
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
