@@ -9,6 +9,7 @@ Composer's `State`, or a similar object) it returns a multiplier; `bind` writes 
 (0.5, 0.55)
 """
 
+from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
@@ -40,6 +41,7 @@ from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
 __version__ = "0.1.0"
 __all__ = [
+    "BatchPlan",
     "Bound",
     "BoundLR",
     "Clock",

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import Horizon, Rate
+from timesched.horizon import BatchSizes, Horizon, Rate
 from timesched.time.timestamp import (
     BATCH_IN_EPOCH,
     LONGEST,
@@ -57,7 +57,7 @@ class Clock:
         self,
         max_duration: Time[Any] | str | int,
         batches_per_epoch: Rate | None = None,
-        samples_per_batch: Rate | None = None,
+        samples_per_batch: Rate | BatchSizes | None = None,
         tokens_per_sample: Rate | None = None,
         ssr: float = 1.0,
         process_group: Any = None,
@@ -229,11 +229,15 @@ class Clock:
     def _count_batch(self, samples: Any, tokens: Any) -> tuple[Horizon, int | None, int, int]:
         """The horizon, the batches of an epoch, and the samples and tokens that one batch counts."""
         horizon = self.horizon
-        more_samples = self._count("samples", samples, horizon.samples_per_batch, 1)
+        size = horizon.samples_per_batch
+        changes = isinstance(size, BatchSizes)
+        if isinstance(size, BatchSizes):
+            size = size.at(self)
+        more_samples = self._count("samples", samples, size, 1)
         more_tokens = self._count("tokens", tokens, horizon.tokens_per_sample, more_samples)
         pace = horizon, self.dataloader_len, more_samples or 0, more_tokens or 0
         self._given = self._given or samples is not None or tokens is not None
-        if samples is None and tokens is None:
+        if samples is None and tokens is None and not changes:
             self._pace = pace  # of every batch whose numbers follow from the rates
         return pace
 

@@ -169,13 +169,13 @@ class CooldownScheduler(Schedule):
         """Where the decay starts and ends."""
         if self.t_start is not None:
             begin = frame.mark(self.t_start)
-            return begin, Mark(begin.counter, begin.unit, begin.count + frame.length(self.t_decay, begin.unit))
+            return begin, Mark(begin.counter, begin.unit, frame.after(begin, self.t_decay))
         end = frame.mark(self.t_max)
-        length = frame.length(self.t_decay, end.unit)
-        if length > end.count:
-            wanted, total = (f"{number_text(exact(count))}{end.unit.value}" for count in (length, end.count))
+        start = frame.before(end, self.t_decay)
+        if start < 0:
+            wanted, total = (f"{number_text(exact(x))}{end.unit.value}" for x in (end.count - start, end.count))
             raise ValueError(
                 f"{self!r}: on this run a decay of {wanted} would take longer than the {total} until t_max: shorten "
                 f"t_decay."
             )
-        return Mark(end.counter, end.unit, end.count - length), end
+        return Mark(end.counter, end.unit, start), end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
@@ -37,6 +39,19 @@ class State(Protocol):
     def dataloader_len(self) -> Any: ...
 
 
+class BatchSizes:
+    """What a horizon and a clock ask of batches whose size changes: the base of `BatchPlan`.
+
+    `entries`: times, the first of them 0, each with the size of the batches from then on.
+    """
+
+    entries: tuple[tuple[Time[Any], int], ...]
+
+    def at(self, state: Any) -> int:
+        """The size of the next batch of a run."""
+        raise NotImplementedError(f"{type(self).__name__} has to define at(state).")
+
+
 class Horizon:
     """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
 
@@ -44,21 +59,25 @@ class Horizon:
     counts epochs, None if it is not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
     1.5ba, and the run ends at the first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
     `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed.
+    `samples_per_batch` may also be a `BatchPlan`, whose batches change their size. Batches then convert to samples and
+    tokens, and back, as positions from the start of the run: `Horizon.after` and `Horizon.before` take a length.
 
-    Raises `ValueError` when a length, rate or ratio is not positive and finite, or a length is in `dur`.
+    Raises `ValueError` when a length, rate or ratio is not positive and finite, or a length is in `dur`; and when the
+    times of a plan do not convert to samples or batches.
 
     >>> run = Horizon("10ep", batches_per_epoch=50, samples_per_batch=32, ssr=0.5)
     >>> run.max_duration, run.convert("2ep", "sp")
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_ends", "_key", "_length", "_rates", "_ratio", "_unscaled", "max_duration", "ssr")
+    __slots__ = ("_ends", "_key", "_length", "_rates", "_ratio", "_stages", "_unscaled", "max_duration", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
     _length: tuple[Exact, TimeUnit] | None  # the scaled length, in batches where it is in epochs and their length known
     _ends: tuple[tuple[Exact, TimeUnit], ...]  # where the run is over, on one counter or on another
-    _rates: tuple[Exact | None, ...]
+    _rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a plan
+    _stages: _Stages | None  # of that plan, on this run
     _ratio: Exact
     _key: tuple[Any, ...]
 
@@ -67,15 +86,19 @@ class Horizon:
         max_duration: Time[Any] | str | int | None,
         *,
         batches_per_epoch: Rate | None = None,
-        samples_per_batch: Rate | None = None,
+        samples_per_batch: Rate | BatchSizes | None = None,
         tokens_per_sample: Rate | None = None,
         ssr: float = 1.0,
     ) -> None:
-        given = (batches_per_epoch, samples_per_batch, tokens_per_sample)
-        rates = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
+        plan = samples_per_batch if isinstance(samples_per_batch, BatchSizes) else None
+        size = plan.entries[0][1] if plan else samples_per_batch
+        given = (batches_per_epoch, size, tokens_per_sample)
+        rates: tuple[Any, ...] = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
+        if plan and len(plan.entries) > 1:  # else it is a number
+            rates = rates[0], plan, rates[2]
         self._fill(_read_length(max_duration, positive), positive(ssr, _SSR), rates, scaled=False)
 
-    def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> None:
+    def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> None:
         put = object.__setattr__
         full = length if length is None or scaled else Time._of(length.exact * ratio, length.unit)
         put(self, "_unscaled", length)
@@ -86,6 +109,9 @@ class Horizon:
         put(self, "_length", None if full is None else self._counted(full.exact, full.unit))
         put(self, "_ends", () if full is None else tuple({self._length, (full.exact, full.unit)}))
         put(self, "_key", (None if full is None else (full.exact, full.unit), rates, ratio))
+        put(self, "_stages", None)
+        if isinstance(rates[1], BatchSizes):
+            put(self, "_stages", _Stages(self, rates[1].entries))
 
     @classmethod
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
@@ -117,7 +143,7 @@ class Horizon:
         )
 
     @classmethod
-    def _of(cls, length: Time[Any] | None, ratio: Exact, rates: tuple[Exact | None, ...], scaled: bool) -> Horizon:
+    def _of(cls, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> Horizon:
         """A horizon of what is checked already."""
         horizon = object.__new__(cls)
         horizon._fill(length, ratio, rates, scaled)
@@ -130,17 +156,23 @@ class Horizon:
     @property
     def batches_per_epoch(self) -> Exact | None:
         """Batches in one epoch, or None."""
-        return self._rates[0]
+        return self._rates[0]  # type: ignore[no-any-return]  # see `_rates`
 
     @property
-    def samples_per_batch(self) -> Exact | None:
-        """Samples in one batch, over all ranks, or None."""
-        return self._rates[1]
+    def samples_per_batch(self) -> Exact | BatchSizes | None:
+        """Samples in one batch, over all ranks; the plan where their number changes, or None."""
+        return self._rates[1]  # type: ignore[no-any-return]  # see `_rates`
 
     @property
     def tokens_per_sample(self) -> Exact | None:
         """Tokens in one sample, or None."""
-        return self._rates[2]
+        return self._rates[2]  # type: ignore[no-any-return]  # see `_rates`
+
+    def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
+        """Whether a length in one unit is as long in the other wherever in the run it lies; not so under a batch plan,
+        between epochs and batches on the one side and samples and tokens on the other.
+        """
+        return self._stages is None or (one in _CHAIN[:2]) == (other in _CHAIN[:2])
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
         """Where a time of a schedule lies on this run: an exact count, and the unit whose counter reaches it.
@@ -159,7 +191,7 @@ class Horizon:
         return (count * self._ratio if scale else count), unit
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """An exact count of one unit as an exact count of another.
+        """An exact count of one unit as an exact count of another; with a batch plan, from the start of the run.
 
         Raises `ValueError` naming the first rate that is missing, or saying that none can exist.
         """
@@ -172,6 +204,10 @@ class Horizon:
                 f"{(old if old not in _CHAIN else new).value!r} to another unit. Write both times in one unit."
             )
         i, j = _CHAIN.index(old), _CHAIN.index(new)
+        if self._stages is not None and i <= 1 < j:
+            return self.change(self._stages.samples(self.change(count, old, TimeUnit.BATCH)), TimeUnit.SAMPLE, new)
+        if self._stages is not None and j <= 1 < i:
+            return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
         for k in range(min(i, j), max(i, j)):
             rate = self._rates[k]
             if rate is None:
@@ -183,6 +219,31 @@ class Horizon:
                 )
             count = count * rate if i < j else Fraction(count) / rate
         return count
+
+    def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
+        """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.
+
+        The ratio stretches the time, and not the count. Raises `ValueError` where the two units do not convert.
+
+        >>> from timesched import BatchPlan
+        >>> run = Horizon("100ba", samples_per_batch=BatchPlan({"0sp": 8, "160sp": 16}))
+        >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
+        30
+        """
+        return self._moved(start, TimeUnit(unit), *self.locate(time))
+
+    def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
+        """Where a phase begins that ends at a count of `unit`, and is as long as a time of a schedule.
+
+        It is before 0 where the time is longer than that. The ratio and the errors are those of `after`.
+        """
+        length, own = self.locate(time)
+        return self._moved(end, TimeUnit(unit), -length, own)
+
+    def _moved(self, count: Exact, unit: TimeUnit, length: Exact, own: TimeUnit) -> Exact:
+        if length == 0 or self.is_fixed(own, unit):
+            return count + self.change(length, own, unit)
+        return exact(self.change(self.change(count, unit, own) + length, own, unit))
 
     def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
         """A time of this run in another unit, exactly; to `dur`, the fraction of the (scaled) run.
@@ -201,6 +262,8 @@ class Horizon:
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
         """The sum of two times: in the finer unit, or in `dur` where one of them is a share of the run.
 
+        With a batch plan, `other` is a length that begins at `one`.
+
         >>> Horizon("10ep", batches_per_epoch=50).add(Time(1, "ep"), Time(3, "ba"))
         Time(53, TimeUnit.BATCH)
         """
@@ -208,11 +271,11 @@ class Horizon:
             return one + other
         if TimeUnit.DURATION in (one.unit, other.unit):  # a share stays one when the ratio stretches the other
             length, unit = self.locate("1dur")
-            counts = (self.change(*self.locate(each), unit) for each in (one, other))
-            return Time._of(Fraction(sum(counts)) / length, TimeUnit.DURATION)
-        located = [self.locate(each, scale=False) for each in (one, other)]
-        unit = max((unit for _, unit in located), key=list(TimeUnit).index)
-        return Time._of(sum(self.change(count, old, unit) for count, old in located), unit)
+            end = self.after(self.change(*self.locate(one), unit), unit, other)
+            return Time._of(Fraction(end) / length, TimeUnit.DURATION)
+        unit = max((self.locate(each)[1] for each in (one, other)), key=list(TimeUnit).index)
+        end = self.after(self.change(*self.locate(one), unit), unit, other)
+        return Time._of(Fraction(end) / self._ratio, unit)
 
     def progress(self, timestamp: Any) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
@@ -264,10 +327,46 @@ class Horizon:
     def __repr__(self) -> str:
         arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
         for name, rate in zip(_RATES, self._rates):
-            if rate is not None:
+            if isinstance(rate, BatchSizes):
+                arguments.append(f"{name}={rate!r}")
+            elif rate is not None:
                 text = number_text(rate)
                 arguments.append(f"{name}={repr(rate) if '/' in text else text}")
         return f"Horizon({', '.join(arguments + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
+
+
+class _Stages:
+    """Where the batches of a plan change their size on one run: at the first batch that begins at or after a time.
+
+    In whole batches and samples from the start of the run.
+    """
+
+    __slots__ = ("_batches", "_samples", "_sizes")
+
+    def __init__(self, run: Horizon, entries: tuple[tuple[Time[Any], int], ...]) -> None:
+        batch, sample, size = 0, 0, entries[0][1]
+        self._batches, self._samples, self._sizes = [batch], [sample], [size]
+        for time, next_size in entries[1:]:
+            count, unit = run.locate(time)
+            if unit in _CHAIN[:2]:
+                more = math.ceil(run.change(count, unit, TimeUnit.BATCH)) - batch
+            else:
+                more = math.ceil(Fraction(run.change(count, unit, TimeUnit.SAMPLE) - sample) / size)
+            more = max(more, 0)  # one batch may pass several thresholds
+            batch, sample, size = batch + more, sample + more * size, next_size
+            self._batches.append(batch)
+            self._samples.append(sample)
+            self._sizes.append(size)
+
+    def samples(self, batches: Exact) -> Exact:
+        """The samples of the batches until a position; before 0, which a phase that is too long begins at, too."""
+        i = max(bisect_right(self._batches, batches) - 1, 0)
+        return self._samples[i] + (batches - self._batches[i]) * self._sizes[i]
+
+    def batches(self, samples: Exact) -> Exact:
+        """The inverse of `samples`."""
+        i = max(bisect_right(self._samples, samples) - 1, 0)
+        return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
 
 
 def positive(value: Any, what: str) -> Exact:

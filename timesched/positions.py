@@ -219,10 +219,15 @@ class Frame:
 
     With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
     own counter. `section`: the schedule is one of a sequence, so that it need not reach the end of the run.
+    `origin`: where on the run the counts of the schedule begin, which matters where a batch plan converts them; None
+    for 0.
     """
 
-    def __init__(self, horizon: Horizon, unit: TimeUnit | None = None, section: bool = False) -> None:
+    def __init__(
+        self, horizon: Horizon, unit: TimeUnit | None = None, section: bool = False, origin: Mark | None = None
+    ) -> None:
         self.horizon = horizon
+        self.origin = origin
         self.unit = unit
         self.units: list[TimeUnit] = [] if unit is None else [unit]
         self.section = section
@@ -231,7 +236,7 @@ class Frame:
         """The point on its counter at which a time of the schedule is reached."""
         count, unit = self.horizon.locate(time, scale)
         if self.unit is not None:
-            count, unit = self.horizon.change(count, unit, self.unit), self.unit
+            count, unit = self.change(count, unit, self.unit), self.unit
         if unit not in self.units:
             self.units.append(unit)
         return Mark(self.units.index(unit), unit, count)
@@ -254,24 +259,51 @@ class Frame:
 
     def between(self, start: Mark, end: Mark) -> Span:
         """The stretch from one mark to another, on the counter of the second; never begun where it has no length."""
-        first = self.horizon.change(start.count, start.unit, end.unit)
+        first = self.change(start.count, start.unit, end.unit)
         return Span(end.counter, first, end.count - first, empty=0.0)
 
+    def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
+        """A position of the schedule, in another unit."""
+        if self.origin is None or count == 0:
+            return self.horizon.change(count, old, new)
+        return self.horizon.change(self._on_run(count, old), old, new) - self._on_run(0, new)
+
+    def after(self, start: Mark, time: TimeLike) -> Exact:
+        """The count at which a phase ends that begins at a mark and is as long as a time of the schedule."""
+        begin = self._on_run(start.count, start.unit)
+        return self.horizon.after(begin, start.unit, time) - begin + start.count
+
+    def before(self, end: Mark, time: TimeLike) -> Exact:
+        """The count at which a phase begins that ends at a mark and is as long as a time of the schedule."""
+        last = self._on_run(end.count, end.unit)
+        return self.horizon.before(last, end.unit, time) - last + end.count
+
+    def _on_run(self, count: Exact, unit: TimeUnit) -> Exact:
+        """A position of the schedule as one of the run."""
+        origin = self.origin
+        return count if origin is None else count + self.horizon.change(origin.count, origin.unit, unit)
+
     def length(self, time: TimeLike, unit: TimeUnit) -> Exact:
-        """How long a time of the schedule is, in a unit: of a phase that does not begin at 0."""
-        return self.horizon.change(*self.horizon.locate(time), unit)
+        """How long a time of the schedule is, in a unit, wherever it begins."""
+        count, own = self.horizon.locate(time)
+        if count and not self.horizon.is_fixed(own, unit):
+            raise TimeError(
+                f"{time} has no one length in {unit.value} under a batch plan, where batches change their size, and "
+                f"this schedule needs one: write its times in one unit."
+            )
+        return self.horizon.change(count, own, unit)
 
     def first(self) -> Frame:
         """The frame of the first schedule of a sequence: the same counters, but not all of the run."""
-        inner = Frame(self.horizon, self.unit, section=True)
+        inner = Frame(self.horizon, self.unit, section=True, origin=self.origin)
         inner.units = self.units
         return inner
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of what `resolve` makes of a frame like this one."""
-        inner = Frame(self.horizon, self.unit, self.section)
+        inner = Frame(self.horizon, self.unit, self.section, self.origin)
         function = resolve(inner)
-        return float(function(tuple([exact(self.horizon.change(mark.count, mark.unit, unit)) for unit in inner.units])))
+        return float(function(tuple([exact(self.change(mark.count, mark.unit, unit)) for unit in inner.units])))
 
     def refuse_short(self, t_max: TimeLike, schedule: object) -> None:
         """Raise `ValueError` where the run goes on after the last time of a schedule, unless the next one begins."""
@@ -283,19 +315,51 @@ class Frame:
 
     def later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
-        inner = Frame(self.horizon, self.unit, section=True)
+        fixed = self.horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE)
+        origin = None if fixed else Mark(start.counter, start.unit, self._on_run(start.count, start.unit))
+        inner = Frame(self.horizon, self.unit, section=True, origin=origin)
         function = resolve(inner)
         moves: list[Callable[[Counts], Value]] = []
         for unit in inner.units:
             if unit not in self.units:
                 self.units.append(unit)
-            moves.append(_since(self.units.index(unit), exact(self.horizon.change(start.count, start.unit, unit))))
+            moves.append(_since(self.units.index(unit), exact(self.change(start.count, start.unit, unit))))
         return lambda counts: function(tuple([since(counts) for since in moves]))
 
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
         mark = self.mark(time)
         return Period(mark.counter, mark.count)
+
+
+def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:
+    """What `resolve` makes of a frame, as a function of counts of one unit.
+
+    Under a batch plan each time stays on its own counter, so that the value is that of the run at this position.
+    """
+    if horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE):
+        return resolve(Frame(horizon, unit))
+    frame = Frame(horizon)
+    function = resolve(frame)
+    units = frame.units
+    if units in ([], [unit]):
+        return function
+    for each in units:
+        horizon.change(1, unit, each)  # raises where a rate is missing
+
+    def value(counts: Counts) -> Value:
+        count = counts[0]
+        if not isinstance(count, Tensor):
+            return function(tuple([exact(horizon.change(exact(count), unit, each)) for each in units]))
+        if torch.compiler.is_compiling() or count.requires_grad:
+            raise TimeError(
+                f"Under a batch plan, counts in {unit.value!r} convert to {units[0].value!r}, in which this schedule "
+                f"counts, on the host: not in a graph, and not with a gradient. Ask for counts in {units[0].value!r}."
+            )
+        values = [value((each,)) for each in count.flatten().tolist()]
+        return torch.tensor(values, dtype=torch.float64, device=count.device).reshape(count.shape)
+
+    return value
 
 
 def _since(counter: int, first: Exact) -> Callable[[Counts], Value]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched.horizon import Horizon
-from timesched.positions import Frame, Resolved
+from timesched.positions import Frame, Resolved, asked_in
 from timesched.time.timestamp import POSITION, Timestamp
 from timesched.time.units import FRACTIONAL, TimeError, TimeUnit, exact
 from timesched.time.value import Time, counter
@@ -139,7 +139,8 @@ class Schedule:
         A number gives a float. A tensor gives a tensor of its shape, in float64, or in its own dtype if that is a
         smaller floating one; it is differentiable, and compiles with `fullgraph=True`. Counts are not negative:
         numbers are checked, tensors are not, since that would read them. Raises `ValueError` where a unit cannot be
-        converted.
+        converted. Under a batch plan, counts in another unit than those of the schedule convert one by one: a tensor of
+        them is read, has no gradient, and is refused in a graph.
 
         >>> from timesched import LinearScheduler
         >>> LinearScheduler().curve(Horizon("4ba"), "ba")(torch.arange(5))
@@ -163,9 +164,12 @@ class Schedule:
         """The schedule on one run as a function of counts, and how these are read."""
         found = self._resolved.get((horizon, unit))
         if found is None:
-            frame = Frame(horizon, unit)
-            function = self.resolve(frame)
-            found = function, tuple((_COUNTER[unit], unit) for unit in frame.units)
+            if unit is None:
+                frame = Frame(horizon)
+                function, units = self.resolve(frame), frame.units
+            else:
+                function, units = asked_in(unit, horizon, self.resolve), [unit]
+            found = function, tuple((_COUNTER[each], each) for each in units)
             recent = dict(list(self._resolved.items())[1 - _KEPT :])  # a new one: another thread may be reading the old
             object.__setattr__(self, "_resolved", {**recent, (horizon, unit): found})
         return found

@@ -15,7 +15,7 @@ from timesched.binding import Bound, checked_count, raise_in_graph, refuse_graph
 from timesched.description import plain
 from timesched.horizon import Horizon
 from timesched.keys import is_number, listed
-from timesched.positions import Frame
+from timesched.positions import Frame, asked_in
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 
@@ -193,7 +193,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
         With a clock, at its batches.
         """
-        function = self.schedule.resolve(self._frame())
+        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        function = asked_in(TimeUnit.BATCH, horizon, self.schedule.resolve)
         return [float(function((step,))) for step in range(n)]
 
     def _first_values(self) -> list[Any]:

@@ -117,7 +117,7 @@ class Cyclic(Formula):
     def resolve(self, frame: Frame) -> Resolved:
         up = frame.mark(time(self.step_size_up))
         down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
-        length = up.count + frame.horizon.change(down.count, down.unit, up.unit)
+        length = up.count + (up.count if down is up else frame.length(time(self.step_size_down), up.unit))
         cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
 
         plain = self.scale_mode == "cycle" or (self.mode == "triangular" and self.scale_fn is None)
@@ -162,9 +162,8 @@ class OneCycle(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps))
-        one = frame.horizon.change(*frame.horizon.locate(time(1)), total.unit)
-        peak = exact(self.pct_start) * total.count - one
-        last = (total.count - one, self.initial_val / self.final_div_factor)
+        peak = frame.before(Mark(total.counter, total.unit, exact(self.pct_start) * total.count), time(1))
+        last = (frame.before(total, time(1)), self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
         turns = [(peak, self.max_val), (2 * peak, self.initial_val)] if self.three_phase else [(peak, self.max_val)]
         ends = [(exact(0), self.initial_val), *turns, last]

@@ -33,7 +33,7 @@ def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
     a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
     """
     mark = frame.mark(end)
-    one = frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit)
+    one = frame.length(time(1), mark.unit)
     counter, each = mark.counter, float(one)
     return lambda counts: ops.real(counts[counter]) / each, float(Fraction(mark.count) / one)
 
@@ -207,13 +207,10 @@ class WarmupStableDecay(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         warm, end = frame.mark(time(self.warmup_iters)), frame.mark(time(self.total_iters))
-        fall, ramp = (
-            frame.length(time(self.decay_iters), end.unit),
-            frame.horizon.change(warm.count, warm.unit, end.unit),
-        )
+        start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
-        check_room(type(self).__name__, names, (ramp, fall, end.count), end.unit)
-        begin = Mark(end.counter, end.unit, end.count - fall)
+        check_room(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
+        begin = Mark(end.counter, end.unit, start)
         warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
         levels = (self.initial_val, self.val, self.end_val)
         return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)

@@ -73,10 +73,10 @@ class WarmupStableDecayScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
             warm, end = frame.mark(self.t_warmup, self.scale_warmup), frame.mark(self.t_max)
-            ramp, fall = frame.horizon.change(warm.count, warm.unit, end.unit), frame.length(self.t_decay, end.unit)
-        check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, fall, end.count), end.unit)
+            ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
+        check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
         frame.refuse_short(self.t_max, self)
-        begin = Mark(end.counter, end.unit, end.count - fall)
+        begin = Mark(end.counter, end.unit, start)
         warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, (warm, begin, end), (self.alpha_s, 1.0, self.alpha_f), warmup, decay)
 
@@ -122,10 +122,11 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
             warm, end = frame.mark(self.t_warmup, False), frame.mark(self.t_max)
-            first = frame.horizon.change(warm.count, warm.unit, end.unit)
-            scale, cooldown = frame.length(self.t_scale, end.unit), frame.length(self.t_cooldown, end.unit)
+            first = frame.change(warm.count, warm.unit, end.unit)
+            scale = frame.after(Mark(end.counter, end.unit, first), self.t_scale) - first
+            begin = max(first, frame.before(end, self.t_cooldown))
+            cooldown = frame.after(Mark(end.counter, end.unit, begin), self.t_cooldown) - begin
         frame.refuse_short(self.t_max, self)
-        begin = max(first, end.count - cooldown)
         floor, last = self.alpha_f_decay, self.alpha_f_cooldown
         done = Span(end.counter, first, scale).done
         top = inverse_root_to(float(Fraction(begin - first) / scale), floor)

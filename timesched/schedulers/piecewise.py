@@ -62,7 +62,7 @@ class PiecewiseScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         marks = [frame.mark(when) for when, _, _ in self.points]
         for before, mark in pairwise(marks):
-            if frame.horizon.change(before.count, before.unit, mark.unit) > mark.count:
+            if frame.change(before.count, before.unit, mark.unit) > mark.count:
                 raise TimeError(
                     f"{self!r}: on this run {number_text(exact(before.count))}{before.unit.value} comes after "
                     f"{number_text(exact(mark.count))}{mark.unit.value}: put the points in order."

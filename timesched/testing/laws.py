@@ -43,7 +43,12 @@ def value(schedule: Any, state: Moment) -> float:
         raise
 
 
-_UNSUITABLE = ("must be greater than or equal to max_duration", "is too near to 1", "take longer than")
+_UNSUITABLE = (
+    "must be greater than or equal to max_duration",
+    "is too near to 1",
+    "take longer than",
+    "has no one length",
+)
 
 
 def _does_not_suit(error: ValueError) -> bool:
@@ -112,9 +117,14 @@ def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
 
 
 def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
-    """Law 5: written in another unit, the schedule has the same value at every step of a run with constant rates."""
+    """Law 5: written in another unit, the schedule has the same value at every step of a run with constant rates.
+
+    Under a batch plan: asked in another unit.
+    """
     if not isinstance(schedule, Schedule):
         return  # the times of a plain function cannot be rewritten
+    if run.plan is not None:
+        return _same_place(schedule, run, draw)
     to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
     horizon = run.horizon()
 
@@ -140,6 +150,27 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             f"law 5 (unit): at batch {batch} of {run}, {schedule!r} has {here!r}, and written in {to.value}, "
             f"{other!r} has {there!r}."
         )
+
+
+def _same_place(schedule: Schedule, run: Run, draw: Any) -> None:
+    """Under a batch plan, a place in the run has one value, whatever unit it is given in.
+
+    The times of a schedule are not rewritten: their unit says on which counter progress is measured, and a line over
+    samples is none over batches.
+    """
+    batch, horizon = draw(_batches(run, schedule)), run.horizon()
+    here = value(schedule, run.state(batch))
+    for to in COUNTED:
+        place = run.time(batch, to)
+        for how, there in (
+            ("at()", schedule.at(place, horizon)),
+            ("curve()", schedule.curve(horizon, to)(place.exact)),
+        ):
+            if here != there:
+                raise LawBroken(
+                    f"law 5 (unit): {schedule!r} on {run} has {here!r} at batch {batch}, and by {how} {there!r} at "
+                    f"{place}, which is the same place."
+                )
 
 
 def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
@@ -238,7 +269,7 @@ def one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         promised = promise(schedule, horizon) if promise else Promise()
     except ValueError:
         reject()
-    end = int(2 * run.batches * run.per_batch(counted_in)) + 1
+    end = int(run.time(2 * run.batches, counted_in).exact) + 1
     assume(end < 2**62)
     whole = st.integers(0, end)
     counts: list[Any] = draw(st.lists(whole, min_size=1, max_size=5))

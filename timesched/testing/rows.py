@@ -218,12 +218,12 @@ def _stable(schedule: Any, run: Horizon) -> Promise:
 
 def _inverse_root(schedule: Any, run: Horizon) -> Promise:
     ramp, end = run.locate(schedule.t_warmup, False), run.locate(schedule.t_max)
-    first, cooldown = (run.change(*each, end[1]) for each in (ramp, run.locate(schedule.t_cooldown)))
+    first, cooldown = run.change(*ramp, end[1]), schedule.t_cooldown.exact
     floor, last = schedule.alpha_f_decay, schedule.alpha_f_cooldown
     return Promise(
-        start=0.0 if ramp[0] > 0 else 1.0 if end[0] > cooldown or cooldown > 0 else None,
+        start=0.0 if ramp[0] > 0 else 1.0 if end[0] > 0 or cooldown > 0 else None,
         end=last if cooldown > 0 else None,
-        until=(max(end[0], first + cooldown), end[1]) if cooldown > 0 else None,
+        until=(max(end[0], run.after(first, end[1], schedule.t_cooldown)), end[1]) if cooldown > 0 else None,
         low=min(0.0, floor, last),
         high=max(1.0, floor),
         continuous=True,
@@ -321,8 +321,7 @@ def _later(run: Horizon, one: tuple[Exact, TimeUnit], other: tuple[Exact, TimeUn
 def _cooled(schedule: Any, run: Horizon) -> Promise:
     inner, last = promise_of(schedule.schedule, run), schedule.alpha_f
     place = run.locate(schedule.t_max if schedule.t_start is None else schedule.t_start)
-    length = run.change(*run.locate(schedule.t_decay), place[1])
-    until = place if schedule.t_start is None else (place[0] + length, place[1])
+    until = place if schedule.t_start is None else (run.after(*place, schedule.t_decay), place[1])
     low, high = min(inner.low, last), max(inner.high, last)
     steep = _decayed(schedule.decay, schedule.decay_rate, 1.0, last)
     return Promise(
@@ -330,7 +329,7 @@ def _cooled(schedule: Any, run: Horizon) -> Promise:
         until=until,
         low=low,
         high=high,
-        continuous=inner.continuous and length > 0,
+        continuous=inner.continuous and schedule.t_decay.exact > 0,
         condition=2.0 * inner.condition + steep * (4.0 if high < math.inf else 1.0),
     )
 

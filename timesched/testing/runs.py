@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from timesched.batch_plan import BatchPlan
 from timesched.horizon import Horizon
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Exact, TimeUnit
@@ -17,26 +18,37 @@ from timesched.time.value import Time
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run of `batches` batches at constant rates, measured in `unit`; an iteration and a second last one batch."""
+    """A run of `batches` batches at constant rates, measured in `unit`; an iteration and a second last one batch.
+
+    With a `plan`, it has the sizes of the batches; one in `dur` is for runs that are measured in batches or epochs.
+    """
 
     batches: int
     batches_per_epoch: int = 4
     samples_per_batch: int = 8
     tokens_per_sample: int = 16
     unit: TimeUnit = TimeUnit.BATCH
+    plan: BatchPlan | None = None
 
     def horizon(self, ssr: Any = 1.0) -> Horizon:
         """The horizon with all rates."""
-        rates = dataclasses.asdict(self)
-        del rates["batches"], rates["unit"]
-        return Horizon(self.time(self.batches, self.unit), ssr=ssr, **rates)
+        return self._lasting(self.time(self.batches, self.unit), ssr)
+
+    def _lasting(self, length: Time[Any], ssr: Any = 1.0) -> Horizon:
+        return Horizon(
+            length,
+            batches_per_epoch=self.batches_per_epoch,
+            samples_per_batch=self.plan or self.samples_per_batch,
+            tokens_per_sample=self.tokens_per_sample,
+            ssr=ssr,
+        )
 
     def bare(self) -> Horizon:
         """The horizon without any rate."""
         return Horizon(self.time(self.batches, self.unit))
 
     def per_batch(self, unit: TimeUnit) -> Exact:
-        """How much of a unit one batch is; of `dur`, how much of the unscaled run."""
+        """How much of a unit one batch is at constant rates; of `dur`, how much of the unscaled run."""
         samples = self.samples_per_batch
         amounts: dict[TimeUnit, Exact] = {
             TimeUnit.EPOCH: Fraction(1, self.batches_per_epoch),
@@ -47,23 +59,31 @@ class Run:
         return amounts.get(unit, 1)
 
     def time(self, batches: Exact, unit: TimeUnit) -> Time[Any]:
-        """The time of so many batches, in a unit."""
+        """The time of so many batches, in a unit; with a plan, of so many from the start of the run."""
+        if self.plan is not None:
+            in_batches = self._lasting(Time(self.batches, TimeUnit.BATCH))
+            if unit is TimeUnit.DURATION and self.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
+                length = in_batches.change(self.batches, TimeUnit.BATCH, self.unit)
+                return Time(Fraction(in_batches.change(batches, TimeUnit.BATCH, self.unit)) / length, unit)
+            if unit in (*COUNTED, TimeUnit.DURATION):
+                return in_batches.convert(Time._of(batches, TimeUnit.BATCH), unit)
         return Time(batches * self.per_batch(unit), unit)
 
     def state(self, batch: int, ssr: Any = 1.0) -> Moment:
         """What a schedule is called with when `batch` batches are done."""
         epoch, in_epoch = divmod(batch, self.batches_per_epoch)
-        samples, tokens = self.per_batch(TimeUnit.SAMPLE), self.per_batch(TimeUnit.TOKEN)
+        horizon = self.horizon(ssr)
+        samples = int(horizon.change(batch, TimeUnit.BATCH, TimeUnit.SAMPLE))
         timestamp = Timestamp(
             iteration=batch,
             epoch=epoch,
             batch=batch,
-            sample=batch * int(samples),
-            token=batch * int(tokens),
+            sample=samples,
+            token=samples * self.tokens_per_sample,
             batch_in_epoch=in_epoch,
             total_wct=datetime.timedelta(seconds=batch),
         )
-        return Moment(self.horizon(ssr), timestamp)
+        return Moment(horizon, timestamp)
 
 
 class Moment:
@@ -95,6 +115,21 @@ def runs(draw: Any, shortest: int = 1, longest: int = 10_000, units: Any = COUNT
         tokens_per_sample=draw(rate),
         unit=draw(st.sampled_from(units)),
     )
+
+
+@st.composite
+def runs_with_plans(draw: Any) -> Run:
+    """Runs whose batches change their size up to three times, some of them after the end of the run."""
+    run: Run = draw(runs(longest=500))
+    sizes = draw(st.lists(st.one_of(st.integers(1, 9), st.integers(1, 10**4)), min_size=2, max_size=4))
+    units = [TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH]
+    unit = draw(st.sampled_from([*units, TimeUnit.DURATION] if run.unit in COUNTED[:2] else units))
+    reach = {TimeUnit.SAMPLE: max(sizes), TimeUnit.TOKEN: max(sizes) * run.tokens_per_sample}.get(unit, 1)
+    places = st.integers(1, 2 * run.batches * reach + 3)
+    times = [0, *sorted(draw(st.sets(places, min_size=len(sizes) - 1, max_size=len(sizes) - 1)))]
+    share = run.batches if unit is TimeUnit.DURATION else 1
+    plan = BatchPlan({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})
+    return dataclasses.replace(run, plan=plan)
 
 
 RATIOS = st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fraction(2), Fraction(5)])

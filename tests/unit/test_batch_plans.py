@@ -1,0 +1,451 @@
+"""BatchPlan: how it is written, how batches convert by it, and how clocks and schedules follow it."""
+
+import copy
+import json
+import math
+import pickle
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from optim.lr_scheduler import CyclicLR, LinearLR, OneCycleLR, SequentialLR, WarmupStableDecayLR
+from timesched import (
+    BatchPlan,
+    Clock,
+    ConstantScheduler,
+    CooldownScheduler,
+    CosineAnnealingScheduler,
+    CyclicScheduler,
+    Horizon,
+    InverseSquareRootWithWarmupScheduler,
+    LinearScheduler,
+    MultiStepScheduler,
+    ProductScheduler,
+    SequenceScheduler,
+    Time,
+    TimeError,
+    Timestamp,
+    TimeUnit,
+    WarmupStableDecayScheduler,
+    bind,
+)
+from timesched.testing import check_schedule_laws
+from timesched.testing.rows import ROWS
+from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
+
+PLAN = BatchPlan({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
+CASES = json.loads((Path(__file__).parents[1] / "golden" / "batch_plans.json").read_text(encoding="utf-8"))
+SAME = [case for case in CASES if case["checked_against_peer_code"]]
+UNFIXED = [TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
+
+
+def state(batch, sample, token=0):
+    return SimpleNamespace(
+        timestamp=Timestamp(batch=batch, sample=sample, token=token), max_duration="10000000ba", dataloader_len=None
+    )
+
+
+# How it is written
+
+
+def test_ways_to_write_a_plan():
+    plan = BatchPlan({"0tok": 768, "250e9tok": 1536})
+    assert plan == BatchPlan("0:768 250B:1536", unit="tok") == BatchPlan("0tok:768 250e9tok:1536")
+    assert (
+        plan == BatchPlan({0: 768, 250e9: 1536}, unit="tok") == BatchPlan({Time(0, "tok"): 768, "0.25T": 1536}, "tok")
+    )
+    assert plan != BatchPlan("0:768 250B:1536", unit="sp") and plan != 768 and len({plan, copy.copy(plan)}) == 1
+    assert [time.exact for time, _ in BatchPlan("0:1 1.5K:2 1M:3 2e7:4", unit="sp").entries] == [
+        0,
+        1500,
+        10**6,
+        2 * 10**7,
+    ]
+    assert BatchPlan("0:8 0.5:16", unit="dur") == BatchPlan({"0dur": 8, "1/2dur": 16})
+
+
+@given(runs_with_plans())
+def test_a_plan_reads_back(run):
+    plan, factor = run.plan, run.plan.factor(0.25)
+    assert eval(repr(plan)) == BatchPlan(str(plan)) == pickle.loads(pickle.dumps(plan)) == plan
+    assert eval(repr(factor)) == pickle.loads(pickle.dumps(factor)) == factor
+    horizon = run.horizon()
+    for same in (eval(repr(horizon)), pickle.loads(pickle.dumps(horizon)), copy.deepcopy(horizon)):
+        assert same == horizon and hash(same) == hash(horizon) and same.samples_per_batch == plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "unit", "message"),
+    [
+        ({}, None, "is empty"),
+        ("", "tok", "is empty"),
+        (8, None, "8 is no plan"),
+        ({"8sp": 8}, None, "begins at 8sp"),
+        ({"-8sp": 8}, None, "begins at -8sp"),
+        ({"0sp": 8, "16sp": 16, "8sp": 4}, None, "8sp comes after 16sp"),
+        ("0:8 16:9 16:10", "sp", "16sp comes after 16sp"),
+        ({"0sp": 8, "16tok": 16}, None, "different units"),
+        ("0:8 16:16", None, "the threshold '0' has no unit"),
+        ({0: 8}, None, "has no unit"),
+        ("0:8 16Q:16", "sp", "'16Q' is not a time"),
+        ("0:8 0.0005K:16", "sp", "0.5sp is not a whole count"),
+        ("0:8 16ba:16", "sp", "16ba is no threshold here: give it in sp"),
+        ({"0ep": 8}, None, "0ep is no threshold here: give it in sp, tok, ba, dur"),
+        ({"0sp": 0}, None, "0 is no batch size"),
+        ({"0sp": -8}, None, "-8 is no batch size"),
+        ({"0sp": 8.5}, None, "8.5 is no batch size"),
+        ({"0sp": 2**63}, None, "is no batch size"),
+        ({"0sp": True}, None, "True is a bool"),
+        ({"0sp": None}, None, "None is a NoneType"),
+        ("0:x", "sp", "'x' is a str"),
+        ("0", "sp", "'0' is no entry of a plan"),
+        ({"0sp": 8, "nansp": 16}, None, "'nansp' is not a time"),
+        ({0: 8, math.nan: 16}, "sp", "not a finite number"),
+        ({"0sp": 8}, "bytes", "'bytes' is not a time unit"),
+    ],
+)
+def test_plans_that_are_refused(plan, unit, message):
+    with pytest.raises(TimeError) as error:
+        BatchPlan(plan, unit)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "message"),
+    [
+        (
+            lambda: Horizon("9ba", samples_per_batch=BatchPlan({"0tok": 8, "160tok": 16})),
+            "tokens_per_sample is not known",
+        ),
+        (lambda: Horizon(None, samples_per_batch=BatchPlan({"0dur": 8, "0.5dur": 16})), "set max_duration"),
+        (lambda: Horizon("9ep", samples_per_batch=BatchPlan({"0dur": 8, "0.5dur": 16})), "batches_per_epoch"),
+        (lambda: Horizon("9sec", samples_per_batch=BatchPlan({"0dur": 8, "0.5dur": 16})), "no rate links 'sec'"),
+        (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1ba", "tok"), "tokens_per_sample is not known"),
+        (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1ep", "sp"), "batches_per_epoch"),
+        (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1sp", "ep"), "batches_per_epoch"),
+        (lambda: Horizon("9ba", samples_per_batch={"0sp": 8}), "is a dict"),
+        (lambda: PLAN.at(Horizon("9ba")), "has no counters"),
+    ],
+)
+def test_what_a_plan_needs_of_a_run(horizon, message):
+    with pytest.raises((ValueError, TypeError)) as error:
+        horizon()
+    assert message in str(error.value)
+
+
+# The sizes
+
+
+@pytest.mark.parametrize("case", SAME, ids=lambda case: case["name"])
+def test_the_sizes_of_other_projects(case):
+    length, plan = case.get("seq_length"), case["plan"]
+    if isinstance(plan, str):
+        plan = BatchPlan(plan, unit="tok" if length else "sp")
+    else:
+        plan = BatchPlan(dict(plan), unit="ba")
+    run = Horizon("10000000ba", samples_per_batch=plan, tokens_per_sample=length)
+    for batch, before, size, root, ratio in case["rows"]:
+        assert run.convert(Time(batch, "ba"), "sp") == Time(before, "sp")
+        assert run.convert(Time(before, "sp"), "ba") == Time(batch, "ba")
+        assert plan.at(state(batch, before, before * (length or 0))) == size
+        at = Time(batch, "ba")
+        assert [plan.factor(power).at(at, run) for power in (0.5, 1.0)] == pytest.approx(
+            [root, ratio], rel=0, abs=1e-12
+        )
+
+
+def test_the_other_two_wait_before_they_increase():
+    waiting = [case for case in CASES if case not in SAME]
+    assert len(SAME) == 6 and [case["peer"].partition("@")[0] for case in waiting] == ["allenai/OLMo-core"] * 2
+    for case in waiting:
+        sizes = {batch: size for batch, _, size, _ in case["rows"]}
+        run = Horizon("100ba", samples_per_batch=BatchPlan(dict(case["plan"]), unit="sp"))
+        reached = math.ceil(run.change(case["plan"][1][0], TimeUnit.SAMPLE, TimeUnit.BATCH))
+        assert sizes[reached] == case["plan"][0][1] and sizes[reached + 1] == case["plan"][1][1]
+
+
+def test_one_batch_may_pass_several_thresholds():
+    run = Horizon("9ba", samples_per_batch=BatchPlan("0:100 10:2 20:3 150:5", unit="sp"))
+    assert [run.convert(f"{n}ba", "sp").value for n in (1, 2, 17, 18, 19)] == [100, 103, 148, 151, 156]
+
+
+@given(runs_with_plans(), RATIOS)
+def test_a_clock_counts_by_the_plan(run, sigma):
+    """Batch by batch; and the horizon says beforehand where it will be."""
+    sigma = sigma if run.unit is TimeUnit.BATCH else Fraction(1)
+    horizon = run.horizon(sigma)
+    clock = Clock(
+        run.time(run.batches, run.unit),
+        samples_per_batch=run.plan,
+        batches_per_epoch=run.batches_per_epoch,
+        tokens_per_sample=run.tokens_per_sample,
+        ssr=float(sigma),
+    )
+    assert clock.horizon == horizon
+    factor, samples = run.plan.factor(1.0), 0
+    for n in range(min(run.batches, 40)):
+        size = run.plan.at(clock)
+        assert factor(clock) == pytest.approx(size / run.plan.entries[0][1], rel=1e-15)
+        clock.tick()
+        samples += size
+        assert clock.timestamp.sample == samples and clock.timestamp.token == samples * run.tokens_per_sample
+        assert horizon.change(n + 1, TimeUnit.BATCH, TimeUnit.SAMPLE) == samples
+
+
+def test_a_loop_may_count_its_samples_itself():
+    clock = Clock("100ba", samples_per_batch=PLAN)
+    clock.tick(samples=159)
+    assert PLAN.at(clock) == 8
+    clock.tick(samples=1)
+    assert PLAN.at(clock) == 16
+    clock.tick()
+    assert clock.timestamp.sample == 176
+
+
+@given(runs_with_plans(), st.integers(0, 10**6), st.data())
+def test_conversion_is_exact_and_turns_back(run, batches, data):
+    horizon = run.horizon()
+    there, back = data.draw(st.sampled_from(COUNTED)), data.draw(st.sampled_from(COUNTED))
+    count = horizon.change(Fraction(batches, 7), TimeUnit.BATCH, there)
+    assert horizon.change(horizon.change(count, there, back), back, there) == count
+    length = Time(data.draw(st.integers(0, 10**6)), data.draw(st.sampled_from(UNFIXED)))
+    assert horizon.before(horizon.after(count, there, length), there, length) == count
+
+
+def test_the_ratio_stretches_the_thresholds():
+    run = Horizon("100ba", samples_per_batch=PLAN, ssr=2.0)
+    assert run.convert("40ba", "sp") == "320sp" and run.convert("41ba", "sp") == "336sp"
+    clock = Clock("40ba", samples_per_batch=BatchPlan({"0dur": 4, "0.5dur": 8}), ssr=0.5)
+    while not clock.done:
+        clock.tick()
+    assert clock.timestamp.sample == 10 * 4 + 10 * 8
+
+
+def test_a_run_that_is_extended_keeps_its_plan():
+    clock = Clock("30ba", samples_per_batch=PLAN)
+    for _ in range(25):
+        clock.tick()
+    clock.extend("480sp")
+    assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 240
+    with pytest.raises(ValueError, match="A run of 40ba cannot be extended to 40ba"):
+        clock.extend("40ba")
+
+
+def test_a_sum_of_times_is_a_length_after_a_position():
+    run = Horizon("1440sp", samples_per_batch=PLAN)
+    assert run.add(Time(80, "sp"), Time(20, "ba")) == "320sp"  # ten batches of 8, ten of 16
+    assert run.add(Time(10, "ba"), Time(240, "sp")) == "320sp"
+    assert run.add(Time.from_timestring("1/18dur"), Time(20, "ba")) == Time.from_timestring("2/9dur")
+    assert Horizon("720sp", samples_per_batch=PLAN, ssr=2.0).add(Time(80, "sp"), Time(20, "ba")) == "320sp"
+
+
+# Laws
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_plan_with_one_entry_is_a_number(row):
+    @settings(max_examples=20)
+    @given(runs(), st.data())
+    def holds(run, data):
+        schedule, batch = data.draw(row.schedules(run)), data.draw(st.integers(0, 2 * run.batches))
+        one = Horizon(
+            run.time(run.batches, run.unit),
+            batches_per_epoch=run.batches_per_epoch,
+            samples_per_batch=BatchPlan({"0tok": run.samples_per_batch}),
+            tokens_per_sample=run.tokens_per_sample,
+        )
+        assert one == run.horizon() and hash(one) == hash(run.horizon()) and repr(one) == repr(run.horizon())
+        now = run.state(batch)
+        ours = SimpleNamespace(horizon=one, timestamp=now.timestamp, max_duration=None, dataloader_len=None)
+        try:
+            expected = schedule(now)
+        except ValueError:
+            assume(False)
+        assert schedule(ours) == expected
+
+    holds()
+
+
+@given(runs_with_plans(), st.data())
+def test_the_times_of_a_schedule_may_be_written_in_any_unit(run, data):
+    """Where they are reached is the same; what lies between is measured in the unit of the times."""
+    one, other = data.draw(st.sampled_from(COUNTED)), data.draw(st.sampled_from(COUNTED))
+    places = sorted(data.draw(st.lists(st.integers(0, 2 * run.batches), min_size=3, max_size=3)))
+    first, second = ([run.time(place, unit) for place in places] for unit in (one, other))
+    batch = data.draw(st.one_of(st.sampled_from(places), st.integers(0, 2 * run.batches)))
+    now = run.state(batch)
+    assert MultiStepScheduler(first, gamma=0.5)(now) == MultiStepScheduler(second, gamma=0.5)(now)
+    assert ConstantScheduler(0.5, t_max=first[1])(now) == ConstantScheduler(0.5, t_max=second[1])(now)
+    for before, after in ((first, second), (second, first)):  # milestones of one unit, children of another
+        children = [LinearScheduler(1.0, 0.5, t_max=time) for time in before[1:]]
+        values = [SequenceScheduler(children, milestones=[times[0]])(now) for times in (before, after)]
+        assert values[0] == values[1]
+
+
+@given(runs_with_plans(), st.data())
+def test_a_warmup_and_a_decay_are_of_any_units(run, data):
+    """The phases begin and end at the same batches, whatever units the three times are in."""
+    end = run.batches
+    warm, begin = sorted(data.draw(st.lists(st.integers(0, end), min_size=2, max_size=2)))
+    assume(warm > 0 and begin < end)
+    horizon, units = run.horizon(), [data.draw(st.sampled_from(COUNTED)) for _ in range(3)]
+    t_warmup, t_start, t_max = (run.time(place, unit) for place, unit in zip((warm, begin, end), units))
+    unit = data.draw(st.sampled_from(COUNTED))
+    t_decay = run.time(end, unit) - run.time(begin, unit)
+    stable = WarmupStableDecayScheduler(t_warmup, t_decay, t_max)
+    cooled = CooldownScheduler(ConstantScheduler(1.0), t_decay, t_max=t_max)
+    started = CooldownScheduler(ConstantScheduler(1.0), t_decay, t_start=t_start)
+    root = InverseSquareRootWithWarmupScheduler("0ba", "1ba", t_decay, t_max=t_max)
+
+    def at(schedule, batch):
+        return schedule.at(Time(batch, "ba"), horizon)
+
+    assert 0.0 < at(stable, warm - 1) < 1.0 or warm == 1
+    assert [at(stable, batch) for batch in (warm, begin, end)] == [1.0, 1.0, 0.0]
+    for schedule in (cooled, started):
+        assert [at(schedule, batch) for batch in (begin, end)] == [1.0, 0.0]
+        assert at(schedule, begin + 1) < 1.0 and at(schedule, end - 1) > 0.0
+    assert at(root, end) == 0.0 < at(root, end - 1)
+
+
+@pytest.mark.parametrize("plan", [PLAN, BatchPlan("0:4 0.3:6 0.7:1", unit="dur"), BatchPlan({"0tok": 3, "1000tok": 9})])
+def test_the_factor_keeps_the_laws(plan):
+    check_schedule_laws(plan.factor(), max_examples=50)
+
+
+# Schedules
+
+
+LENGTHS = [("10ba", "20ba"), ("80sp", "320sp"), ("10ba", "320sp"), ("80sp", "20ba"), ("10ba", "2/9dur")]
+
+
+@pytest.mark.parametrize("length", ["100ba", "1440sp"])
+@pytest.mark.parametrize(("t_warmup", "t_decay"), LENGTHS)
+def test_a_warmup_of_ten_batches_and_a_decay_of_twenty(length, t_warmup, t_decay):
+    """The known case: no conversion by one batch size has both."""
+    if t_decay == "2/9dur" and length == "100ba":
+        t_decay = "0.2dur"
+    clock = Clock(length, samples_per_batch=PLAN)
+    schedule, values = WarmupStableDecayScheduler(t_warmup, t_decay), []
+    while not clock.done:
+        values.append(schedule(clock))
+        clock.tick()
+    expected = [min(1.0, n / 10, (100 - n) / 20) for n in range(100)]
+    assert values == pytest.approx(expected, rel=1e-15, abs=0) and schedule(clock) == 0.0
+    assert [n for n, value in enumerate(values) if value == 1.0] == list(range(10, 81))
+
+
+def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
+    run = Horizon("30ba", samples_per_batch=PLAN)  # 20 batches of 8, 10 of 16: 320 samples
+    schedule = WarmupStableDecayScheduler("0ba", "240sp", t_max="30ba")
+    assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, 0.5, 0.0]  # a line over batches, as t_max is
+    schedule = WarmupStableDecayScheduler("0ba", "20ba", t_max="320sp")
+    assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, pytest.approx(2 / 3), 0.0]  # over samples
+    with pytest.raises(ValueError, match=r"t_warmup \(15ba\) and t_decay \(20ba\) take longer than t_max \(30ba\)"):
+        WarmupStableDecayScheduler("120sp", "240sp", t_max="30ba").at("0ba", run)
+    with pytest.raises(ValueError, match="a decay of 31.25ba would take longer than the 30ba until t_max"):
+        CooldownScheduler(LinearScheduler(), "330sp").at("0ba", run)
+
+
+def test_an_inverse_square_root_whose_times_lie_where_they_begin():
+    run = Horizon("1440sp", samples_per_batch=PLAN)
+    schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="20ba", t_cooldown="0ba")  # 240 samples, from 80 on
+    assert [schedule.at(f"{n}ba", run) for n in (5, 10, 30)] == [0.5, 1.0, 1 / math.sqrt(2)]
+    schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="20ba", t_cooldown="95ba")  # until batch 105
+    assert [schedule.at(f"{n}ba", run) for n in (5, 10, 60, 105)] == [0.5, 1.0, 0.5, 0.0]
+
+
+def test_a_child_counts_from_its_milestone():
+    run = Horizon("100ba", samples_per_batch=PLAN)
+    warm = WarmupStableDecayScheduler("20ba", "5ba", t_max="560sp")  # from batch 10 on: 10 of 8 and 30 of 16
+    schedule = SequenceScheduler([ConstantScheduler(0.5), warm], milestones=["80sp"])
+    expected = {10: 0.0, 20: 0.5, 30: 1.0, 45: 1.0, 50: 0.0}
+    assert {n: schedule.at(f"{n}ba", run) for n in expected} == expected
+    nested = SequenceScheduler([ConstantScheduler(0.5), SequenceScheduler([warm, warm], ["560sp"])], ["10ba"])
+    more = {10: 0.0, 20: 0.5, 30: 1.0, 45: 1.0, 50: 0.0, 60: 0.5, 70: 1.0, 80: 1.0, 84: 0.2, 85: 0.0}  # all of 16
+    assert {n: nested.at(f"{n}ba", run) for n in more} == pytest.approx(more, rel=1e-15)
+
+
+def test_the_root_of_the_batch_size_in_a_product():
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    clock = Clock("100ba", samples_per_batch=PLAN)
+    schedule = ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), PLAN.factor()])
+    scheduler = bind(schedule, optimizer, clock)
+    for n in range(1, 31):
+        clock.tick()
+        optimizer.step()
+        scheduler.step()
+        samples = 8 * min(n, 20) + 16 * max(0, n - 20)
+        expected = (1 + math.cos(math.pi * samples / 1440)) / 2 * math.sqrt(2 if n >= 20 else 1)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-14)
+    saved = scheduler.state_dict()
+    assert repr(PLAN) in saved["horizon"]
+    other = bind(
+        ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), BatchPlan({"0sp": 8, "320sp": 16}).factor()]),
+        torch.optim.SGD([parameter], lr=1.0),
+        Clock("100ba", samples_per_batch=PLAN),
+    )
+    with pytest.raises(ValueError, match="160sp"):
+        other.load_state_dict(saved)
+
+
+def test_periods_of_two_units_are_refused():
+    run = Horizon("100ba", samples_per_batch=PLAN)
+    with pytest.raises(ValueError, match="80sp has no one length in ba under a batch plan"):
+        CyclicScheduler("10ba", "80sp").at("0ba", run)
+    assert CyclicScheduler("10ba", "5ba").at("10ba", run) == 1.0
+
+
+def test_tensors_of_counts_in_another_unit():
+    run = Horizon("1440sp", samples_per_batch=PLAN)
+    schedule = WarmupStableDecayScheduler("10ba", "20ba")
+    curve, counts = schedule.curve(run, "ba"), torch.arange(0, 100, 5).reshape(4, 5)
+    assert curve(counts).tolist() == [[curve(n) for n in row] for row in counts.tolist()]
+    assert curve(counts.double()).dtype is torch.float64 and curve(counts.float()).dtype is torch.float32
+    with pytest.raises(ValueError, match="not with a gradient"):
+        curve(torch.ones(1, requires_grad=True))
+    in_samples = WarmupStableDecayScheduler("80sp", "320sp").curve(run, "sp")
+    compiled = torch.compile(in_samples, fullgraph=True, backend="eager")
+    assert compiled(torch.tensor([40, 80, 1440])).tolist() == [0.5, 1.0, 0.0]
+
+
+# The closed-form schedulers
+
+
+def sgd(lr=1.0):
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr)
+
+
+def clock():
+    return Clock("1440sp", samples_per_batch=PLAN)
+
+
+def test_closed_forms_on_a_clock_with_a_plan():
+    stable = WarmupStableDecayLR(
+        sgd(), 1.0, total_iters="1440sp", warmup_iters="10ba", decay_iters="20ba", clock=clock()
+    )
+    values = stable.values(101)
+    assert values == pytest.approx([min(1.0, n / 10, (100 - n) / 20) for n in range(101)], rel=1e-15, abs=0)
+    for _ in range(85):
+        stable.clock.tick()
+        stable.step()
+    assert stable.optimizer.param_groups[0]["lr"] == values[85]
+    cycle = OneCycleLR(sgd(), 0.1, max_lr=1.0, total_steps="1440sp", pct_start=0.5, clock=clock())
+    assert cycle.values(100)[99] == pytest.approx(0.1 / 1e4)  # the last batch, as torch has it
+    assert cycle.values(56)[54] == pytest.approx(1.0)  # one batch before 720 samples, which 55 batches have
+    with pytest.raises(ValueError, match="has no one length in ba under a batch plan"):
+        CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock())
+
+
+def test_a_sequence_of_closed_forms_on_a_clock_with_a_plan():
+    optimizer, now = sgd(), clock()
+    first = LinearLR(optimizer, 1.0, 0.5, total_iters="10ba", clock=now)
+    second = LinearLR(optimizer, 0.5, 0.0, total_iters="20ba", clock=now)
+    both = SequentialLR(optimizer, [first, second], milestones=["80sp"], clock=now)
+    assert [both.values(31)[n] for n in (0, 5, 10, 20, 30)] == [1.0, 0.75, 0.5, 0.25, 0.0]
