@@ -145,10 +145,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if self._schedule is not None and self.clock is None:
             self._function = self._schedule.resolve(self._frame())
         elif self._schedule is not None:
-            self._read = partial(self._schedule, self.clock)
+            self._read = partial(self._schedule, self._run())
 
     def _frame(self, unit: TimeUnit | None = TimeUnit.BATCH) -> Frame:
-        return Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), unit)
+        return Frame(Horizon(None) if self.clock is None else Horizon.of(self._run()), unit)
 
     # The value
 
@@ -169,7 +169,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             return Bound._value(self)
         if self.clock is not None:
             refuse_graph("A scheduler that follows a clock reads it on the host")
-            return self.schedule(self.clock)
+            return self.schedule(self._run())
         return self.at_step(self._steps_taken())
 
     def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
