@@ -616,8 +616,8 @@ class Bound:
                 schedule = self._rebuilt(state["schedule"])
             if clock is not None or self.clock is None:
                 theirs = _value_of(schedule, clock, horizon, count)
-        except (ArithmeticError, TypeError, ValueError) as error:
-            why = str(error).rstrip(".")
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            why = f"the state lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
         if clock is not None or self.clock is None:  # any other state is loaded by its owner, maybe later than this
             ours = _value_of(self.schedule, clock, clock and clock.horizon, count)
             where = f"step {count}" if clock is None else moment(clock)
@@ -630,7 +630,11 @@ class Bound:
         _log.info('%s loaded with on_change="%s". %s', self._name(), self.on_change, "\n    ".join([head, *lines]))
         if self.on_change != "saved":
             return None
-        return state["schedule"] if what else None, schedule, None if horizon == getattr(self.clock, "horizon", None) else horizon
+        return (
+            state["schedule"] if what else None,
+            schedule,
+            None if horizon == getattr(self.clock, "horizon", None) else horizon,
+        )
 
     def _rebuilt(self, description: Any) -> Any:
         """The schedule of a description. Raises `ValueError` where that does not say all of it."""

@@ -31,7 +31,8 @@ def read_change(name: str, on_change: Any, clock: Any) -> str:
 def rebuilt(description: Any) -> Any:
     """The schedule, or the list of them, that `description.plain` described.
 
-    Raises `ValueError` for what a description does not make: functions, and classes that are not of this package.
+    Raises `ValueError` for functions and for classes that are not of this package, of which it does not say all; and
+    what the constructors raise.
     """
     if isinstance(description, list):
         return [rebuilt(each) for each in description]
@@ -45,10 +46,7 @@ def rebuilt(description: Any) -> Any:
         kinds += kind.__subclasses__()
     if found is None:
         raise ValueError(f"{name} is not a schedule of timesched")
-    try:
-        return found(**{key: _argument(key, value) for key, value in description["arguments"].items()})
-    except TypeError as error:
-        raise ValueError(f"{name}: {error}") from None
+    return found(**{key: _argument(key, value) for key, value in description["arguments"].items()})
 
 
 def _argument(name: str, value: Any) -> Any:
@@ -85,7 +83,9 @@ def _value(node: ast.expr) -> Any:
 def horizon_changes(theirs: Horizon, ours: Horizon) -> list[str]:
     """What differs between two horizons, as `max_duration: 10ep -> 20ep`."""
     saved, now = _parts(theirs), _parts(ours)
-    names = [name for name in (*saved, *(name for name in now if name not in saved)) if saved.get(name) != now.get(name)]
+    names = [
+        name for name in (*saved, *(name for name in now if name not in saved)) if saved.get(name) != now.get(name)
+    ]
     return [f"{name}: {saved.get(name, 'not known')} -> {now.get(name, 'not known')}" for name in names]
 
 

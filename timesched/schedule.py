@@ -187,9 +187,7 @@ class Schedule:
         horizon = Horizon.of(at)
         _, unit = horizon.locate(t_decay)  # in which the two times need no rate
         start = counter(at.timestamp, unit)
-        return CooldownScheduler(
-            self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon
-        )
+        return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> tuple[Resolved, Readers]:
         """The schedule on one run as a function of counts, and how these are read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,11 @@ import torch
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.keys import listed, select
+from timesched.schedule import Schedule
 from timesched.time.units import TimeError
 
 from . import composites
-from .closed_form import Scheduler
+from .closed_form import Scheduler, described
 from .formulas import time
 
 
@@ -28,6 +29,7 @@ class Sequential(Scheduler):
         last_epoch: int = -1,
         param_group_tags: Any = None,
         clock: Any = None,
+        on_change: str = "same",
     ) -> None:
         tags, clock = _take(self, optimizer, schedulers, param_group_tags, clock)
         steps = counts().metadata["read"](f"{type(self).__name__}.milestones", milestones)
@@ -44,31 +46,57 @@ class Sequential(Scheduler):
             )
         self.scales = schedulers[0].scales
         schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])
-        Scheduler.__init__(self, optimizer, None, last_epoch, tags, clock, schedule=schedule)
+        Scheduler.__init__(self, optimizer, None, last_epoch, tags, clock, on_change, schedule=schedule)
+
+    @classmethod
+    def schedule_of(cls, arguments: Mapping[str, Any], key: str) -> Schedule:
+        steps = counts().metadata["read"](f"{cls.__name__}.milestones", arguments["milestones"])
+        children = [described(each, key) for each in arguments["schedulers"]]
+        return SequenceScheduler(children, [time(step) for step in steps])
 
 
 class Chained(Scheduler):
     """The product of several schedulers: the arguments stand at `ChainedLR`."""
 
-    def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
+    def __init__(
+        self,
+        schedulers: Sequence[Scheduler],
+        param_group_tags: Any = None,
+        clock: Any = None,
+        on_change: str = "same",
+    ) -> None:
         optimizer: Any = getattr(next(iter(schedulers), None), "optimizer", None) if _is_list(schedulers) else None
         tags, clock = _take(self, optimizer, schedulers, param_group_tags, clock)
         self._keep(schedulers=list(schedulers))
         self.scales = schedulers[0].scales
         schedule = composites.Chain(tuple(each.schedule for each in schedulers))
-        Scheduler.__init__(self, optimizer, None, -1, tags, clock, schedule=schedule)
+        Scheduler.__init__(self, optimizer, None, -1, tags, clock, on_change, schedule=schedule)
+
+    @classmethod
+    def schedule_of(cls, arguments: Mapping[str, Any], key: str) -> Schedule:
+        return composites.Chain(tuple(described(each, key) for each in arguments["schedulers"]))
 
 
 class ScalePerParam(Scheduler):
     """Another scheduler, times a factor of each group: the arguments stand at `ScalePerParamLR`."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, param_group_tags: Any = None, clock: Any = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Scheduler,
+        param_group_tags: Any = None,
+        clock: Any = None,
+        on_change: str = "same",
     ) -> None:
         tags, clock = _take(self, optimizer, [scheduler], param_group_tags, clock)
         self._keep(scheduler=scheduler)
         self.scales = scheduler.scales + 1
-        Scheduler.__init__(self, optimizer, None, -1, tags, clock, schedule=scheduler.schedule)
+        Scheduler.__init__(self, optimizer, None, -1, tags, clock, on_change, schedule=scheduler.schedule)
+
+    def _rebuilt(self, description: Any) -> Any:
+        if self.scales > 1 or not isinstance(description, Mapping) or description.get("class") != type(self).__name__:
+            raise ValueError("the factor of a group is taken of one scheduler")
+        return described(description["arguments"]["scheduler"], self.param_group_key)
 
 
 def _is_list(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched.binding import Bound, checked_count, raise_in_graph, refuse_graph
-from timesched.description import plain
+from timesched.description import difference, plain
 from timesched.horizon import Horizon
 from timesched.keys import is_number, listed
 from timesched.positions import Frame
@@ -53,6 +53,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
             without tags.
         clock: a `timesched.Clock` or another state, whose counters are followed instead of the calls of `step()`.
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: no group carries such a tag, a group lacks the key, or a value is not a finite number.
@@ -88,6 +89,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Any = None,
         clock: Any = None,
+        on_change: str = "same",
         *,
         schedule: Schedule | None = None,
     ) -> None:
@@ -109,17 +111,22 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         steps = checked_count(last_epoch, name, least=-1) + 1
         self.optimizer, self._count = optimizer, steps  # what a closed form may ask for
         self.param_group_tags = listed(param_group_tags)
-        Bound.__init__(self, optimizer, schedule, self.param_group_key, self.param_group_tags, clock, None, steps)
+        key, tags = self.param_group_key, self.param_group_tags
+        Bound.__init__(self, optimizer, schedule, key, tags, clock, None, steps, on_change)
 
     def __post_init__(self) -> None:
         """The constructor of a class that is made of a formula, whose arguments are in attributes of their names."""
-        names = [field.name for field in dataclasses.fields(self)[1:-2]]  # type: ignore[arg-type]  # see `computed_by`
-        values = [getattr(self, name) for name in names]
-        formula = self.formula(*values, called=(type(self).__name__, *names))
+        formula = self._of({field.name: getattr(self, field.name) for field in _arguments_of(type(self))})
+        tags, clock, on_change = self.param_group_tags, self.clock, self.on_change
+        Scheduler.__init__(self, self.optimizer, self.total_iters, -1, tags, clock, on_change, schedule=formula)
+
+    def _of(self, given: Mapping[str, Any]) -> Formula:
+        """The formula of arguments, which are kept."""
+        names = [field.name for field in _arguments_of(type(self))]
+        formula = self.formula(*(given[name] for name in names), called=(type(self).__name__, *names))
         self._keep(**{name: getattr(formula, own.name) for name, own in zip(names, dataclasses.fields(formula))})
-        total = getattr(formula, "total_iters", getattr(formula, "total_steps", None))
-        tags, clock = self.param_group_tags, self.clock
-        Scheduler.__init__(self, self.optimizer, total, -1, tags, clock, schedule=self._filled(formula))
+        self.total_iters = getattr(formula, "total_iters", getattr(formula, "total_steps", None))
+        return self._filled(formula)
 
     def _keep(self, **effective: Any) -> None:
         """Keep what became of arguments, in attributes of their names and for the description."""
@@ -291,7 +298,73 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                     f"group a tensor of its own."
                 )
 
+    # The state of another schedule
+
+    @classmethod
+    def schedule_of(cls, arguments: Mapping[str, Any], key: str) -> Schedule:
+        """The schedule of a scheduler of this class, from its arguments in plain values; `key` is its key."""
+        if not hasattr(cls, "formula"):
+            raise ValueError(f"{cls.__name__} is not made of a formula")
+        blank = cls.__new__(cls)
+        blank.arguments = {}
+        return blank._of(arguments)
+
+    def _rebuilt(self, description: Any) -> Any:
+        name, own = type(self).__name__, hasattr(self, "formula") and not self._custom
+        same = own and isinstance(description, Mapping) and description.get("class") == name
+        if self.on_change == "saved" and not same:
+            raise ValueError("make the scheduler that was saved; this one can take over a formula of its own class")
+        if not same:
+            return described(description, self.param_group_key)
+        more = set(description["arguments"]).difference(field.name for field in _arguments_of(type(self)))
+        if more:
+            raise ValueError(f"{name} has arguments that its formula has not, {', '.join(sorted(more))}")
+        blank = type(self).__new__(type(self))  # with what a subclass of a user has for its functions
+        blank.__dict__ |= {**self.__dict__, "arguments": {}}
+        return blank._of(description["arguments"])
+
+    def _adopt(self, description: Any, schedule: Any, horizon: Horizon | None) -> None:
+        if description is not None:
+            self.arguments = {}
+            self._schedule = self._of(description["arguments"])
+        self._horizon = horizon
+        self._prepare()
+
+    def _goes_on(self, state: Mapping[str, Any], own: Mapping[str, Any], count: int) -> tuple[Any, Any, Any] | None:
+        tags, theirs = "param_group_tags", state["schedule"]
+        if isinstance(theirs, Mapping) and tags in theirs:
+            what = difference(theirs[tags], own["schedule"][tags], f"schedule.{tags}")
+            if what:
+                raise ValueError(f"{type(self).__name__}: the state is of another schedule: {what}.")
+        return Bound._goes_on(self, state, own, count)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a load may change, the clock aside."""
+        names = [field.name for field in _arguments_of(type(self))] if hasattr(self, "formula") else []
+        kept = {name: self.__dict__[name] for name in (*names, "arguments", "total_iters") if name in self.__dict__}
+        return {**Bound.snapshot(self), **kept}
+
     def description(self) -> Any:
         tags = [self.tags] if isinstance(self.tags, str) else self.tags or ()
         arguments = plain(self.arguments)
         return {"class": type(self).__name__, "arguments": arguments, "param_group_tags": sorted(tags, key=str)}
+
+
+def _arguments_of(cls: type) -> Sequence[dataclasses.Field[Any]]:
+    """The fields of a scheduler that is made of a formula which are arguments of the formula."""
+    return dataclasses.fields(cls)[1:-3]  # without the optimizer, and tags, clock and on_change
+
+
+def described(description: Any, key: str) -> Schedule:
+    """The schedule of a scheduler of this package, from its description; `key` is what it schedules.
+
+    Raises `ValueError` for other schedulers, whose description does not say all.
+    """
+    name = description.get("class") if isinstance(description, Mapping) else description
+    kinds: list[type[Scheduler]] = [Scheduler]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+        here = kind.__module__.startswith("optim.") and kind.param_group_key in ("", key)
+        if kind.__name__ == name and here:
+            return kind.schedule_of(description["arguments"], key)
+    raise ValueError(f"{name} is not a scheduler of optim")
