@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-xla test-cuda lint bench clean
+.PHONY: help demo test test-deep test-trainers test-xla test-cuda lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -21,7 +21,7 @@ use = python=$$($(PYTHON) tools/env.py $(1)) || exit 1
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	  while IFS='|' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+	  while IFS='|' read -r target text; do printf '  make %-13s %s\n' "$$target" "$$text"; done
 
 demo: ## train a small model with Composer on our schedules
 	@$(call use,composer); "$$python" examples/composer_run.py $(ARGS)
@@ -42,6 +42,9 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 
 test-deep: ## the same, with 25 times as many examples per property, new ones each time
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
+
+test-trainers: ## run the tests with transformers, accelerate and Lightning
+	@$(call use,trainers); OMP_NUM_THREADS=1 "$$python" -m pytest tests/trainers timesched/integrations $(ARGS)
 
 test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)

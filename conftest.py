@@ -2,6 +2,6 @@
 
 import importlib.util
 
-# Doctests are collected from every module of the package, and this one needs Composer.
-HAS_COMPOSER = importlib.util.find_spec("composer") is not None
-collect_ignore = [] if HAS_COMPOSER else ["timesched/integrations/composer.py"]
+# Doctests are collected from every module of the package, and each of these needs the trainer of its name.
+TRAINERS = ("composer", "transformers", "lightning", "accelerate")
+collect_ignore = [f"timesched/integrations/{name}.py" for name in TRAINERS if importlib.util.find_spec(name) is None]

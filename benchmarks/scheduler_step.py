@@ -108,7 +108,7 @@ def ticking(clock: Clock, then: Callable[[], Any]) -> Callable[[], Any]:
 
 def measure_ticks() -> None:
     """Print the rows with the tick included, for one group."""
-    rates = {"batches_per_epoch": 1000, "samples_per_batch": 32, "tokens_per_sample": 2048}
+    rates: dict[str, Any] = {"batches_per_epoch": 1000, "samples_per_batch": 32, "tokens_per_sample": 2048}
     clocks = [Clock("1e9ba", **rates) for _ in range(4)]
     step = bind(CosineAnnealingScheduler(), optimizer_of(1), clocks[0]).step
     closure = "torch's LambdaLR, a cosine closure"

@@ -1,7 +1,8 @@
 """Which tests run here, and how hard Hypothesis tries.
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
-tests/xla, and either is installed or not; what needs fake CUDA tensors lies in tests/cuda.
+tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not. What
+needs fake CUDA tensors lies in tests/cuda.
 """
 
 import importlib.util
@@ -18,13 +19,17 @@ HAS_COMPOSER = importlib.util.find_spec("composer") is not None
 NEEDS_COMPOSER = ["integration", "parity"]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
+HAS_TRAINERS = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate", "lightning"))
 
 # Fake CUDA tensors need torch's CUDA build, and no GPU; those of torch 2.7 do not know all that the optimizers do.
 HAS_FAKE_CUDA = torch.version.cuda is not None and TorchVersion(torch.__version__) >= "2.15"
 
-collect_ignore = (
-    ([] if HAS_COMPOSER else NEEDS_COMPOSER) + ([] if HAS_XLA else ["xla"]) + ([] if HAS_FAKE_CUDA else ["cuda"])
-)
+collect_ignore = [
+    *([] if HAS_COMPOSER else NEEDS_COMPOSER),
+    *([] if HAS_XLA else ["xla"]),
+    *([] if HAS_TRAINERS else ["trainers"]),
+    *([] if HAS_FAKE_CUDA else ["cuda"]),
+]
 
 # "ci" tries the same examples every time, so that a run that passes passes again; "deep" searches with new ones.
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.

@@ -124,8 +124,10 @@ def seen(p: Tensor, state: State) -> Seen:
 
 
 def complete(optimizer: Optimizer) -> bool:
-    """Whether exactly the parameters of the groups have state."""
-    return {p for p in optimizer.state if isinstance(p, Tensor)} == set(_params(optimizer))
+    """Whether exactly the parameters of the groups have state, and it was made for their shapes."""
+    if {p for p in optimizer.state if isinstance(p, Tensor)} != set(_params(optimizer)):
+        return False
+    return all(p.shape == before.parameter.shape for p, before in optimizer._seen.items())
 
 
 def _params(optimizer: Optimizer) -> Iterator[Tensor]:

@@ -179,6 +179,15 @@ def test_resized_before_the_first_step(name: str, way: str) -> None:
 
 
 @EACH
+def test_saved_after_it_was_resized(name: str, way: str) -> None:
+    training = Training(name, way)
+    training.resize(0, 9)
+    other = training.loaded(training.optimizer.state_dict())
+    training.optimizer.load_state_dict(training.optimizer.state_dict())  # as accelerate does with every optimizer
+    same(training.run(1, 2), other.run(1, 2))
+
+
+@EACH
 def test_resized_and_cast_before_the_first_step(name: str, way: str) -> None:
     training = Training(name, way)
     training.resize(2, 9)

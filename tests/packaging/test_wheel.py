@@ -2,7 +2,9 @@
 
 import email
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -53,11 +55,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment that holds our wheel, and borrows torch and the rest from this one."""
+    return environment(tmp_path_factory, wheel)
+
+
+def environment(tmp_path_factory: pytest.TempPathFactory, *package: object) -> Path:
     place = tmp_path_factory.mktemp("install") / "env"
     python = place / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
-    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=place.parent)
     torch = importlib.util.find_spec("torch")
     assert torch is not None
     assert torch.origin is not None
@@ -65,7 +70,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # a timesched that is installed there as well, even an editable one, stays out of the way.
     own = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place).strip()
     Path(own, "borrowed.pth").write_text(f"{Path(torch.origin).parents[1]}\n", encoding="utf-8")
+    run(*pip, "install", "--no-deps", "--no-index", *package, cwd=place.parent)
     return python
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment that holds the checkout as an editable install, and borrows the rest."""
+    return environment(tmp_path_factory, "--no-build-isolation", "--editable", ROOT)
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -91,7 +103,7 @@ def test_torch_is_the_only_dependency(metadata: Message) -> None:
 
 
 def test_extras(metadata: Message) -> None:
-    extras = {"composer", "lightning", "accelerate", "config", "plot", "test", "dev"}
+    extras = {"composer", "transformers", "lightning", "accelerate", "config", "plot", "test", "dev"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
@@ -130,3 +142,20 @@ def test_hypothesis_draws_our_types_without_being_told(installed: Path, tmp_path
         "print('timesched.testing.hook' in sys.modules)"  # nobody but Hypothesis has imported it
     )
     assert run(installed, "-c", code, cwd=tmp_path).splitlines()[-3:] == ["Time", "LinearScheduler", "True"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="the environment that lints has it")
+@pytest.mark.parametrize("kind", ["installed", "editable"])
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_program_of_a_user_has_types(checker: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """In strict mode, against the package as it is installed."""
+    python = request.getfixturevalue(kind)
+    program = shutil.copy(ROOT / "tests" / "typing" / "user_program.py", tmp_path)
+    if checker == "mypy":
+        said = run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, program, cwd=tmp_path)
+        assert "Success: no issues found in 1 source file" in said
+    else:
+        settings = {"typeCheckingMode": "strict", "include": [Path(program).name]}
+        (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+        said = run(sys.executable, "-m", "basedpyright", "--pythonpath", python, cwd=tmp_path)
+        assert "0 errors, 0 warnings" in said

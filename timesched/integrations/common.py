@@ -40,6 +40,16 @@ class Binding:
                 raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
 
 
+def bindings(entries: Sequence[Any]) -> list[Binding]:
+    """What an adapter is given, each as a `Binding`: a schedule alone is of the learning rate.
+
+    Raises `TypeError` where there is none, and as `Binding` does.
+    """
+    if not entries:
+        raise TypeError("There is no schedule: pass one of timesched's, or a Binding.")
+    return [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
+
+
 class Schedulers(LRScheduler):
     """Several bound schedules on one clock, as the one scheduler that a trainer steps, saves and loads.
 
@@ -59,11 +69,9 @@ class Schedulers(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
         self.optimizer, self.clock = optimizer, clock
-        bindings = [entry if isinstance(entry, Binding) else Binding(entry, "lr") for entry in entries]
-        if not bindings:
-            raise TypeError("There is no schedule: pass one of timesched's, or a Binding.")
+        found = bindings(entries)
         with unchanged_on_error(optimizer):
-            self.bound: list[Bound] = [bind(each.schedule, optimizer, clock, each.key, each.tags) for each in bindings]
+            self.bound: list[Bound] = [bind(each.schedule, optimizer, clock, each.key, each.tags) for each in found]
             for each in self.bound:
                 each.check()  # two of one key are refused
 

@@ -1,22 +1,26 @@
 """Schedules for the Trainer of Hugging Face transformers: `schedule(trainer, ...)`, one line after the Trainer is made.
 
-The Trainer makes its scheduler late, saves nothing of it but `scheduler.state_dict()`, and says nothing of samples. Here
-a `Clock` counts what each step of the optimizer was made of, and the scheduler's state holds the clock's.
+The Trainer makes its scheduler late, saves nothing of it but `scheduler.state_dict()`, and says nothing of samples.
+Here a `Clock` counts what each step of the optimizer was made of, and the scheduler's state holds the clock's.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accelerate.optimizer import AcceleratedOptimizer
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
+from timesched.binding import unchanged_on_error
 from timesched.clock import Clock
 from timesched.horizon import Rate
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
-from .common import Binding, Schedulers
+from .common import Binding, Schedulers, bindings
 
 __all__ = ["Binding", "schedule"]
 
@@ -31,18 +35,21 @@ def schedule(
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
-    the run that the schedules see, before scaling by `ssr`; None takes the Trainer's own, `max_steps` or epochs.
-    `tokens_per_sample`: where a schedule mixes tokens with other units; the tokens themselves are counted.
+    the run that the schedules see, before scaling by `ssr`; None takes the Trainer's own, `max_steps` or epochs, which
+    end the run in either case. `tokens_per_sample`: where a schedule mixes tokens with other units, or where the
+    Trainer does not count tokens, and all samples have as many.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
-    to go on exactly. A batch is one step of the optimizer: of all ranks and all accumulated microbatches, whether a
-    gradient scaler skips it or not. Tokens are those that the Trainer counts with
-    `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a sampler repeats to
-    fill the last batch of an epoch does not count. Seconds are those of the first rank.
+    to go on exactly. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
+    ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
+    counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
+    sampler repeats to fill the last batch of an epoch does not count. Where the data loader has no length, every batch
+    counts as a full one. Seconds are those of the first rank, with evaluations.
 
-    Raises `ValueError` when the Trainer has a scheduler already, and, when it trains, for a time in tokens without
-    `include_num_input_tokens_seen`, for a data loader of another length than its dataset says, and where
-    `timesched.bind` does.
+    Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
+    under DeepSpeed, or `ssr` is given without `max_duration`; and, when it trains, for a time in tokens that nobody
+    counts, or in epochs of a data loader without a length, for two schedules of one key, for a checkpoint of other
+    schedules, and where `timesched.bind` does; after its first batch, where the Trainer found no tokens to count.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -50,33 +57,69 @@ def schedule(
     >>> # trainer = Trainer(model, args, train_dataset=data)
     >>> # schedule(trainer, cosine, decay); trainer.train()
     """
-    if trainer.lr_scheduler is not None:
+    there = trainer.lr_scheduler
+    if there is not None or any(isinstance(each, _Counting) for each in trainer.callback_handler.callbacks):
+        what = "schedules" if there is None else f"a {type(there).__name__}"
         raise ValueError(
-            f"The Trainer has a scheduler already, a {type(trainer.lr_scheduler).__name__}: leave it out, as in "
-            f"Trainer(optimizers=(optimizer, None)), and call this before train()."
+            f"The Trainer has a scheduler already, {what}: leave it out, as in Trainer(optimizers=(optimizer, None)), "
+            f"and call schedule() once, with all entries, before train()."
         )
-    counting = _Counting(trainer, entries, max_duration, tokens_per_sample, ssr)
-    trainer.create_scheduler = counting.create_scheduler  # the method that a Trainer lets its users replace
+    if trainer.is_deepspeed_enabled:
+        raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
+    if ssr != 1.0 and max_duration is None:
+        raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
+    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr)
+    # The methods that a Trainer lets its users replace.
+    trainer.create_scheduler = counting.create_scheduler
+    trainer.get_train_dataloader = counting.get_train_dataloader
     trainer.add_callback(counting)
 
 
-class _Counting(TrainerCallback):  # type: ignore[misc]  # which has no types
+class _Scheduler(Schedulers):
+    """Keeps what a load warns of: the Trainer catches it, and drops it."""
+
+    warned: Sequence[warnings.WarningMessage] = ()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As `Schedulers.load_state_dict`, without the warnings."""
+        with warnings.catch_warnings(record=True) as self.warned:
+            warnings.simplefilter("always")
+            super().load_state_dict(state_dict)
+
+
+class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float) -> None:
         self.trainer, self.entries = trainer, entries
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
-        self.clock: Clock | None = None
+        self.make_loader = trainer.get_train_dataloader
+        self.loads: int | None = None  # microbatches in an epoch
+        self.examples = 0  # in the dataset
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The scheduler of a run, as `Trainer.create_scheduler`: made once, and again where a run begins anew."""
-        trainer = self.trainer
-        if trainer.lr_scheduler is not None:
-            return trainer.lr_scheduler
+    def get_train_dataloader(self) -> Any:
+        """The Trainer's data loader, which is at hand in no later hook before the scheduler is made."""
+        loader = self.make_loader()
+        self.loads = len(loader) if has_length(loader) else None
+        self.examples = 0 if self.loads is None else self.trainer.num_examples(loader)
+        return loader
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> _Scheduler:
+        """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
+        trainer, args = self.trainer, self.trainer.args
         optimizer = trainer.optimizer if optimizer is None else optimizer
-        self.batch_size = trainer.get_total_train_batch_size(trainer.args)
-        self.samples, epoch = self._epoch()
-        self.clock = clock = Clock(
+        optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
+        self.batch_size = self.last_batch_size = trainer.get_total_train_batch_size(args)
+        if trainer.accelerator.split_batches:  # of which that number takes no notice
+            self.batch_size = self.last_batch_size = self.batch_size // args.world_size
+        epoch = None
+        if self.loads is not None:
+            accumulation = args.gradient_accumulation_steps
+            epoch = max(1, -(-self.loads // accumulation))
+            size = self.batch_size // accumulation  # of the microbatches of all ranks
+            missing = self.loads * size - self.examples  # in the last one, if the loader reads all of the dataset
+            self.last_batch_size = (self.loads - 1) % accumulation * size + size - missing * (0 <= missing < size)
+        clock = self.clock = Clock(
             f"{num_training_steps}ba" if self.max_duration is None else self.max_duration,
             batches_per_epoch=epoch,
             samples_per_batch=self.batch_size,
@@ -84,44 +127,48 @@ class _Counting(TrainerCallback):  # type: ignore[misc]  # which has no types
             ssr=self.ssr,
             process_group=False,
         )
-        made = Schedulers(getattr(optimizer, "optimizer", optimizer), clock, self.entries)
-        units = {unit for each in made.bound for unit in each.units()}
-        if TimeUnit.TOKEN in units and trainer.args.include_num_input_tokens_seen == "no":
-            raise ValueError(
-                "A schedule counts tokens, and the Trainer does not: set "
-                "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
-            )
-        if TimeUnit.SECOND in units and trainer.args.world_size > 1:
-            clock.process_group = True
-        trainer.lr_scheduler, trainer._created_lr_scheduler = made, True
+        with unchanged_on_error(optimizer):
+            made = _Scheduler(optimizer, clock, self.entries)
+            units = {unit for each in made.bound for unit in each.units()}
+            self.needs_tokens = TimeUnit.TOKEN in units
+            self.counts_tokens = args.include_num_input_tokens_seen != "no"
+            if self.needs_tokens and not self.counts_tokens and self.tokens_per_sample is None:
+                raise ValueError(
+                    "A schedule counts tokens, and the Trainer does not: set "
+                    "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
+                )
+            if TimeUnit.EPOCH in units:
+                raise ValueError(
+                    "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
+                    "or tokens."
+                )
+        clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
+        trainer.lr_scheduler = made
         return made
 
-    def _epoch(self) -> tuple[int | None, int | None]:
-        """The samples and the batches of an epoch, None where the dataset has no length."""
-        args, data = self.trainer.args, self.trainer.train_dataset
-        if not has_length(data):
-            return None, None
-        size = self.batch_size // args.gradient_accumulation_steps  # of the microbatches of all ranks
-        loads = len(data) // size if args.dataloader_drop_last else -(-len(data) // size)
-        samples = loads * size if args.dataloader_drop_last else len(data)
-        return samples, max(1, -(-loads // args.gradient_accumulation_steps))
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the Trainer's own count of tokens."""
+        """Take up the Trainer's own count of tokens; say what the load of a checkpoint warned of."""
         self.tokens = state.num_input_tokens_seen
+        for each in self.trainer.lr_scheduler.warned:
+            warnings.warn(each.message, stacklevel=2)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
-        assert self.clock is not None
-        before, self.tokens = self.tokens, state.num_input_tokens_seen
-        samples = self.batch_size
-        if self.samples is not None:
-            samples = max(0, min(samples, self.samples - samples * int(self.clock.timestamp.batch_in_epoch)))
-        tokens = None if args.include_num_input_tokens_seen == "no" else self.tokens - before
-        if self.clock.process_group and args.process_index > 0:  # the numbers are of all ranks, and are summed there
+        clock = self.clock
+        is_last = clock.dataloader_len is not None and clock.timestamp.batch_in_epoch == clock.dataloader_len - 1
+        samples = self.last_batch_size if is_last else self.batch_size
+        tokens = state.num_input_tokens_seen - self.tokens if self.counts_tokens else None
+        self.tokens = state.num_input_tokens_seen
+        if tokens == 0 and self.needs_tokens:
+            raise ValueError(
+                "A schedule counts tokens, and the Trainer found none in this batch: it counts the input that the "
+                "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
+            )
+        if clock.process_group and args.process_index > 0:  # the numbers are of all ranks, and are summed there
             samples, tokens = 0, None if tokens is None else 0
-        self.clock.tick(samples=samples, tokens=tokens)
+        clock.tick(samples=samples, tokens=tokens)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the values of the next batch also where the Trainer skipped the scheduler's step."""
-        self.trainer.lr_scheduler.refresh()
+        if self.trainer.accelerator.optimizer_step_was_skipped:
+            self.trainer.lr_scheduler.refresh()
