@@ -548,7 +548,15 @@ class Bound:
                 )
             bases = [_base(value, f"the initial {self.key}") for value in bases]
         clock = self.clock if isinstance(self.clock, Clock) else None
-        saved = self._goes_on({"schedule": own["schedule"], **state_dict}, own, count)
+        then = None if clock is None else _on(clock, self._run().horizon)
+        if then is not None and "clock" in state_dict:
+            try:
+                then.load_state_dict(state_dict["clock"])
+            except KeyError as error:
+                raise ValueError(
+                    f"{name}: the clock in the state lacks {error}: pass what state_dict() saved."
+                ) from None
+        saved = self._goes_on({"schedule": own["schedule"], **state_dict}, own, count, then)
         before = self.snapshot()
         try:
             if saved is not None:
@@ -559,15 +567,11 @@ class Bound:
                 clock.load_state_dict(state_dict["clock"])  # which refreshes all that follow it
             elif clock is not None or self.clock is None:
                 self.refresh()  # any other state is loaded by its owner, maybe later than this
-        except BaseException as error:
+        except BaseException:
             self.restore(before)
             if clock is not None and "clock" in state_dict:
                 with suppress(ValueError):  # where this one cannot write, it has not written
                     self.refresh()
-            if isinstance(error, KeyError):
-                raise ValueError(
-                    f"{name}: the clock in the state lacks {error}: pass what state_dict() saved."
-                ) from None
             raise
         if clock is not None and "clock" not in state_dict and count and not any(clock.state_dict().values()):
             warnings.warn(
@@ -592,20 +596,18 @@ class Bound:
         if changed:
             self._prepare()
 
-    def _goes_on(self, state: Mapping[str, Any], own: Mapping[str, Any], count: int) -> tuple[Any, Any, Any] | None:
+    def _goes_on(
+        self, state: Mapping[str, Any], own: Mapping[str, Any], count: int, clock: Clock | None
+    ) -> tuple[Any, Any, Any] | None:
         """The saved schedule where that goes on instead: its description if it is another one, itself, its horizon.
 
-        Raises `ValueError` where both are to be the same, and their values at the moment of the state are not.
+        `clock` stands at the moment of the state, on the present horizon. Raises `ValueError` where both schedules are
+        to be the same and their values at that moment are not, and where the saved one cannot go on.
         """
         what = difference(state["schedule"], own["schedule"], "schedule")
         text = state.get("horizon", own["horizon"]) if "horizon" in own else None
         if not what and text == own.get("horizon"):
             return None
-        clock = None
-        if isinstance(self.clock, Clock):
-            clock = _on(self.clock, self._run().horizon)
-            if "clock" in state:
-                clock.load_state_dict(state["clock"])
         lines, schedule, horizon = [what or self._name()], self.schedule, None
         theirs = ours = why = None
         try:
@@ -630,11 +632,8 @@ class Bound:
         _log.info('%s loaded with on_change="%s". %s', self._name(), self.on_change, "\n    ".join([head, *lines]))
         if self.on_change != "saved":
             return None
-        return (
-            state["schedule"] if what else None,
-            schedule,
-            None if horizon == getattr(self.clock, "horizon", None) else horizon,
-        )
+        here = clock is None or horizon == self.clock.horizon
+        return state["schedule"] if what else None, schedule, None if here else horizon
 
     def _rebuilt(self, description: Any) -> Any:
         """The schedule of a description. Raises `ValueError` where that does not say all of it."""
@@ -710,9 +709,10 @@ def bind(
     `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
     `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
     `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
-    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`: what
-    a load does with the state of another schedule or horizon whose multiplier at the loaded moment is another: "same"
-    refuses it, "new" goes on with the present schedule, "saved" with that of the state on its own horizon.
+    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`:
+    what a load does with the state of another schedule or horizon: "same" refuses it, unless the multiplier of that
+    moment is the same float under both; "new" goes on with the present schedule, "saved" with that of the state on its
+    own horizon.
 
     Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
     `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from

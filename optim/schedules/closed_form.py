@@ -330,13 +330,13 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self._horizon = horizon
         self._prepare()
 
-    def _goes_on(self, state: Mapping[str, Any], own: Mapping[str, Any], count: int) -> tuple[Any, Any, Any] | None:
+    def _goes_on(self, state: Mapping[str, Any], own: Mapping[str, Any], count: int, clock: Any) -> Any:
         tags, theirs = "param_group_tags", state["schedule"]
         if isinstance(theirs, Mapping) and tags in theirs:
             what = difference(theirs[tags], own["schedule"][tags], f"schedule.{tags}")
             if what:
                 raise ValueError(f"{type(self).__name__}: the state is of another schedule: {what}.")
-        return Bound._goes_on(self, state, own, count)
+        return Bound._goes_on(self, state, own, count, clock)
 
     def snapshot(self) -> dict[str, Any]:
         """What a load may change, the clock aside."""

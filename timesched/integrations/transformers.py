@@ -31,6 +31,7 @@ def schedule(
     max_duration: Time[Any] | str | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
+    on_change: str = "same",
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -40,7 +41,8 @@ def schedule(
     Trainer does not count tokens, and all samples have as many.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
-    to go on exactly. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
+    to go on exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
+    `timesched.bind`. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
     ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
     counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
     sampler repeats to fill the last batch of an epoch does not count. Where the data loader has no length, every batch
@@ -68,7 +70,7 @@ def schedule(
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
-    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr)
+    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -90,8 +92,10 @@ class _Scheduler(Schedulers):
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float) -> None:
-        self.trainer, self.entries = trainer, entries
+    def __init__(
+        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: str
+    ) -> None:
+        self.trainer, self.entries, self.on_change = trainer, entries, on_change
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
         self.make_loader = trainer.get_train_dataloader
         self.loads: int | None = None  # microbatches in an epoch
@@ -128,7 +132,7 @@ class _Counting(TrainerCallback):
             process_group=False,
         )
         with unchanged_on_error(optimizer):
-            made = _Scheduler(optimizer, clock, self.entries)
+            made = _Scheduler(optimizer, clock, self.entries, self.on_change)
             units = {unit for each in made.bound for unit in each.units()}
             self.needs_tokens = TimeUnit.TOKEN in units
             self.counts_tokens = args.include_num_input_tokens_seen != "no"
