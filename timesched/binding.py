@@ -605,7 +605,7 @@ class Bound:
         to be the same and their values at that moment are not, and where the saved one cannot go on.
         """
         what = difference(state["schedule"], own["schedule"], "schedule")
-        text = state.get("horizon", own["horizon"]) if "horizon" in own else None
+        text: Any = state.get("horizon", own["horizon"]) if "horizon" in own else None
         if not what and text == own.get("horizon"):
             return None
         lines, schedule, horizon = [what or self._name()], self.schedule, None

@@ -6,8 +6,6 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate.optimizer import AcceleratedOptimizer
@@ -77,18 +75,6 @@ def schedule(
     trainer.add_callback(counting)
 
 
-class _Scheduler(Schedulers):
-    """Keeps what a load warns of: the Trainer catches it, and drops it."""
-
-    warned: Sequence[warnings.WarningMessage] = ()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As `Schedulers.load_state_dict`, without the warnings."""
-        with warnings.catch_warnings(record=True) as self.warned:
-            warnings.simplefilter("always")
-            super().load_state_dict(state_dict)
-
-
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
@@ -108,7 +94,7 @@ class _Counting(TrainerCallback):
         self.examples = 0 if self.loads is None else self.trainer.num_examples(loader)
         return loader
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> _Scheduler:
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Schedulers:
         """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
         trainer, args = self.trainer, self.trainer.args
         optimizer = trainer.optimizer if optimizer is None else optimizer
@@ -132,7 +118,7 @@ class _Counting(TrainerCallback):
             process_group=False,
         )
         with unchanged_on_error(optimizer):
-            made = _Scheduler(optimizer, clock, self.entries, self.on_change)
+            made = Schedulers(optimizer, clock, self.entries, self.on_change)
             units = {unit for each in made.bound for unit in each.units()}
             self.needs_tokens = TimeUnit.TOKEN in units
             self.counts_tokens = args.include_num_input_tokens_seen != "no"
@@ -151,10 +137,8 @@ class _Counting(TrainerCallback):
         return made
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the Trainer's own count of tokens; say what the load of a checkpoint warned of."""
+        """Take up the Trainer's own count of tokens."""
         self.tokens = state.num_input_tokens_seen
-        for each in self.trainer.lr_scheduler.warned:
-            warnings.warn(each.message, stacklevel=2)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
