@@ -30,7 +30,7 @@ from timesched.description import difference, plain
 from timesched.horizon import Horizon
 from timesched.keys import Key, is_number, known_tags, listed, select
 from timesched.positions import Frame, Resolved
-from timesched.resuming import compared, horizon_changes, moment, read_change, read_horizon, rebuilt, ways_out
+from timesched.resuming import compared, horizon_changes, moment, read_change, read_horizon, rebuilt, refusal
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit, exact
 
@@ -608,28 +608,28 @@ class Bound:
         text: Any = state.get("horizon", own["horizon"]) if "horizon" in own else None
         if not what and text == own.get("horizon"):
             return None
+        if clock is None and self.clock is not None:  # a state that its owner loads, maybe later than this
+            if self.on_change == "new":
+                return None
+            raise ValueError(f"{type(self).__name__}: the state is of another schedule: {what}.")
         lines, schedule, horizon = [what or self._name()], self.schedule, None
-        theirs = ours = why = None
+        theirs = why = None
         try:
             if clock is not None:
                 horizon = read_horizon(text)
                 lines += horizon_changes(horizon, clock.horizon)
             if what:
                 schedule = self._rebuilt(state["schedule"])
-            if clock is not None or self.clock is None:
-                theirs = _value_of(schedule, clock, horizon, count)
+            theirs = _value_of(schedule, clock, horizon, count)
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             why = f"the state lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
-        if clock is not None or self.clock is None:  # any other state is loaded by its owner, maybe later than this
-            ours = _value_of(self.schedule, clock, clock and clock.horizon, count)
-            where = f"step {count}" if clock is None else moment(clock)
-            lines.append(compared("multiplier" if self.relative else "value", where, theirs, ours))
-        head = "The checkpoint was trained under another schedule:"
-        if self.on_change == "same" and (theirs is None or theirs != ours):
-            raise ValueError(ways_out(head, lines, theirs is not None, clock is not None and self.relative, why))
-        if self.on_change == "saved" and theirs is None:
-            raise ValueError(ways_out(head, lines, False, clock is not None and self.relative, why))
-        _log.info('%s loaded with on_change="%s". %s', self._name(), self.on_change, "\n    ".join([head, *lines]))
+        ours = _value_of(self.schedule, clock, clock and clock.horizon, count)
+        where = f"step {count}" if clock is None else moment(clock)
+        values = compared("multiplier" if self.relative else "value", where, theirs, ours)
+        if not {"same": theirs == ours, "saved": theirs is not None, "new": True}[self.on_change]:
+            raise ValueError(refusal(lines, values, theirs is not None, clock is not None and self.relative, why))
+        text = "\n    ".join([*lines, values])
+        _log.info('%s: a state of another schedule loads, on_change="%s":\n    %s', self._name(), self.on_change, text)
         if self.on_change != "saved":
             return None
         here = clock is None or horizon == self.clock.horizon

@@ -113,14 +113,13 @@ def compared(what: str, where: str, theirs: float | None, ours: float) -> str:
     return f"{what} at {where}: {theirs:.{digits}g} saved, {ours:.{digits}g} now."
 
 
-def ways_out(head: str, lines: list[str], saved: bool, cooldown: bool, why: str | None) -> str:
-    """The message about another schedule: what differs, and what a load or a user can do about it."""
-    *differences, values = lines if lines[-1].endswith("now.") else [*lines, ""]
-    text = "\n    ".join([head, *differences]) + (f"\n  {values}" if values else "")
+def refusal(lines: list[str], values: str, saved: bool, cooldown: bool, why: str | None) -> str:
+    """The message about another schedule: what differs, the values, and what a load or a user can do about it."""
     ways = ['on_change="new" to go on with the present one']
     if saved:
         ways.append('"saved" to go on with the saved one (past its end its last value holds)')
     if cooldown:
         ways.append("or cool down from here: schedule.cooldown(at=clock, t_decay=...)")
+    differences = "\n    ".join(["The checkpoint was trained under another schedule:", *lines])
     reason = f" The saved one cannot be made again: {why}." if why else ""
-    return f"{text}\nLoad with {', '.join(ways)}.{reason}"
+    return f"{differences}\n  {values}\nLoad with {', '.join(ways)}.{reason}"
