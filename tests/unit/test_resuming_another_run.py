@@ -481,10 +481,8 @@ def test_a_config_says_what_goes_on():
         config = {"optimizer": {"AdamW": {"lr": 1.0}}, "schedulers": [{entry[0]: {**entry[1], "on_change": on_change}}]}
         return optim.build(torch.nn.Linear(1, 1), {**config, "max_duration": "20ba"}).schedulers[0]
 
-    for entry in (
-        ("CosineAnnealingScheduler", {}),
-        ("CosineDecayLR", {"initial_learning_rate": 1.0, "total_iters": "1dur"}),
-    ):
+    cosine = {"initial_learning_rate": 1.0, "end_learning_rate": 0.0, "total_iters": "1dur"}
+    for entry in (("CosineAnnealingScheduler", {}), ("CosineDecayLR", cosine)):
         assert built("saved", *entry).on_change == "saved"
         with pytest.raises(ValueError, match="on_change='old'"):
             built("old", *entry)
