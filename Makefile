@@ -27,7 +27,7 @@ demo: ## train a small model with Composer on our schedules
 	@$(call use,composer); "$$python" examples/composer_run.py $(ARGS)
 
 # Two workers of one thread each: more threads of torch would only fight each other. The newest torch goes
-# first, as its environment is there sooner. One failing run does not keep the other from telling its part.
+# first, as its environment is there sooner. If one run fails, the other still runs.
 test: ## run all tests and doctests, on the newest torch and with Composer
 	@logs=$$(mktemp -d) || exit 1; trap 'rm -rf "$$logs"' EXIT; failed=0; summary=; \
 	for env in newest composer; do \
@@ -59,7 +59,7 @@ lint: ## ruff, mypy, and no circular imports
 	"$$python" tools/imports.py && \
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py tests/typing/*.py)
 
-# The optimizers are compared on the newest torch, where their rivals are; the schedules with Composer.
+# The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.
 bench: ## run the benchmarks, one after the other
 	@run() { printf '\n== %s\n' "$$2"; "$$1" "$$2" $(ARGS); }; \
 	$(call use,composer); \

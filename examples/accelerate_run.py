@@ -1,7 +1,7 @@
 """Train a small language model with accelerate on schedules in tokens: accelerate launch examples/accelerate_run.py
 
-A cosine with a warmup drives the learning rate, and a line the weight decay. With several processes each counts its own
-tokens. It needs `pip install "torch-timesched[accelerate]"`.
+The learning rate is a cosine with a warmup, and the weight decay a straight line. With several processes each counts
+its own tokens. It needs `pip install "torch-timesched[accelerate]"`.
 """
 
 import argparse

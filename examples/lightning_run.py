@@ -1,6 +1,6 @@
 """Train a small language model with Lightning on schedules in tokens: python examples/lightning_run.py
 
-A cosine with a warmup drives the learning rate, and a line the weight decay. It needs `pip install
+The learning rate is a cosine with a warmup, and the weight decay a straight line. It needs `pip install
 "torch-timesched[lightning]"`.
 """
 

@@ -12,9 +12,11 @@ from .core.eager import row_blocks, rows_of
 from .core.hyperparameters import SWITCH, Number, Several, table
 from .core.optimizer import State, counter
 from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
-from .core.tensor_lists import Tensors, by_shape, copy_, is_zero
+from .core.tensor_lists import Tensors, by_shape, copy_, is_zero, kept_in_graph
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
+
+FEW_ROWS = 16
 
 
 class Adafactor(RuleOptimizer):
@@ -176,7 +178,7 @@ class Adafactor(RuleOptimizer):
         average, *squares = states
         placement = k["placement"]
         half = len(p) > 0 and p[0].dtype.itemsize < 4  # squares of such numbers leave their range
-        for chosen in by_shape(p, alone=placement is not None):
+        for chosen in by_shape(p, alone=placement is not None, on_cpu=True):
             i = chosen[0]
             x = p[i]
             if x.numel() == 0 and placement is None:  # a rank without a shard of it still takes part in the sums
@@ -248,7 +250,7 @@ def _update(
             _average(rows_of(moments[0], block), square, k["one_minus_beta2"], stacked)
         else:
             row_means.append(_mean(square, -1, placement, last, shape))
-            column_sums = column_sums + square.sum(-2)
+            column_sums = column_sums + _sum_of_rows(square)
     if len(moments) == 1:
         of_rows, of_columns = None, moments[0].rsqrt()
     else:
@@ -258,6 +260,7 @@ def _update(
         _average(columns, column_means, k["one_minus_beta2"], stacked)
         of_rows = (rows / _mean(rows, -1, placement, last - 1, shape, True)).rsqrt_().unsqueeze(-1)
         of_columns = columns.rsqrt().unsqueeze(-2)
+        of_rows, of_columns = kept_in_graph(of_rows, of_columns)
 
     step_size = k["rho"]
     if h["scale_parameter"]:
@@ -276,6 +279,19 @@ def _update(
         if not is_zero(k["weight_decay"]):
             x.mul_(1 - k["weight_decay"] * step_size)
         x.sub_(step)
+
+
+def _sum_of_rows(x: Tensor) -> Tensor:
+    """The sum over the dimension -2.
+
+    In a graph it is taken of a few rows at a time: inductor sums up on the CPU by columns, and a column of a large
+    matrix has a cache line in every row.
+    """
+    few = x.shape[-2] - x.shape[-2] % FEW_ROWS
+    if not torch.compiler.is_compiling() or few <= FEW_ROWS:
+        return x.sum(-2)
+    total = x[..., :few, :].reshape(*x.shape[:-2], -1, FEW_ROWS, x.shape[-1]).sum(-2).sum(-2)
+    return total + x[..., few:, :].sum(-2) if few < x.shape[-2] else total
 
 
 def _direction(g: Tensor, of_rows: Tensor | None, of_columns: Tensor, block: Any) -> Tensor:

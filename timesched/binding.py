@@ -471,8 +471,8 @@ class Bound:
         for other in others:  # those superseded before, too: they are to name the owner of now
             if other.key == self.key and mine.intersection(other.indices) and other.refusal != _UNBOUND:
                 other.refusal = (
-                    f"was superseded by {self._name()}, which was made later: step that one. To drive one number "
-                    f"by two schedules, bind the list of both, which multiplies them, or make them one sequence; "
+                    f"was superseded by {self._name()}, which was made later: step that one. For two schedules "
+                    f"of one number, bind the list of both, which multiplies them, or make them one sequence; "
                     f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
                 )
                 other._leave_clock()
@@ -740,7 +740,7 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     """
     optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
     if len(optimizers) != 1:
-        raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule drives one: use bind().")
+        raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule takes one: use bind().")
     return BoundLR(optimizers[0], scheduler, "lr", None, state, ssr)
 
 

@@ -64,7 +64,7 @@ class Clock:
         stop_at: Time[Any] | str | None = None,
     ) -> None:
         if max_duration is None:
-            raise ValueError("max_duration is None: a clock has to know when its run is over; pass '10ep' or the like.")
+            raise ValueError("max_duration is None: a clock has to know when its run is over; pass '10ep', say.")
         self.horizon = Horizon(
             max_duration,
             batches_per_epoch=batches_per_epoch,

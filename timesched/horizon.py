@@ -89,7 +89,7 @@ class Horizon:
 
     @classmethod
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
-        """The horizon of a run from its state: a `Horizon` itself, a `Clock`, Composer's `State`, or their like.
+        """The horizon of a run from its state: a `Horizon` itself, a `Clock`, or another `State`.
 
         `ssr` None takes the state's own ratio if it has one, else 1.0. Raises `ValueError` when the ratios that are
         given (`ssr`, the state's own, and that of its horizon) differ.
@@ -194,8 +194,8 @@ class Horizon:
         if unit is TimeUnit.DURATION and own is not unit:
             if self._length is None:
                 raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
-            whole, last = self._length
-            return Time(Fraction(self.change(count, own, last)) / whole, unit)
+            length, last = self._length
+            return Time(Fraction(self.change(count, own, last)) / length, unit)
         return Time(self.change(count, own, unit), unit)
 
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
@@ -207,9 +207,9 @@ class Horizon:
         if one.unit is other.unit:
             return one + other
         if TimeUnit.DURATION in (one.unit, other.unit):  # a share stays one when the ratio stretches the other
-            whole, unit = self.locate("1dur")
+            length, unit = self.locate("1dur")
             counts = (self.change(*self.locate(each), unit) for each in (one, other))
-            return Time._of(Fraction(sum(counts)) / whole, TimeUnit.DURATION)
+            return Time._of(Fraction(sum(counts)) / length, TimeUnit.DURATION)
         located = [self.locate(each, scale=False) for each in (one, other)]
         unit = max((unit for _, unit in located), key=list(TimeUnit).index)
         return Time._of(sum(self.change(count, old, unit) for count, old in located), unit)
@@ -262,12 +262,12 @@ class Horizon:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        parts = [repr(None if self._unscaled is None else str(self._unscaled))]
+        arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
         for name, rate in zip(_RATES, self._rates):
             if rate is not None:
                 text = number_text(rate)
-                parts.append(f"{name}={repr(rate) if '/' in text else text}")
-        return f"Horizon({', '.join(parts + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
+                arguments.append(f"{name}={repr(rate) if '/' in text else text}")
+        return f"Horizon({', '.join(arguments + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
 
 
 def positive(value: Any, what: str) -> Exact:

@@ -99,7 +99,7 @@ def expm1(x: Value) -> Value:
 
 
 def table(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
-    """A constant table on the CPU, of int64 or float64: a real one under every mode, as `torch.tensor` is not."""
+    """A constant table on the CPU, of int64 or float64; never a fake tensor, as `torch.tensor` makes in some modes."""
     return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
 
 

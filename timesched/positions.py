@@ -83,8 +83,8 @@ class Span:
         elif isinstance(count, Fraction):
             x = float((a * count - b) / d)
         else:
-            whole, part = self._start
-            x = (_minus(count, whole) - part if whole or part else ops.real(count)) / self._length
+            whole, fraction = self._start
+            x = (_minus(count, whole) - fraction if whole or fraction else ops.real(count)) / self._length
         return ops.clip(x) if limit else x
 
     def left(self, counts: Counts) -> Value:
@@ -95,8 +95,8 @@ class Span:
             return 1.0 - self.done(counts)
         if type(count) is int or isinstance(count, Fraction):
             return ops.clip(float((d + b - a * count) / d))
-        whole, part = self._end
-        return ops.clip((part - _minus(count, whole)) / self._length)
+        whole, fraction = self._end
+        return ops.clip((fraction - _minus(count, whole)) / self._length)
 
 
 class Period:
@@ -148,9 +148,9 @@ class Period:
             digits.append(digit)
         high, rest = torch.zeros_like(left), torch.zeros_like(left)
         for digit in reversed(digits):
-            part = rest * base + left * digit
-            high = high * base + torch.div(part, self._p, rounding_mode="floor")
-            rest = torch.remainder(part, self._p)
+            product = rest * base + left * digit
+            high = high * base + torch.div(product, self._p, rounding_mode="floor")
+            rest = torch.remainder(product, self._p)
         return n * self._q + high, rest
 
 
@@ -196,11 +196,11 @@ def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     return value
 
 
-def stages(marks: list[Mark], parts: list[Resolved]) -> Resolved:
+def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     """One function after another, each from its mark on; the marks of one counter must not fall."""
-    value = parts[0]
-    for mark, part in zip(marks, parts[1:]):
-        value = switch(mark, value, part)
+    value = functions[0]
+    for mark, function in zip(marks, functions[1:]):
+        value = switch(mark, value, function)
     if len({mark.counter for mark in marks}) != 1:
         return value
     counter, firsts = marks[0].counter, [mark.first for mark in marks]
@@ -208,7 +208,7 @@ def stages(marks: list[Mark], parts: list[Resolved]) -> Resolved:
     def staged(counts: Counts) -> Value:
         count = counts[counter]
         if type(count) is int:  # what a training loop asks for: without the detours
-            return parts[bisect_right(firsts, count)](counts)
+            return functions[bisect_right(firsts, count)](counts)
         return value(counts)
 
     return staged
@@ -306,15 +306,15 @@ class Frame:
 
 def _since(counter: int, first: Exact) -> Callable[[Counts], Value]:
     """How far a count is beyond another; 0 before it."""
-    whole, part = _split(first)  # here, as no graph holds a Fraction
+    whole, fraction = _split(first)  # here, as no graph holds a Fraction
 
     def since(counts: Counts) -> Value:
         count = counts[counter]
         if type(count) is int or isinstance(count, Fraction):
             return max(count - first, 0)
-        if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not part:
+        if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not fraction:
             return torch.clamp(count - whole, min=0)
-        rest = _minus(count, whole) - part
+        rest = _minus(count, whole) - fraction
         return torch.clamp(rest, min=0.0) if isinstance(rest, Tensor) else max(rest, 0.0)
 
     return since

@@ -62,7 +62,7 @@ class Cycles:
     cycles end at `limit`, the sum of them all.
     """
 
-    __slots__ = ("_nears", "_parts", "_starts", "_steps", "_tables", "complete", "counter", "end", "limit")
+    __slots__ = ("_fractions", "_nears", "_starts", "_steps", "_tables", "complete", "counter", "end", "limit")
 
     def __init__(self, counter: int, length: Exact, growth: Fraction) -> None:
         if length < _SHORTEST:
@@ -80,13 +80,13 @@ class Cycles:
         self.complete = start >> _BITS >= 2**63 or not step
         self.end = Fraction(start, _ONE)
         self._nears = [nearest(Fraction(start, _ONE)) for start in self._starts]
-        self._parts = [_two(start % _ONE) for start in self._starts]
+        self._fractions = [_two_floats(start % _ONE) for start in self._starts]
         self._tables = (
             ops.table([min(-(-start >> _BITS), 2**63 - 1) for start in self._starts], torch.int64),
             ops.table(self._nears, torch.float64),
             ops.table([start >> _BITS for start in self._starts], torch.int64),
-            ops.table([high for high, _ in self._parts], torch.float64),
-            ops.table([low for _, low in self._parts], torch.float64),
+            ops.table([high for high, _ in self._fractions], torch.float64),
+            ops.table([low for _, low in self._fractions], torch.float64),
             ops.table([step / _ONE for step in self._steps], torch.float64),
         )
 
@@ -104,11 +104,11 @@ class Cycles:
             whole, high, low, length = (ops.pick(table, i) for table in tables)
             return ops.clip((ops.real(count - whole) - high - low) / length)
         k = bisect_right(self._nears, count) - 1
-        part, rest = self._parts[k]
-        return ops.clip((count - (self._starts[k] >> _BITS) - part - rest) / (self._steps[k] / _ONE))
+        first, second = self._fractions[k]
+        return ops.clip((count - (self._starts[k] >> _BITS) - first - second) / (self._steps[k] / _ONE))
 
 
-def _two(part: int) -> tuple[float, float]:
-    """What a start has behind the point, as two floats: one alone is not exact enough for cycles much below 1."""
-    high = part / _ONE
-    return high, (part - int(Fraction(high) * _ONE)) / _ONE
+def _two_floats(fraction: int) -> tuple[float, float]:
+    """The fractional digits of a start, as two floats: one is not exact enough for cycles much shorter than a count."""
+    high = fraction / _ONE
+    return high, (fraction - int(Fraction(high) * _ONE)) / _ONE

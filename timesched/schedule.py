@@ -33,14 +33,15 @@ class _Plan:
     """A schedule on one run: all that the resolution depends on, what it reads of a timestamp, and its last value."""
 
     __slots__ = (
-        "function", "horizon", "length", "memo", "own", "position", "read", "readers", "ssr",
+        "function", "horizon", "length", "memo", "position", "read", "readers", "ssr", "state_ssr",
     )  # fmt: skip
 
     def __init__(self, function: Resolved, readers: Readers, state: Any = None, ssr: Any = None) -> None:
         self.function, self.readers = function, readers
         self.read = readers[0][0] if len(readers) == 1 else None
         self.position = POSITION.get(readers[0][1]) if len(readers) == 1 else None  # in a Timestamp's numbers
-        self.ssr, self.own, self.horizon = ssr, getattr(state, "ssr", None), getattr(state, "horizon", None)
+        self.ssr, self.state_ssr = ssr, getattr(state, "ssr", None)
+        self.horizon = getattr(state, "horizon", None)
         self.length = None if state is None or isinstance(self.horizon, Horizon) else _length(state)
         self.memo: tuple[Any, float] = (object(), 0.0)  # one object, so that no thread sees half of it
 
@@ -60,8 +61,8 @@ class ComposerScheduler(Protocol):
 class Schedule:
     """The base of every schedule. A subclass is a frozen dataclass with a method `resolve`.
 
-    Fields annotated `Time` take a time or a text and are parsed when the schedule is made; `float` fields take finite
-    numbers. Two schedules with equal fields are equal and hash equal; `repr` evaluates back.
+    Fields that the functions of `timesched.fields` make, such as `time()` and `number()`, are read and checked when the
+    schedule is made. Two schedules with equal fields are equal and hash equal; `repr` evaluates back.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
     >>> CosineAnnealingScheduler(t_max="30ba").at("10ba", Horizon("90ba"))
@@ -92,7 +93,7 @@ class Schedule:
         plan = self._plan
         if (
             plan.ssr is not ssr
-            or plan.own is not getattr(state, "ssr", None)
+            or plan.state_ssr is not getattr(state, "ssr", None)
             or plan.horizon is not getattr(state, "horizon", None)
             or (plan.length is not None and plan.length != _length(state))
         ):

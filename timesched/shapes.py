@@ -1,4 +1,4 @@
-"""The shapes of schedules: a curve of `curves.py` over a part of a run, as a function of the counts of the run.
+"""The shapes of schedules: a curve of `curves.py` over a phase of a run, as a function of the counts of the run.
 
 Each stands here once, with any values at its ends. A schedule of multipliers has 1 for one of them; a scheduler of
 learning rates has the rates. `done` and `left` are fractions of a phase, as a `Span` or a `Period` computes them.
@@ -128,15 +128,15 @@ def through(frame: Frame, points: Sequence[tuple[Mark, float, Shape | None]]) ->
     first point, the last one from the last point on, each point's own value at the point.
     """
     (first, start, _), *others = points
-    marks, parts, before, value = [first], [_held(start)], first, start
+    marks, functions, before, value = [first], [_held(start)], first, start
     for mark, to, shape in others:
-        parts.append(_held(value) if shape is None else shape(frame.between(before, mark), value, to))
+        functions.append(_held(value) if shape is None else shape(frame.between(before, mark), value, to))
         marks.append(mark)
         before, value = mark, to
-    parts.append(_held(value))
+    functions.append(_held(value))
     if first.count == 0:
-        marks, parts = marks[1:], parts[1:]
-    return stages(marks, parts) if marks else parts[0]
+        marks, functions = marks[1:], functions[1:]
+    return stages(marks, functions) if marks else functions[0]
 
 
 def warmup_stable_decay(

@@ -132,11 +132,12 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
             units add up by the rates of the clock. Schedules of `timesched` multiply the value that the optimizer is
             built with, of the key `key` (the learning rate).
 
-            `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`: those of a `Clock`.
+            `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`, `process_group`,
+            `stop_at`: those of a `Clock`.
 
             A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
 
-            A class of one's own goes by its name, once it is imported; its constructor takes no `**kwargs`. In a
+            A class of your own goes by its name, once it is imported; its constructor takes no `**kwargs`. In a
             mapping, an optimizer or a function `model -> optimizer` may stand for the optimizer, and a scheduler, a
             schedule of `timesched` or a function `optimizer -> scheduler` for each scheduler.
         clock: what schedules of `timesched`, and schedulers whose counts are times, follow: a `Clock` or Composer's

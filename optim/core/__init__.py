@@ -1,11 +1,11 @@
-"""How the step of any optimizer runs; what is said of one optimizer stands in its own file, one folder up.
+"""How the step of any optimizer runs. The arguments, state and equation of each are in its own file, one folder up.
 
 optimizer.py        the base class: all state exists before the first step
-update_rule.py      the base class of the optimizers here: state, factors and update, as a subclass says them
+update_rule.py      the base class of the optimizers here: a subclass defines its state, its factors and its update
 hyperparameters.py  what values a hyperparameter accepts
-work.py             the tensors and numbers of a step that go together
+work.py             the tensors that are updated together, and their numbers
 execution.py        how an update runs: on numbers in eager steps on the CPU and on CUDA, on tensors elsewhere
-eager.py            what makes the former fast: torch's fused kernels, and on the CPU blocks that fit the cache
+eager.py            what makes eager steps fast: torch's fused kernels, and on the CPU blocks that fit the cache
 known_counts.py     what counters on a GPU hold, without reading them
 tensor_lists.py     arithmetic on lists of tensors
 common_steps.py     steps that several update rules share

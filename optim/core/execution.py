@@ -120,7 +120,7 @@ def _reads(work: Work) -> list[str]:
 def _number_if_there(rule: Any, value: Any, device: torch.device) -> Any:
     """A hyperparameter as a number where the host has it; a tensor that lies elsewhere stays one."""
     if isinstance(value, (tuple, list)):
-        return tuple(_number_if_there(part, x, device) for part, x in zip(rule.parts, value))
+        return tuple(_number_if_there(each, x, device) for each, x in zip(rule.rules, value))
     if isinstance(value, Tensor) and not value.is_cpu:
         return _widened(value, torch.float64, device)
     return rule.numbers(value)

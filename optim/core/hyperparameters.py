@@ -22,8 +22,8 @@ class Number:
     open_high: bool = False
     optional: bool = False  # may be None
     integer: bool = False  # an int, and never a tensor
-    scheduled: bool = True  # compile() turns it into a tensor
-    zero_is_off: bool = False  # at 0 some state is absent, so compile() leaves a 0 alone
+    scheduled: bool = True  # hold_tensors() turns it into a tensor
+    zero_is_off: bool = False  # at 0 some state is absent, so hold_tensors() leaves a 0 alone
 
     @property
     def rule(self) -> str:
@@ -71,7 +71,7 @@ class Number:
         return self.low
 
     def tensors(self, value: Any, device: torch.device) -> Any:
-        """The value as compile() wants it: a tensor in place of a number that may change."""
+        """The value after hold_tensors(): a tensor in place of a number that may change."""
         if value is None or not self.scheduled or isinstance(value, Tensor) or (self.zero_is_off and value == 0):
             return value
         return scalar(float(value), device)
@@ -90,32 +90,32 @@ class Number:
 class Several:
     """A tuple or list with one number for each of the given rules."""
 
-    parts: tuple[Number, ...]
+    rules: tuple[Number, ...]
     ordered: bool = False  # none below the one before it
 
     @property
     def rule(self) -> str:
-        return f"{len(self.parts)} numbers"
+        return f"{len(self.rules)} numbers"
 
     def check(self, name: str, value: Any) -> None:
         if isinstance(value, (str, Tensor)) or not isinstance(value, (tuple, list)):
             raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: pass a tuple of {self.rule}.")
-        if len(value) != len(self.parts):
+        if len(value) != len(self.rules):
             raise ValueError(f"{name}={value!r} has {len(value)} elements: pass a tuple of {self.rule}.")
-        for i, (part, element) in enumerate(zip(self.parts, value)):
+        for i, (rule, element) in enumerate(zip(self.rules, value)):
             try:
-                part.check(f"{name}[{i}]", element)
+                rule.check(f"{name}[{i}]", element)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}={value!r}: {error}") from None
-        numbers = [part.numbers(element) for part, element in zip(self.parts, value)]
+        numbers = [rule.numbers(element) for rule, element in zip(self.rules, value)]
         if self.ordered and numbers != sorted(numbers):
             raise ValueError(f"{name}={value!r}: the first must not be above the second; swap them.")
 
     def tensors(self, value: Any, device: torch.device) -> Any:
-        return tuple(part.tensors(element, device) for part, element in zip(self.parts, value))
+        return tuple(rule.tensors(element, device) for rule, element in zip(self.rules, value))
 
     def numbers(self, value: Any) -> Any:
-        return tuple(part.numbers(element) for part, element in zip(self.parts, value))
+        return tuple(rule.numbers(element) for rule, element in zip(self.rules, value))
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ SWITCH = Choice()
 def scalar(value: float, device: torch.device) -> Tensor:
     """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
 
-    It is made on the host and then moved: a lazily traced device would take what is made there for a constant.
+    It is made on the host and then moved: a lazily traced device would take a scalar that is made there for a constant.
     """
     dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
     return torch.tensor(value, dtype=dtype, device="cpu").to(device)

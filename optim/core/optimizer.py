@@ -79,9 +79,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
     """
 
     hyper: ClassVar[Mapping[str, Rule]] = {}  # the rules for a group's values, by key
-    structural: ClassVar[
-        tuple[str, ...]
-    ] = ()  # keys of which it matters for the state, or for the formula, whether they are on
+    structural: ClassVar[tuple[str, ...]] = ()  # switches on which the state or the formula depends
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:

@@ -17,7 +17,9 @@ from torch import Tensor
 Tensors: TypeAlias = list[Tensor]
 Factor: TypeAlias = "float | Tensor | list[Tensor]"
 
-STACKED = 1 << 24  # elements
+STACKED = 1 << 24  # elements that are stacked together on a GPU
+STACKED_ON_CPU = 1 << 17  # fewer, which fit into a core's second-level cache
+SMALL_ON_CPU = 1 << 14  # elements of a tensor that is worth to be stacked on the CPU
 
 
 def is_zero(factor: Factor) -> bool:
@@ -34,19 +36,33 @@ def on_gpu(xs: Tensors) -> bool:
     return not torch.compiler.is_compiling() and len(xs) > 0 and xs[0].is_cuda
 
 
-def by_shape(xs: Tensors, alone: bool = False) -> list[list[int]]:
+def kept_in_graph(*xs: Tensor) -> Tensors:
+    """Small tensors, in a graph by way of a single array.
+
+    inductor keeps what is concatenated, and would otherwise compute it again for each element that it is used for.
+    """
+    if not torch.compiler.is_compiling():
+        return list(xs)
+    flat = torch.cat([x.reshape(-1) for x in xs])
+    return [part.view(x.shape) for part, x in zip(torch.split(flat, [x.numel() for x in xs]), xs)]
+
+
+def by_shape(xs: Tensors, alone: bool = False, on_cpu: bool = False) -> list[list[int]]:
     """The indices of tensors to stack, as one operation on several small tensors takes less time than one on each.
 
     That is so in eager steps on a CUDA GPU, for contiguous tensors of one shape; others stay alone, and all where
-    `alone` says so. What is stacked together is limited, as it takes memory, and large tensors gain nothing.
+    `alone` says so. What is stacked together is limited, as it takes memory, and large tensors gain nothing. On the CPU
+    it is so for small tensors, and where `on_cpu` says so: for an update of many operations on each tensor.
     """
     found: dict[Any, list[int]] = {}
-    gpu = on_gpu(xs) and not alone
+    gpu = on_gpu(xs)
+    cpu = on_cpu and not gpu and len(xs) > 0 and xs[0].is_cpu and not torch.compiler.is_compiling()
+    largest = 0 if alone else STACKED if gpu else SMALL_ON_CPU if cpu else 0
     for i, x in enumerate(xs):
-        found.setdefault(x.shape if gpu and x.is_contiguous() else i, []).append(i)
+        found.setdefault(x.shape if 0 < x.numel() <= largest and x.is_contiguous() else i, []).append(i)
     result = []
     for indices in found.values():
-        size = max(1, STACKED // max(1, xs[indices[0]].numel()))
+        size = max(1, (STACKED_ON_CPU if cpu else STACKED) // max(1, xs[indices[0]].numel()))
         result += [indices[at : at + size] for at in range(0, len(indices), size)]
     return result
 

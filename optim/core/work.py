@@ -1,4 +1,4 @@
-"""The tensors and the numbers of a step that go together."""
+"""`Work`: the tensors that a step updates together, and the numbers for them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ Foreign = TypeVar("Foreign", bound=torch.optim.Optimizer)
 
 CAPTURED_STEPS = 3  # an optimizer may create a key in its second or third step
 VERIFIED_STEPS = 5
-LATE = 2  # so many steps go by before the parameters that wait get their first gradient
+LATE = 2  # the steps before the parameters that wait get their first gradient
 
 ADVICE: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.LBFGS: "LBFGS keeps a history that grows as it steps, so it has no such state",
@@ -59,9 +59,9 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     generators of random numbers stay as they are, no hook is called, and the training that follows is bit for bit
     the one without this call (but for the sign of zeros where parameters are complex). Every parameter gets its
     state, also one that does not require a gradient; a group gets the keys that the optimizer keeps there itself.
-    State that exists stays as it is, so that a run in progress can be completed after add_param_group(), and what a
-    constructor has made of a state is completed. The optimizers of this package have their state since their
-    construction and are returned as they are. docs/optimizers.md has a table of what it does for those of others.
+    State that exists stays as it is, so that a run in progress can be completed after add_param_group(). A state of
+    which the constructor made some keys gets the missing ones. The optimizers of this package have their state since
+    their construction and are returned as they are. docs/optimizers.md has a table of what it does for those of others.
 
     Call it when parameters and hyperparameters have their values, so after loading weights and making schedulers:
     some initial values are made from them (the step size of Rprop is the lr, a schedule-free average is a copy of the
@@ -126,7 +126,7 @@ def install(optimizer: torch.optim.Optimizer, initial: Initial) -> None:
 
 
 def add(there: dict[Any, Any], new: dict[Any, Any]) -> None:
-    """Put in what is missing, in the dicts inside as well: a constructor may have made a part of a state."""
+    """Put in what is missing, in the dicts inside as well: a constructor may have made some keys of a state."""
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(inside := there.get(key), dict):
             add(inside, value)

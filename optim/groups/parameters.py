@@ -16,7 +16,7 @@ NORM_NAME = re.compile(r".*(Layer|RMS|Batch|Group|Instance)Norm([123]d)?")
 # `bias`, `in_proj_bias`; `bias_k` of an attention, `bias_ih_l0_reverse` of a recurrent layer; never `bias_proj`.
 BIAS_NAME = re.compile(r"(.*_)?bias(_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 
-# The parts of names that come from torch.compile, FSDP and activation checkpointing.
+# The pieces of names that come from torch.compile, FSDP and activation checkpointing.
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
 MOST_NAMES = 10**6
 
@@ -24,7 +24,7 @@ Owner = tuple[type[nn.Module], str]
 
 
 class Named(NamedTuple):
-    """A parameter with what globs and layer types go by."""
+    """A parameter, and the names and layers by which globs and layer types select it."""
 
     tensor: Tensor
     name: str  # the first one, without what wrappers put into it

@@ -1,4 +1,4 @@
-"""Rules over parameters: what each asks of the parameters that it selects, and what several together ask of one."""
+"""Rules over parameters: what each sets for the parameters that it selects, and what several set for one."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ def computed_by(formula: type[Formula]) -> Callable[[S], S]:
     return decorate
 
 
-class Unsaid(str):
-    """A default that is told from the same text when it is given."""
+class DefaultText(str):
+    """A default, which can be told apart from the same text when a user gives it."""
 
     __slots__ = ()
 
 
-CYCLE = Unsaid("cycle")
+CYCLE = DefaultText("cycle")
 
 
 class Cyclic(Scheduler):
@@ -53,7 +53,7 @@ class Cyclic(Scheduler):
     scale_mode: str
 
     def __post_init__(self) -> None:
-        if isinstance(self.scale_mode, Unsaid):
+        if isinstance(self.scale_mode, DefaultText):
             self.scale_mode = "iterations" if self.mode == "exp_range" else "cycle"
         super().__post_init__()
 

@@ -48,7 +48,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     Args:
         optimizer: the optimizer.
-        total_iters: how many steps the schedule is meant for; for those who ask.
+        total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
         last_epoch: the index of the last step before this one: -1 starts at 0.
         param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
             without tags.

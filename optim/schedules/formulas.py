@@ -29,8 +29,8 @@ def time(steps: Any) -> Time[Any]:
 
 
 def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """The number of steps, that is batches of the unstretched run, for a formula that is not made of shares of time: as
-    a function of the counts, and at a time on whose counter they are counted.
+    """The number of steps, that is batches of the unstretched run, for a formula that depends on their number, not on
+    a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
     """
     mark = frame.mark(end)
     one = frame.horizon.change(*frame.horizon.locate(time(1)), mark.unit)
@@ -145,13 +145,13 @@ class InverseExponentialTimeDecay(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         end = time(self.total_iters)
-        whole, done = frame.period(end).complete, frame.span(end).done
+        complete, done = frame.period(end).complete, frame.span(end).done
         if self.step_exponent != 1.0:
             steps, length = in_steps(frame, end)
 
         def value(counts: Counts) -> Any:
             if self.staircase and self.step_exponent == 1.0:
-                x = ops.real(whole(counts))
+                x = ops.real(complete(counts))
             elif self.step_exponent == 1.0:
                 x = done(counts, limit=False)
             else:

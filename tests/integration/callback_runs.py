@@ -1,4 +1,4 @@
-"""Runs of the Trainer whose parameter groups are driven by the callback: what the tests of the callback share."""
+"""Runs of the Trainer whose parameter groups are scheduled by the callback: what the tests of the callback share."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def beside() -> list[Any]:
 
 
 def sequence(optimizer: Any, clock: Any) -> Any:
-    """Warmup and decay in closed form, with times; their parent is what the Trainer drives."""
-    parts = [LinearLR(optimizer, 0.0, 0.1, 5), CosineDecayLR(optimizer, 0.1, 0.01, 15)]
-    return SequentialLR(optimizer, parts, ["0.25dur"], clock=clock)
+    """Warmup and decay in closed form, with times; their parent is what the Trainer steps."""
+    children = [LinearLR(optimizer, 0.0, 0.1, 5), CosineDecayLR(optimizer, 0.1, 0.01, 15)]
+    return SequentialLR(optimizer, children, ["0.25dur"], clock=clock)
 
 
 def closed() -> list[Any]:
@@ -92,7 +92,7 @@ def mixed() -> list[Any]:
 
 
 def torchs() -> list[Any]:
-    """A scheduler of torch, which counts its steps and drives the learning rate of all groups."""
+    """A scheduler of torch, which counts its steps and sets the learning rate of all groups."""
     return [
         lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5),
         Binding(LinearScheduler(1.0, 0.1), "weight_decay", "head"),
@@ -101,7 +101,7 @@ def torchs() -> list[Any]:
 
 @dataclass(frozen=True)
 class Case:
-    """One run: the callback's entries, whether the Trainer drives the learning rate, and whose optimizer it is."""
+    """One run: the callback's entries, whether the Trainer schedules the learning rate, and whose optimizer it is."""
 
     entries: Callable[[], list[Any]]
     optimizer: Any = torch.optim.AdamW

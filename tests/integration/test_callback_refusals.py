@@ -33,7 +33,7 @@ DECAYING = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters
 @pytest.mark.parametrize(
     ("entry", "error", "said"),
     [
-        (LinearScheduler(), TypeError, r"does not say what it drives: pass Binding\(LinearScheduler\("),
+        (LinearScheduler(), TypeError, r"does not say which key it sets: pass Binding\(LinearScheduler\("),
         ("weight_decay", TypeError, "'weight_decay' is none of a Binding"),
         (lambda optimizer: 3, TypeError, "returned 3: a scheduler has step"),
     ],
@@ -100,11 +100,11 @@ def test_two_schedules_on_one_number(entries: list[Any]) -> None:
 def test_the_learning_rate_has_one_master(tags: Any, ours: bool) -> None:
     entry = Binding(linear, "lr", tags) if ours else partial(CosineDecayLR, **DECAYING, param_group_tags=tags)
     for schedule in (LinearScheduler(), composer.optim.LinearScheduler()):
-        with pytest.raises(ValueError, match=r"'lr' of parameter group \d is driven by two.*of schedulers="):
+        with pytest.raises(ValueError, match=r"'lr' of parameter group \d is set by two.*of schedulers="):
             make_trainer([Schedules(entry)], schedulers=schedule)
     for length in (None, "2ba"):
         trainer, _ = make_trainer([Schedules(entry)], max_duration=length)
-        with pytest.raises(ValueError, match=r"driven by two.*of schedulers="):
+        with pytest.raises(ValueError, match=r"set by two.*of schedulers="):
             trainer.fit(duration="2ba", schedulers=LinearScheduler())
         trainer.close()
 
@@ -122,7 +122,7 @@ def test_a_scheduler_of_other_tags_may_be_the_trainers() -> None:
 
 def test_a_scheduler_of_another_optimizer() -> None:
     _, optimizer = make_optimizer()
-    with pytest.raises(ValueError, match="LinearWD drives another optimizer than the Trainer's"):
+    with pytest.raises(ValueError, match="LinearWD is for another optimizer than the Trainer's"):
         make_trainer([Schedules(LinearWD(optimizer, 0.2, 0.0, 20))])
 
 

@@ -85,8 +85,8 @@ def numbers(group):
 
 def race(name, backend="aot_eager", kind=optim.AdamW, steps=STEPS):
     """The same steps compiled and in eager mode; every hyperparameter and parameter compared at every step."""
-    params, twins = model(), model()
-    compiled, eager = optimizer_of(kind, params), optimizer_of(kind, twins, tensors=False)
+    params, eager_params = model(), model()
+    compiled, eager = optimizer_of(kind, params), optimizer_of(kind, eager_params, tensors=False)
     inside, outside = schedulers_of(name, compiled), schedulers_of(name, eager)
 
     def train_step():
@@ -96,7 +96,7 @@ def race(name, backend="aot_eager", kind=optim.AdamW, steps=STEPS):
 
     take = by_hand(train_step, backend)
     for step in range(steps):
-        for p in (*params, *twins):
+        for p in (*params, *eager_params):
             p.grad = torch.full_like(p, 0.1 * (step % 3 + 1))
         take()
         eager.step()
@@ -105,7 +105,7 @@ def race(name, backend="aot_eager", kind=optim.AdamW, steps=STEPS):
         for mine, other in zip(compiled.param_groups, eager.param_groups):
             # the float path and the tensor path: law 8
             assert numbers(mine) == pytest.approx(numbers(other), rel=0, abs=1e-15)
-    for p, q in zip(params, twins):
+    for p, q in zip(params, eager_params):
         assert torch.allclose(p, q, rtol=1e-12, atol=0)
     assert [int(each.last_epoch) for each in inside] == [steps] * len(inside)
 

@@ -27,7 +27,7 @@ def _fresh():
 
 
 def compiled(name):
-    """A compiled optimizer, and its twin that is not."""
+    """A compiled optimizer, and the same one without compilation."""
     optimizer, eager = ours(PLAIN[name], small(name)), ours(PLAIN[name], small(name))
     optimizer.compile(backend=BACKEND)
     return optimizer, eager
@@ -269,9 +269,9 @@ def test_global_steps_are_counted_in_the_graph(how):
 def test_a_custom_optimizer_by_hand(kind, global_step):
     """Written from the outline of the page "Writing custom optimizers", with no thought of compilers."""
     scheduled = {key: torch.tensor(value, dtype=torch.float64) for key, value in (("lr", 0.1), ("decay", 0.9))}
-    params, twins = small("Muon"), small("Muon")
+    params, eager_params = small("Muon"), small("Muon")
     optimizer = kind(params, **scheduled, enable_global_step=global_step)
-    eager = kind(twins, lr=0.1, decay=0.9, enable_global_step=global_step)
+    eager = kind(eager_params, lr=0.1, decay=0.9, enable_global_step=global_step)
     take = by_hand(optimizer.step)
     race(range(1, 101), tensors(optimizer), (optimizer, take), (eager, eager.step))
     assert graphs() == 1

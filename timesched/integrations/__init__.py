@@ -1,1 +1,1 @@
-"""Schedules inside the trainers of others: one module for each, and nothing else of this package imports a trainer."""
+"""Schedules in other people's trainers: a module for each, on common.py. No other module imports a trainer."""

@@ -1,4 +1,4 @@
-"""What the adapters share: what a schedule drives, and several bound schedules as the one that a trainer steps."""
+"""What the adapters share: a schedule with its key and tags, and several schedules as the one that a trainer steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timesched.time.units import TimeUnit
 
 @dataclass(frozen=True)
 class Binding:
-    """A schedule, and what it drives: the arguments of `timesched.bind` that are known before the run is.
+    """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run is.
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
     value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for

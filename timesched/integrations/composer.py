@@ -1,7 +1,7 @@
 """Schedules of any number in the parameter groups, run by the Trainer of MosaicML Composer: `Schedules`, a callback.
 
-`Trainer(schedulers=...)` drives the learning rate of all groups alike. This callback drives what that leaves out:
-weight decay, betas, single tags. It is saved in the Trainer's checkpoints, and runs next to `schedulers=`.
+`Trainer(schedulers=...)` sets the learning rate of all groups alike. This callback sets everything else: weight decay,
+betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, and runs next to `schedulers=`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Schedules(Callback):
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which it tells nobody: give it here too. `log`: log every value after
-    every batch, as `LRMonitor` does, under `weight_decay-AdamW/group0` and the like. `schedulers` are those in use, in
+    every batch, as `LRMonitor` does, under names such as `weight_decay-AdamW/group0`. `schedulers` are those in use, in
     the order of the entries; none before the Trainer is built.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
@@ -57,14 +57,14 @@ class Schedules(Callback):
     of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint, the Trainer has
     to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
 
-    A new Trainer on the same optimizer owns what its callback drives; the callback of the one before raises
+    A new Trainer on the same optimizer owns what its callback sets; the callback of the one before raises
     `ValueError` when it is fitted on. A copy of a callback has its entries, and begins in a Trainer of its own.
 
     A scheduler that follows a `timesched.Clock` is refused, since nobody ticks that in a Trainer; one in
-    `Trainer(schedulers=...)` cannot be, and keeps its first value for the whole run.
+    `Trainer(schedulers=...)` cannot be, and keeps its first value for all of the run.
 
     Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
-    callbacks (a checkpoint has room for one), when two schedules drive one number, also one of `schedulers=`, when a
+    callbacks (a checkpoint has room for one), when two schedules set one number, also one of `schedulers=`, when a
     checkpoint was loaded before the length of the run was known, and where `timesched.bind` does.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
@@ -79,7 +79,7 @@ class Schedules(Callback):
     def __init__(self, *entries: Any, ssr: float = 1.0, log: bool = False) -> None:
         for entry in entries:
             if isinstance(entry, Schedule):
-                raise TypeError(f"{entry!r} does not say what it drives: pass Binding({entry!r}, 'weight_decay').")
+                raise TypeError(f"{entry!r} does not say which key it sets: pass Binding({entry!r}, 'weight_decay').")
             if not (isinstance(entry, Binding) or _is_scheduler(entry) or callable(entry)):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
         self.entries = entries
@@ -175,7 +175,7 @@ class Schedules(Callback):
         self._batch = int(state.timestamp.batch)
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            for key, i in (number for scheduler in self.schedulers for number in _driven(scheduler)):
+            for key, i in (number for scheduler in self.schedulers for number in _numbers_of(scheduler)):
                 name = f"{key}-{type(optimizer).__name__}/group{i}"
                 logger.log_metrics({name: float(Key(key).read(optimizer.param_groups[i], name))})
 
@@ -205,14 +205,14 @@ class Schedules(Callback):
         self._loaded = state["schedules"]
 
     def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
-        """Raise `ValueError` when two schedulers drive one key, also one of the Trainer's own."""
+        """Raise `ValueError` when two schedulers set one key, also one of the Trainer's own."""
         for scheduler in schedulers:
             if isinstance(scheduler, Bound):
                 scheduler.check()
             for other in state.schedulers:
-                for key, i in sorted(_driven(scheduler) & _driven(other)):
+                for key, i in sorted(_numbers_of(scheduler) & _numbers_of(other)):
                     raise ValueError(
-                        f"{key!r} of parameter group {i} is driven by two schedulers, {_name_of(scheduler)} and "
+                        f"{key!r} of parameter group {i} is set by two schedulers, {_name_of(scheduler)} and "
                         f"{_name_of(other)} of schedulers=: give each a tag of its own, or use one of them. The "
                         f"Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
                     )
@@ -249,7 +249,7 @@ def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
         if not _is_scheduler(scheduler):
             raise TypeError(f"{_name_of(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
         if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-            raise ValueError(f"{_name_of(scheduler)} drives another optimizer than the Trainer's: make it on that one.")
+            raise ValueError(f"{_name_of(scheduler)} is for another optimizer than the Trainer's: make it on that one.")
         if isinstance(getattr(scheduler, "clock", None), Clock):
             raise ValueError(
                 f"{_name_of(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
@@ -262,8 +262,8 @@ def _is_scheduler(thing: Any) -> bool:
     return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _METHODS)
 
 
-def _driven(scheduler: Any) -> set[tuple[str, int]]:
-    """The numbers that a scheduler writes, as key and group; torch's own drive the learning rate of all groups."""
+def _numbers_of(scheduler: Any) -> set[tuple[str, int]]:
+    """The numbers that a scheduler writes, as key and group; torch's own write the learning rate of all groups."""
     if isinstance(scheduler, Bound):
         return {(scheduler.key, i) for i in scheduler.indices}
     optimizer = getattr(scheduler, "optimizer", None)

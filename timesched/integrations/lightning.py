@@ -93,8 +93,8 @@ def _clock(trainer: Any, max_duration: Any, samples: Rate | None, tokens: Rate |
         steps = trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
             raise ValueError(
-                f"The Trainer's length is {steps} steps, so it has no end that is known before: pass "
-                f"max_duration='10000ba' or the like, or set Trainer(max_steps=...)."
+                f"The Trainer's length is {steps} steps, so its end is not known: pass "
+                f"max_duration='10000ba', or set Trainer(max_steps=...)."
             )
         max_duration = f"{int(steps)}ba"
     loads = trainer.num_training_batches

@@ -133,12 +133,12 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
             last = top
         cooling = Span(end.counter, begin, cooldown).done
         ramp = shapes.linear(frame.span(self.t_warmup, False).done, 0.0, 1.0)
-        parts: list[Resolved] = [
+        functions: list[Resolved] = [
             lambda counts: inverse_root_to(done(counts, False), floor),
             lambda counts: linear(cooling(counts), top, last),
         ]
         marks = [Mark(end.counter, end.unit, begin)]
-        return stages([warm, *marks], [ramp, *parts]) if warm.count else stages(marks, parts)
+        return stages([warm, *marks], [ramp, *functions]) if warm.count else stages(marks, functions)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""What Hypothesis calls when it is imported, so that `st.from_type(Time)` and its like work without a set-up."""
+"""What Hypothesis calls when it is imported, so that `st.from_type` knows our types without a set-up."""
 
 import importlib
 

@@ -1,4 +1,4 @@
-"""Parameters that are spread in other ways than by rows over all processes."""
+"""Parameters that are distributed in other ways than by rows over all processes."""
 
 from __future__ import annotations
 

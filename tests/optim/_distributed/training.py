@@ -110,6 +110,6 @@ def some_ranks_are_empty(name: str, folder: Path) -> None:
     """The model is one in which shards are uneven, and some ranks have nothing of a parameter."""
     sizes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sizes, {k: local(p).numel() for k, p in shard(Network()).named_parameters()})
-    spread = {name: [size[name] for size in sizes] for name in sizes[0]}
-    assert all(len(set(counts)) > 1 for counts in spread.values()), spread
-    assert [min(counts) for counts in spread.values()].count(0) >= 2, spread
+    shards = {name: [size[name] for size in sizes] for name in sizes[0]}
+    assert all(len(set(counts)) > 1 for counts in shards.values()), shards
+    assert [min(counts) for counts in shards.values()].count(0) >= 2, shards

@@ -53,9 +53,9 @@ schedulers:
 
 
 def test_the_documented_example():
-    model, twin = network(), network()
+    model, reference = network(), network()
     optimizer, schedulers = build(model, DOCUMENTED)
-    other = optim.SGD(twin.named_parameters(), lr=0.01, momentum=0.9)
+    other = optim.SGD(reference.named_parameters(), lr=0.01, momentum=0.9)
     same = lr_scheduler.SequentialLR(
         other,
         [lr_scheduler.LinearLR(other, 0.01, 0.001, 500), lr_scheduler.CosineDecayLR(other, 0.001, 0.0, 500)],
@@ -63,11 +63,11 @@ def test_the_documented_example():
     )
     assert outline(optimizer) == outline(other)
     assert len(schedulers) == 1 and description(schedulers[0]) == description(same)
-    assert train(model, optimizer, schedulers) == train(twin, other, [same])
+    assert train(model, optimizer, schedulers) == train(reference, other, [same])
 
 
 def test_tags_and_two_schedulers():
-    model, twin = network(), network()
+    model, reference = network(), network()
     built = build(model, TAGGED)
     optimizer, schedulers = built
     assert built.optimizer is optimizer and built.schedulers is schedulers and built.clock is None
@@ -78,7 +78,7 @@ def test_tags_and_two_schedulers():
         ({"bias_params"}, ["1.bias", "3.bias"], 1e-6),
         (None, ["3.weight"], 1e-6),
     ]
-    names = dict(twin.named_parameters())
+    names = dict(reference.named_parameters())
     groups = [
         {"params": [(name, names[name]) for name in names_of], "eps": eps, **({"tags": some} if some else {})}
         for some, names_of, eps in tags
@@ -91,7 +91,7 @@ def test_tags_and_two_schedulers():
     ]
     assert outline(optimizer) == outline(other)
     assert list(map(description, schedulers)) == list(map(description, both))
-    assert train(model, optimizer, schedulers, 8) == train(twin, other, both, 8)
+    assert train(model, optimizer, schedulers, 8) == train(reference, other, both, 8)
     assert values(optimizer, "weight_decay") == [0.1, 0.0, 0.0, 0.1] and values(optimizer) == [0.0] * 4
 
 

@@ -59,19 +59,19 @@ def weights():
 @pytest.mark.parametrize("row", OPTIMIZERS, ids=lambda row: row.id)
 def test_optimizers(row):
     several = [{**group, "params": f"{i}.*"} for i, group in enumerate(row.groups)] if len(row.groups) > 1 else []
-    model, twin = weights(), weights()
+    model, reference = weights(), weights()
     one = build(model, {"optimizer": {row.name: {**row.kwargs, **({"params": several} if several else {})}}})
     if any(isinstance(value, torch.Tensor) for value in torch.utils._pytree.tree_leaves((row.kwargs, several))):
         same(one, build(weights(), one.config))  # a tensor stays one, which no text holds
     else:
         again(one, weights)
     inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
-    for built, trained in ((one, model), (build(twin, one.config), twin)):
+    for built, trained in ((one, model), (build(reference, one.config), reference)):
         for _ in range(2):
             built.optimizer.zero_grad()
             (trained(inputs) - inputs).square().mean().backward()
             built.optimizer.step()
-    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), twin.parameters()))
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), reference.parameters()))
 
 
 def entry(stem, given, family, **more):

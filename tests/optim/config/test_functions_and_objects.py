@@ -140,7 +140,7 @@ def test_a_scheduler_of_torch_beside_one_of_ours(turned):
 
 
 class Broken(lr_scheduler.LRScheduler):
-    """Fails when it drives the optimizer already."""
+    """Fails when it schedules the optimizer already."""
 
     def __init__(self, optimizer, x=1):
         super().__init__(optimizer)

@@ -207,12 +207,12 @@ def test_a_split_is_undone_with_the_rest():
 
 
 def test_training_as_with_the_classes():
-    model, twin = network(), network()
-    optimizer, other = optim.AdamW(model.parameters(), lr=1.0), optim.AdamW(twin.parameters(), lr=1.0)
+    model, reference = network(), network()
+    optimizer, other = optim.AdamW(model.parameters(), lr=1.0), optim.AdamW(reference.parameters(), lr=1.0)
     scheduler = configure_lr_scheduler(optimizer, [WARMUP, COSINE])
     parts = [by_hand(WARMUP, other), by_hand(COSINE, other)]
     same = lr_scheduler.SequentialLR(other, parts, [4])
-    assert train(model, optimizer, [scheduler], steps=8) == train(twin, other, [same], steps=8)
+    assert train(model, optimizer, [scheduler], steps=8) == train(reference, other, [same], steps=8)
 
 
 def missing(entry, name):

@@ -34,7 +34,7 @@ CONFIG = {
 
 
 def on_meta(inside, make):
-    """What is made for a model on the meta device, under it as the default device or not."""
+    """What `make` returns for a model on the meta device; with `inside`, meta is the default device too."""
     with torch.device("meta"):
         model = network()
         if inside:

@@ -19,14 +19,14 @@ def test_the_same_as_the_class(row):
 
 
 def test_the_example_of_the_reference():
-    model, twin = network(), network()
+    model, reference = network(), network()
     optimizer_params = {"optimizer_type": "SGD", "lr": 0.001, "momentum": 0.5}
     optimizer = configure_optimizer(
         optimizer_type=optimizer_params.pop("optimizer_type"), params=model.parameters(), **optimizer_params
     )
     train(model, optimizer)
-    train(twin, torch.optim.SGD(twin.parameters(), lr=0.001, momentum=0.5))
-    for p, q in zip(model.parameters(), twin.parameters()):
+    train(reference, torch.optim.SGD(reference.parameters(), lr=0.001, momentum=0.5))
+    for p, q in zip(model.parameters(), reference.parameters()):
         torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)  # single precision; the kernels are the same
 
 

@@ -21,11 +21,11 @@ schedulers:
 
 
 def test_schedules_by_name():
-    model, twin = network(), network()
+    model, reference = network(), network()
     clock, second = Clock("8ba"), Clock("8ba")
     built = build(model, TIMED, clock=clock)
     assert built.clock is clock
-    other = build(twin, TIMED.partition("schedulers")[0]).optimizer
+    other = build(reference, TIMED.partition("schedulers")[0]).optimizer
     same = [
         bind(CosineAnnealingWithWarmupScheduler("0.25dur", "1dur", alpha_f=0.1), other, second),
         bind(LinearScheduler(1.0, 0.5), other, second, key="weight_decay", tags="b"),
@@ -34,7 +34,7 @@ def test_schedules_by_name():
         [LinearScheduler(), lambda state: 0.5 ** (state.timestamp.batch.value // 2)], other, second, "momentum"
     )
     losses = train(model, built.optimizer, built.schedulers, 8, clock)
-    assert losses == train(twin, other, [*same, product], 8, second)
+    assert losses == train(reference, other, [*same, product], 8, second)
     assert list(map(description, built.schedulers[:2])) == list(map(description, same))
     assert values(built.optimizer, "momentum") == [0.0, 0.0] and values(built.optimizer)[0] == 0.05
 

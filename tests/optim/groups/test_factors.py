@@ -127,13 +127,13 @@ def test_a_split_changes_nothing_but_the_groups(kind):
     """State stays, and training goes on bit for bit as without the split."""
     torch.manual_seed(0)
     model = Tied()
-    twin = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     rules = [{"params": "body.*", "tags": "body", "lr": torch.tensor(0.01, dtype=torch.float64)}]
-    optimizer, alone = (kind(configure_param_groups(m, rules, weight_decay=0.1), lr=0.02) for m in (model, twin))
+    optimizer, alone = (kind(configure_param_groups(m, rules, weight_decay=0.1), lr=0.02) for m in (model, reference))
     listed, old = optimizer.param_groups, list(optimizer.param_groups)
 
     def train(seeds):
-        for m, o in ((model, optimizer), (twin, alone)):
+        for m, o in ((model, optimizer), (reference, alone)):
             for seed in seeds:
                 o.zero_grad()
                 loss_of(m, seed).backward()
@@ -153,7 +153,7 @@ def test_a_split_changes_nothing_but_the_groups(kind):
     }
     assert len({id(group["lr"]) for group in listed if group.get("tags")}) == sum(1 for g in listed if g.get("tags"))
     train(range(2, 4))
-    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    assert all(map(torch.equal, model.parameters(), reference.parameters()))
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert factors(optimizer)["head.bias"] == 0.25
 

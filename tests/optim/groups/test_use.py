@@ -46,7 +46,7 @@ def test_training_equals_that_with_groups_made_by_hand(kind, model_type, names):
     assert (
         len(optimizer.param_groups) == len(given) and all("param_names" in g for g in optimizer.param_groups) == names
     )
-    twin = copy.deepcopy(model)
+    reference = copy.deepcopy(model)
     spared = (
         "bias",
         "norm1.weight",
@@ -54,7 +54,7 @@ def test_training_equals_that_with_groups_made_by_hand(kind, model_type, names):
         "norm.weight",
         *(("1.weight", "4.weight") if model_type is Conv else ()),
     )
-    reached = twin.named_parameters(remove_duplicate=False)
+    reached = reference.named_parameters(remove_duplicate=False)
     top = {id(p) for name, p in reached if name.startswith(TOP[model_type])}
     by_hand = kind(
         [
@@ -63,12 +63,12 @@ def test_training_equals_that_with_groups_made_by_hand(kind, model_type, names):
                 "lr": 0.03 if id(p) in top else 0.02,
                 "weight_decay": 0.0 if name.endswith(spared) else 0.1,
             }
-            for name, p in twin.named_parameters()
+            for name, p in reference.named_parameters()
         ]
     )
     train(model, optimizer, range(4))
-    train(twin, by_hand, range(4))
-    for (name, ours), theirs in zip(model.named_parameters(), twin.parameters()):
+    train(reference, by_hand, range(4))
+    for (name, ours), theirs in zip(model.named_parameters(), reference.parameters()):
         assert torch.equal(ours, theirs), name
 
 
@@ -101,15 +101,15 @@ def test_checkpoints_keep_tags_and_names(kind):
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, saved)
     saved.seek(0)
     loaded = torch.load(saved, weights_only=True)
-    twin, groups = fresh(Conv)
-    twin.load_state_dict(loaded["model"])
+    reference, groups = fresh(Conv)
+    reference.load_state_dict(loaded["model"])
     resumed = kind(groups, lr=0.5)
     resumed.load_state_dict(loaded["optimizer"])
     for mine, theirs in zip(resumed.param_groups, optimizer.param_groups):
         assert mine.get("tags") == theirs.get("tags") and mine["param_names"] == theirs["param_names"]
     train(model, optimizer, range(2, 4))
-    train(twin, resumed, range(2, 4))
-    assert all(map(torch.equal, model.parameters(), twin.parameters()))
+    train(reference, resumed, range(2, 4))
+    assert all(map(torch.equal, model.parameters(), reference.parameters()))
     # and through torch's distributed checkpoint, which goes by names
     other, groups = fresh(Conv)
     third = kind(groups, lr=0.5)
