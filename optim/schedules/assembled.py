@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,10 @@ import torch
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.keys import listed, select
-from timesched.schedule import Schedule
 from timesched.time.units import TimeError
 
 from . import composites
-from .closed_form import Scheduler, described
+from .closed_form import Scheduler
 from .formulas import time
 
 
@@ -48,12 +47,6 @@ class Sequential(Scheduler):
         schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])
         Scheduler.__init__(self, optimizer, None, last_epoch, tags, clock, on_change, schedule=schedule)
 
-    @classmethod
-    def schedule_of(cls, arguments: Mapping[str, Any], key: str) -> Schedule:
-        steps = counts().metadata["read"](f"{cls.__name__}.milestones", arguments["milestones"])
-        children = [described(each, key) for each in arguments["schedulers"]]
-        return SequenceScheduler(children, [time(step) for step in steps])
-
 
 class Chained(Scheduler):
     """The product of several schedulers: the arguments stand at `ChainedLR`."""
@@ -72,10 +65,6 @@ class Chained(Scheduler):
         schedule = composites.Chain(tuple(each.schedule for each in schedulers))
         Scheduler.__init__(self, optimizer, None, -1, tags, clock, on_change, schedule=schedule)
 
-    @classmethod
-    def schedule_of(cls, arguments: Mapping[str, Any], key: str) -> Schedule:
-        return composites.Chain(tuple(described(each, key) for each in arguments["schedulers"]))
-
 
 class ScalePerParam(Scheduler):
     """Another scheduler, times a factor of each group: the arguments stand at `ScalePerParamLR`."""
@@ -92,11 +81,6 @@ class ScalePerParam(Scheduler):
         self._keep(scheduler=scheduler)
         self.scales = scheduler.scales + 1
         Scheduler.__init__(self, optimizer, None, -1, tags, clock, on_change, schedule=scheduler.schedule)
-
-    def _rebuilt(self, description: Any) -> Any:
-        if self.scales > 1 or not isinstance(description, Mapping) or description.get("class") != type(self).__name__:
-            raise ValueError("the factor of a group is taken of one scheduler")
-        return described(description["arguments"]["scheduler"], self.param_group_key)
 
 
 def _is_list(value: Any) -> bool:

@@ -300,28 +300,15 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     # The state of another schedule
 
-    @classmethod
-    def schedule_of(cls, arguments: Mapping[str, Any], key: str) -> Schedule:
-        """The schedule of a scheduler of this class, from its arguments in plain values; `key` is its key."""
-        if not hasattr(cls, "formula"):
-            raise ValueError(f"{cls.__name__} is not made of a formula")
-        blank = cls.__new__(cls)
-        blank.arguments = {}
-        return blank._of(arguments)
-
     def _rebuilt(self, description: Any) -> Any:
         name, own = type(self).__name__, hasattr(self, "formula") and not self._custom
-        same = own and isinstance(description, Mapping) and description.get("class") == name
-        if self.on_change == "saved" and not same:
-            raise ValueError("make the scheduler that was saved; this one can take over a formula of its own class")
-        if not same:
-            return described(description, self.param_group_key)
-        more = set(description["arguments"]).difference(field.name for field in _arguments_of(type(self)))
-        if more:
-            raise ValueError(f"{name} has arguments that its formula has not, {', '.join(sorted(more))}")
+        names = {field.name for field in _arguments_of(type(self))} if own else set()
+        given = description.get("arguments") if isinstance(description, Mapping) else None
+        if not own or not isinstance(given, Mapping) or (description["class"], set(given)) != (name, names):
+            raise ValueError(f"a {name} makes a schedule of the arguments of one formula, its own, and of nothing else")
         blank = type(self).__new__(type(self))  # with what a subclass of a user has for its functions
         blank.__dict__ |= {**self.__dict__, "arguments": {}}
-        return blank._of(description["arguments"])
+        return blank._of(given)
 
     def _adopt(self, description: Any, schedule: Any, horizon: Horizon | None) -> None:
         if description is not None:
@@ -353,18 +340,3 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 def _arguments_of(cls: type) -> Sequence[dataclasses.Field[Any]]:
     """The fields of a scheduler that is made of a formula which are arguments of the formula."""
     return dataclasses.fields(cls)[1:-3]  # without the optimizer, and tags, clock and on_change
-
-
-def described(description: Any, key: str) -> Schedule:
-    """The schedule of a scheduler of this package, from its description; `key` is what it schedules.
-
-    Raises `ValueError` for other schedulers, whose description does not say all.
-    """
-    name = description.get("class") if isinstance(description, Mapping) else description
-    kinds: list[type[Scheduler]] = [Scheduler]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-        here = kind.__module__.startswith("optim.") and kind.param_group_key in ("", key)
-        if kind.__name__ == name and here:
-            return kind.schedule_of(description["arguments"], key)
-    raise ValueError(f"{name} is not a scheduler of optim")
