@@ -98,6 +98,7 @@ class ConstantLR(LRScheduler):
         total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -114,6 +115,7 @@ class ConstantLR(LRScheduler):
     total_iters: Steps | None = None
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.Polynomial)
@@ -135,6 +137,7 @@ class PolynomialLR(LRScheduler):
         cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -156,6 +159,7 @@ class PolynomialLR(LRScheduler):
     cycle: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.Linear)
@@ -176,6 +180,7 @@ class LinearLR(LRScheduler):
         cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -196,6 +201,7 @@ class LinearLR(LRScheduler):
     cycle: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.Exponential)
@@ -216,6 +222,7 @@ class ExponentialLR(LRScheduler):
         staircase: decay at multiples of `total_iters` only.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -236,6 +243,7 @@ class ExponentialLR(LRScheduler):
     staircase: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.InverseExponentialTimeDecay)
@@ -257,6 +265,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         staircase: round the quotient down to a whole number.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -279,6 +288,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
     staircase: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.InverseSquareRootDecay)
@@ -297,6 +307,7 @@ class InverseSquareRootDecayLR(LRScheduler):
         warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -316,6 +327,7 @@ class InverseSquareRootDecayLR(LRScheduler):
     warmup_steps: Steps = 1.0
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.CosineDecay)
@@ -335,6 +347,7 @@ class CosineDecayLR(LRScheduler):
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -354,6 +367,7 @@ class CosineDecayLR(LRScheduler):
     total_iters: Steps
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.WarmupStableDecay)
@@ -388,6 +402,7 @@ class WarmupStableDecayLR(LRScheduler):
         decay_rate: of an exponential decay, above 0; with 1 it is a straight line.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; the warmup and the decay take longer than `total_iters`;
@@ -415,6 +430,7 @@ class WarmupStableDecayLR(LRScheduler):
     decay_rate: float = 0.5
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 class SequentialLR(assembled.Sequential, LRScheduler):
@@ -435,6 +451,7 @@ class SequentialLR(assembled.Sequential, LRScheduler):
         last_epoch: the index of the last step before this one: -1 starts at 0.
         param_group_tags: which groups; None for those of the schedulers.
         clock: a `timesched.Clock` or Composer's `State`: milestones may then be times; None for that of the schedulers.
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the
@@ -465,6 +482,7 @@ class PiecewiseConstantLR(LRScheduler):
         milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -483,6 +501,7 @@ class PiecewiseConstantLR(LRScheduler):
     milestones: Sequence[Steps]
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.MultiStep)
@@ -502,6 +521,7 @@ class MultiStepLR(LRScheduler):
         milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -521,6 +541,7 @@ class MultiStepLR(LRScheduler):
     milestones: Sequence[Steps]
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.Step)
@@ -539,6 +560,7 @@ class StepLR(LRScheduler):
         gamma: the factor, finite.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -558,6 +580,7 @@ class StepLR(LRScheduler):
     gamma: float
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.CosineAnnealing)
@@ -576,6 +599,7 @@ class CosineAnnealingLR(LRScheduler):
         eta_min: the learning rate at `T_max`, finite.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -595,6 +619,7 @@ class CosineAnnealingLR(LRScheduler):
     eta_min: float = 0.0
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(composites.Lambda)
@@ -613,6 +638,7 @@ class LambdaLR(by_formula.Lambda, LRScheduler):
         initial_learning_rate: the factor of it all, finite.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -633,6 +659,7 @@ class LambdaLR(by_formula.Lambda, LRScheduler):
     initial_learning_rate: float
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.CosineAnnealingWarmRestarts)
@@ -655,6 +682,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         eta_min: the learning rate towards which each cycle falls, finite.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -676,6 +704,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     eta_min: float = 0.0
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(composites.Multiplicative)
@@ -693,6 +722,7 @@ class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
         coefficient: the factor, finite.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -711,6 +741,7 @@ class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
     coefficient: float
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 class ChainedLR(assembled.Chained, LRScheduler):
@@ -726,6 +757,7 @@ class ChainedLR(assembled.Chained, LRScheduler):
             nothing from then on.
         param_group_tags: which groups; None for those of the schedulers.
         clock: a `timesched.Clock` or Composer's `State`; None for that of the schedulers.
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps;
@@ -770,6 +802,7 @@ class CyclicLR(by_formula.Cyclic, LRScheduler):
             "exp_range" it goes by iterations if it is left out.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -793,6 +826,7 @@ class CyclicLR(by_formula.Cyclic, LRScheduler):
     scale_mode: str = by_formula.CYCLE
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.OneCycle)
@@ -822,6 +856,7 @@ class OneCycleLR(LRScheduler):
         anneal_strategy: "cos" or "linear", the shape of each phase.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -846,6 +881,7 @@ class OneCycleLR(LRScheduler):
     anneal_strategy: str = "cos"
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):
@@ -861,6 +897,7 @@ class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):
         scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
         param_group_tags: which groups; None for those of the scheduler.
         clock: a `timesched.Clock` or Composer's `State`; None for that of the scheduler.
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken

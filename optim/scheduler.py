@@ -56,6 +56,7 @@ class ConstantScheduler(Scheduler):
     total_iters: Steps | None = None
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.Polynomial)
@@ -70,6 +71,7 @@ class PolynomialScheduler(Scheduler):
     cycle: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.Linear)
@@ -83,6 +85,7 @@ class LinearScheduler(Scheduler):
     cycle: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.Exponential)
@@ -98,6 +101,7 @@ class ExponentialScheduler(Scheduler):
     staircase: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.InverseExponentialTimeDecay)
@@ -112,6 +116,7 @@ class InverseExponentialTimeDecayScheduler(Scheduler):
     staircase: bool = False
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.InverseSquareRootDecay)
@@ -124,6 +129,7 @@ class InverseSquareRootDecayScheduler(Scheduler):
     warmup_steps: Steps = 1.0
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.CosineDecay)
@@ -136,6 +142,7 @@ class CosineDecayScheduler(Scheduler):
     total_iters: Steps
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(formulas.WarmupStableDecay)
@@ -154,6 +161,7 @@ class WarmupStableDecayScheduler(Scheduler):
     decay_rate: float = 0.5
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 class SequentialScheduler(assembled.Sequential):
@@ -169,6 +177,7 @@ class PiecewiseConstantScheduler(Scheduler):
     milestones: Sequence[Steps]
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.MultiStep)
@@ -181,6 +190,7 @@ class MultiStepScheduler(Scheduler):
     milestones: Sequence[Steps]
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.Step)
@@ -193,6 +203,7 @@ class StepScheduler(Scheduler):
     gamma: float
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.CosineAnnealing)
@@ -205,6 +216,7 @@ class CosineAnnealingScheduler(Scheduler):
     eta_min: float = 0.0
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(composites.Lambda)
@@ -215,6 +227,7 @@ class LambdaScheduler(by_formula.Lambda):
     initial_val: float
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.CosineAnnealingWarmRestarts)
@@ -230,6 +243,7 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
     eta_min: float = 0.0
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(composites.Multiplicative)
@@ -241,6 +255,7 @@ class MultiplicativeScheduler(by_formula.Multiplicative):
     coefficient: float
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 class ChainedScheduler(assembled.Chained):
@@ -261,6 +276,7 @@ class CyclicScheduler(by_formula.Cyclic):
     scale_mode: str = by_formula.CYCLE
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 @computed_by(cycles.OneCycle)
@@ -277,6 +293,7 @@ class OneCycleScheduler(Scheduler):
     anneal_strategy: str = "cos"
     param_group_tags: Any = None
     clock: Any = None
+    on_change: str = "same"
 
 
 class ScalePerParamScheduler(assembled.ScalePerParam):

@@ -6,7 +6,9 @@ only place that selects groups by tag or writes to them.
 
 from __future__ import annotations
 
+import copy
 import inspect
+import logging
 import math
 import numbers
 import sys
@@ -28,12 +30,15 @@ from timesched.description import difference, plain
 from timesched.horizon import Horizon
 from timesched.keys import Key, is_number, known_tags, listed, select
 from timesched.positions import Frame, Resolved
+from timesched.resuming import compared, horizon_changes, moment, read_change, read_horizon, rebuilt, refusal
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit, exact
 
 _SILENT = TorchVersion(torch.__version__) < "2.9"  # torch 2.7 says that an error was raised in a graph, not which
 # Graphs of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
 _BLIND = TorchVersion(torch.__version__) < "2.13"
+
+_log = logging.getLogger(__name__)
 
 _UNBOUND = "was unbound: make another one"
 _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
@@ -57,6 +62,8 @@ class Bound:
     """
 
     relative: ClassVar[bool] = True  # to the initial value of each group
+    on_change: str = "same"
+    _horizon: Horizon | None = None  # of a saved schedule that goes on, where it is not the clock's
     _direct: bool = True  # no subclass has methods of its own for parts of a step
 
     def __init__(
@@ -68,8 +75,10 @@ class Bound:
         clock: Any = None,
         ssr: float | None = None,
         steps: int = 0,
+        on_change: str = "same",
     ) -> None:
         name = type(self).__name__
+        self.on_change = read_change(name, on_change, clock)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"{name}: {optimizer!r} is not a torch.optim.Optimizer: pass the optimizer to schedule.")
         if clock is not None and not hasattr(clock, "timestamp"):
@@ -109,7 +118,13 @@ class Bound:
         if self.clock is None:
             self._function = self.schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
         else:
-            self._read = _reader(self.schedule, self.clock, self.ssr)
+            run = self._run()
+            ratio = self.ssr if run is self.clock else None  # the saved run's own
+            self._read = _following(_reader(self.schedule, run, ratio), run, self.clock)
+
+    def _run(self) -> Any:
+        """What the schedule is called with: the clock, or a copy of it on the horizon that was saved."""
+        return self.clock if self._horizon is None else _on(self.clock, self._horizon)
 
     # The value
 
@@ -497,16 +512,17 @@ class Bound:
             tags = [self.tags] if isinstance(self.tags, str) else self.tags
             state |= {"tags": None if tags is None else sorted(tags, key=str), "base": list(self._bases)}
         if isinstance(self.clock, Clock):
-            state |= {"clock": self.clock.state_dict(), "horizon": repr(self.clock.horizon)}
+            state |= {"clock": self.clock.state_dict(), "horizon": repr(self._horizon or self.clock.horizon)}
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
-        Where several schedulers follow one clock, the last load sets it. A state of another horizon loads with a
-        warning that shows both. With Composer's State as clock, the value is written at the next step or `refresh()`.
-        Raises `ValueError` when the state is of another schedule, key, tags or number of groups, holds what is not a
-        finite number, or when `step` would raise; nothing is changed then.
+        Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
+        written at the next step or `refresh()`. A state of another schedule or horizon is taken where the value of its
+        moment is the same float under both; `on_change` says which one goes on where it is not.
+        Raises `ValueError` where that is "same" and the values differ, when the state is of another key, tags or number
+        of groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
         """
         self.check()
         name = type(self).__name__
@@ -517,7 +533,7 @@ class Bound:
         missing = [key for key in needed if key not in state_dict]
         if missing:
             raise ValueError(f"{name}: the state lacks {', '.join(missing)}: it is not of such a scheduler.")
-        for key in ("key", "tags", "schedule"):
+        for key in ("key", "tags"):
             what = difference(state_dict[key], own[key], key) if key in own and key in state_dict else ""
             if what:
                 raise ValueError(f"{name}: the state is of another schedule: {what}.")
@@ -531,45 +547,102 @@ class Bound:
                     f"load it into the groups that were saved."
                 )
             bases = [_base(value, f"the initial {self.key}") for value in bases]
-        before = int(self._count), self._bases, self._largest
         clock = self.clock if isinstance(self.clock, Clock) else None
-        self._bases, self._largest = bases, max(map(abs, bases), default=0.0)
-        self._count_to(count)
+        then = None if clock is None else _on(clock, self._run().horizon)
+        if then is not None and "clock" in state_dict:
+            try:
+                then.load_state_dict(state_dict["clock"])
+            except KeyError as error:
+                raise ValueError(
+                    f"{name}: the clock in the state lacks {error}: pass what state_dict() saved."
+                ) from None
+        saved = self._goes_on({"schedule": own["schedule"], **state_dict}, own, count, then)
+        before = self.snapshot()
         try:
+            if saved is not None:
+                self._adopt(*saved)
+            self._bases, self._largest = bases, max(map(abs, bases), default=0.0)
+            self._count_to(count)
             if clock is not None and "clock" in state_dict:
                 clock.load_state_dict(state_dict["clock"])  # which refreshes all that follow it
             elif clock is not None or self.clock is None:
                 self.refresh()  # any other state is loaded by its owner, maybe later than this
-        except BaseException as error:
-            self._count_to(before[0])
-            self._bases, self._largest = before[1:]
+        except BaseException:
+            self.restore(before)
             if clock is not None and "clock" in state_dict:
                 with suppress(ValueError):  # where this one cannot write, it has not written
                     self.refresh()
-            if isinstance(error, KeyError):
-                raise ValueError(
-                    f"{name}: the clock in the state lacks {error}: pass what state_dict() saved."
-                ) from None
             raise
-        if clock is not None:
-            self._warn_of(state_dict, own, clock)
-        self._waits = None
-        self._watch_clock()
-
-    def _warn_of(self, state: Mapping[str, Any], own: Mapping[str, Any], clock: Clock) -> None:
-        """Say once what a state leaves open."""
-        if "clock" not in state and not any(clock.timestamp.state_dict().values()) and state["last_epoch"]:
+        if clock is not None and "clock" not in state_dict and count and not any(clock.state_dict().values()):
             warnings.warn(
                 f"The state of this {self._name()} is of a version that did not save the clock, which stands at 0: "
                 f"load the clock's own state too, or the schedule begins anew.",
-                stacklevel=3,
+                stacklevel=2,
             )
-        if "horizon" in state and state["horizon"] != own["horizon"]:
-            warnings.warn(
-                f"The state of this {self._name()} was saved on another horizon, {state['horizon']}, and goes on with "
-                f"{own['horizon']}.",
-                stacklevel=3,
-            )
+        self._waits = None
+        self._watch_clock()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a load may change, the clock aside."""
+        kept = ("_schedule", "_horizon", "_bases", "_largest")
+        return {"count": int(self._count), **{name: getattr(self, name) for name in kept}}
+
+    def restore(self, before: Mapping[str, Any]) -> None:
+        """Undo a load, the clock and the values in the groups aside."""
+        values = dict(before)
+        self._count_to(values.pop("count"))
+        changed = values["_schedule"] is not self._schedule or values["_horizon"] is not self._horizon
+        self.__dict__.update(values)
+        if changed:
+            self._prepare()
+
+    def _goes_on(
+        self, state: Mapping[str, Any], own: Mapping[str, Any], count: int, clock: Clock | None
+    ) -> tuple[Any, Any, Any] | None:
+        """The saved schedule where that goes on instead: its description if it is another one, itself, its horizon.
+
+        `clock` stands at the moment of the state, on the present horizon. Raises `ValueError` where both schedules are
+        to be the same and their values at that moment are not, and where the saved one cannot go on.
+        """
+        what = difference(state["schedule"], own["schedule"], "schedule")
+        text: Any = state.get("horizon", own["horizon"]) if "horizon" in own else None
+        if not what and text == own.get("horizon"):
+            return None
+        if clock is None and self.clock is not None:  # a state that its owner loads, maybe later than this
+            if self.on_change == "new":
+                return None
+            raise ValueError(f"{type(self).__name__}: the state is of another schedule: {what}.")
+        lines, schedule, horizon = [what or self._name()], self.schedule, None
+        theirs = why = None
+        try:
+            if clock is not None:
+                horizon = read_horizon(text)
+                lines += horizon_changes(horizon, clock.horizon)
+            if what:
+                schedule = self._rebuilt(state["schedule"])
+            theirs = _value_of(schedule, clock, horizon, count)
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            why = f"the state lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")
+        ours = _value_of(self.schedule, clock, clock and clock.horizon, count)
+        where = f"step {count}" if clock is None else moment(clock)
+        values = compared("multiplier" if self.relative else "value", where, theirs, ours)
+        if not {"same": theirs == ours, "saved": theirs is not None, "new": True}[self.on_change]:
+            raise ValueError(refusal(lines, values, theirs is not None, clock is not None and self.relative, why))
+        text = "\n    ".join([*lines, values])
+        _log.info('%s: a state of another schedule loads, on_change="%s":\n    %s', self._name(), self.on_change, text)
+        if self.on_change != "saved":
+            return None
+        here = clock is None or horizon == self.clock.horizon
+        return state["schedule"] if what else None, schedule, None if here else horizon
+
+    def _rebuilt(self, description: Any) -> Any:
+        """The schedule of a description. Raises `ValueError` where that does not say all of it."""
+        return rebuilt(description)
+
+    def _adopt(self, description: Any, schedule: Any, horizon: Horizon | None) -> None:
+        """Go on with a saved schedule, another one if it has a description, on a horizon or on the clock's."""
+        self._schedule, self._horizon = schedule, horizon
+        self._prepare()
 
     def _watch_clock(self) -> None:
         """Say so once when the clock stands still for the first two steps, or counts what other ranks may not."""
@@ -600,7 +673,7 @@ class Bound:
     def units(self) -> set[TimeUnit]:
         """The units that are read of the clock, as far as the schedules say so: functions of a user do not."""
         several = self.schedule if isinstance(self.schedule, (list, tuple)) else [self.schedule]
-        return {unit for one in several if isinstance(one, Schedule) for unit in one.units(self.clock)}
+        return {unit for one in several if isinstance(one, Schedule) for unit in one.units(self._run())}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_function", "_read")}
@@ -629,13 +702,17 @@ def bind(
     key: str | tuple[str, int] = "lr",
     tags: Any = None,
     ssr: float | None = None,
+    on_change: str = "same",
 ) -> Any:
     """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
 
     `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
     `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
     `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
-    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once.
+    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`:
+    what a load does with the state of another schedule or horizon: "same" refuses it, unless the multiplier of that
+    moment is the same float under both; "new" goes on with the present schedule, "saved" with that of the state on its
+    own horizon.
 
     Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
     `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from
@@ -652,7 +729,7 @@ def bind(
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
     kind = BoundLR if Key(key).name == "lr" else Bound
-    return kind(optimizer, scheduler, key, tags, clock, ssr)
+    return kind(optimizer, scheduler, key, tags, clock, ssr, on_change=on_change)
 
 
 def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
@@ -750,6 +827,30 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
             ) from None
         return lambda: _multiplier(scheduler(state), scheduler)
     return lambda: _multiplier(scheduler(state, 1.0 if ratio is None else ratio), scheduler)
+
+
+def _on(clock: Clock, horizon: Horizon) -> Clock:
+    """A copy of a clock on a horizon."""
+    other = copy.copy(clock)
+    other.horizon = horizon
+    return other
+
+
+def _following(read: Callable[[], Any], other: Any, clock: Any) -> Callable[[], Any]:
+    """A function that reads a copy of a clock, at the moment at which the clock stands."""
+
+    def follow() -> Any:
+        other.timestamp = clock.timestamp
+        return read()
+
+    return read if other is clock else follow
+
+
+def _value_of(schedule: Any, clock: Clock | None, horizon: Any, count: int) -> float:
+    """The value of a schedule at the moment of a clock, on a horizon; without a clock, after a number of steps."""
+    if clock is None:
+        return float(schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))((count,)))
+    return float(_reader(schedule, _on(clock, horizon), None)())
 
 
 def _multiplier(value: Any, scheduler: Any) -> float:

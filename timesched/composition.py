@@ -8,6 +8,7 @@ from typing import Any
 
 from timesched import shapes
 from timesched.fields import choice, flag, number, time, times
+from timesched.horizon import Horizon
 from timesched.positions import Counts, Frame, Mark, Resolved, stages, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
@@ -18,6 +19,12 @@ from timesched.time.value import TimeLike
 def _read_one(name: str, value: Any) -> Schedule:
     if not isinstance(value, Schedule):
         raise TypeError(f"{name}={value!r} is not a schedule of this package: pass one, such as LinearScheduler().")
+    return value
+
+
+def _read_horizon(name: str, value: Any) -> Horizon | None:
+    if not isinstance(value, (Horizon, type(None))):
+        raise TypeError(f"{name}={value!r} is not a Horizon: leave it out, or take schedule.cooldown(at=clock, ...).")
     return value
 
 
@@ -135,9 +142,12 @@ class CooldownScheduler(Schedule):
     `schedule`: one of this package's schedules. `t_decay`: the length of the decay; 0 steps at its start. `t_start`:
     where the decay starts; None for `t_decay` before `t_max`. `alpha_f`: the multiplier at the end of the decay.
     `decay`: its shape, one of those of `WarmupStableDecayScheduler`; "geometric" and "harmonic" need values above 0 at
-    both ends. `decay_rate`: of "exponential", above 0. The ratio stretches all times. Called with a run, raises
-    `ValueError` when `t_max`, stretched or not, ends before the run, when the decay is longer than `t_max`, and when
-    the start of the decay does not convert to the units of the schedule.
+    both ends. `decay_rate`: of "exponential", above 0. The ratio stretches all times. `alpha_i`: the multiplier where
+    the decay starts; None for the schedule's own. `horizon`: a `Horizon` on which all times are counted, in place of
+    that of the run; it needs `t_start`, which no ratio stretches then. `Schedule.cooldown` gives these two.
+
+    Called with a run, raises `ValueError` when `t_max`, stretched or not, ends before the run, when the decay is longer
+    than `t_max`, and when the start of the decay does not convert to the units of the schedule.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
     >>> schedule = CooldownScheduler(CosineAnnealingScheduler(), t_decay="20ba", t_start="50ba")
@@ -152,15 +162,21 @@ class CooldownScheduler(Schedule):
     alpha_f: float = number(0.0)
     decay: str = choice("linear", *shapes.DECAYS)
     decay_rate: float = number(0.5, above=0)
+    alpha_i: float | None = number(None, optional=True, keyword=True)
+    horizon: Horizon | None = field(default=None, kw_only=True, metadata={"read": _read_horizon})
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.horizon is not None and self.t_start is None:
+            raise TimeError("CooldownScheduler: a decay on a horizon of its own needs t_start, a time of that horizon.")
         shapes.check_decay(f"CooldownScheduler.alpha_f={self.alpha_f}", self.decay, 1.0, self.alpha_f)
 
     def resolve(self, frame: Frame) -> Resolved:
+        if self.horizon is not None:
+            frame = frame.on(self.horizon)
         frame.refuse_short(self.t_max, self)
         begin, end = self._decay(frame)
-        value = frame.value_at(begin, self.schedule.resolve)
+        value = frame.value_at(begin, self.schedule.resolve) if self.alpha_i is None else self.alpha_i
         shapes.check_decay(f"{self!r} on this run", self.decay, value, self.alpha_f)
         fall = shapes.decaying(self.decay, self.decay_rate)(frame.between(begin, end), value, self.alpha_f)
         return stages([begin, end], [self.schedule.resolve(frame), fall, lambda counts: self.alpha_f])
@@ -168,7 +184,7 @@ class CooldownScheduler(Schedule):
     def _decay(self, frame: Frame) -> tuple[Mark, Mark]:
         """Where the decay starts and ends."""
         if self.t_start is not None:
-            begin = frame.mark(self.t_start)
+            begin = frame.mark(self.t_start, scale=self.horizon is None)
             return begin, Mark(begin.counter, begin.unit, frame.after(begin, self.t_decay))
         end = frame.mark(self.t_max)
         start = frame.before(end, self.t_decay)

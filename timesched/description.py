@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, number_text
 from timesched.time.value import Time
+
+# Arguments that came later, with their defaults: states of before do not have them.
+_UNSAID = (("alpha_s", 0.0), ("alpha_i", None), ("horizon", None))
 
 
 def plain(value: Any) -> Any:
@@ -21,10 +25,11 @@ def plain(value: Any) -> Any:
         time = Time.from_input(value)
         return f"{number_text(time.exact)}{time.unit.value}"
     if isinstance(value, Schedule):
-        # states of before `alpha_s` came do not have it
-        given = ((name, each) for name, each in value.__getstate__().items() if (name, each) != ("alpha_s", 0.0))
+        given = (pair for pair in value.__getstate__().items() if pair not in _UNSAID)
         arguments = {name: plain(each) for name, each in given}
         return {"class": type(value).__name__, "arguments": arguments}
+    if isinstance(value, Horizon):
+        return repr(value)
     if callable(getattr(value, "description", None)) and not isinstance(value, type):
         # a child in closed form, whose groups are those of its parent
         return {name: each for name, each in value.description().items() if name != "param_group_tags"}

@@ -43,14 +43,17 @@ def number(
     least: int | None = None,
     above: int | None = None,
     below: int | None = None,
+    optional: bool = False,
     keyword: bool = False,
 ) -> Any:
     """A finite number, kept as a float; at least `least`, more than `above` and less than `below`.
 
-    With `keyword`, an argument that is given by its name only.
+    With `optional`, or None. With `keyword`, an argument that is given by its name only.
     """
 
-    def read(name: str, value: object) -> float:
+    def read(name: str, value: object) -> float | None:
+        if value is None and optional:
+            return None
         given = exact(value, name)
         if below is not None and given >= below:
             raise TimeError(f"{name}={value!r}: it has to be less than {below}.")

@@ -299,6 +299,12 @@ class Frame:
         inner.units = self.units
         return inner
 
+    def on(self, horizon: Horizon) -> Frame:
+        """The frame of the same counters on another horizon."""
+        inner = Frame(horizon, self.unit, self.section)
+        inner.units = self.units
+        return inner
+
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of what `resolve` makes of a frame like this one."""
         inner = Frame(self.horizon, self.unit, self.section, self.origin)

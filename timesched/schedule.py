@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
 from operator import attrgetter
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,7 +15,10 @@ from timesched.horizon import Horizon
 from timesched.positions import Frame, Resolved, asked_in
 from timesched.time.timestamp import POSITION, Timestamp
 from timesched.time.units import FRACTIONAL, TimeError, TimeUnit, exact
-from timesched.time.value import Time, counter
+from timesched.time.value import Time, TimeLike, counter
+
+if TYPE_CHECKING:
+    from timesched.composition import CooldownScheduler
 
 _COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
     unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
@@ -159,6 +162,34 @@ class Schedule:
         ['tok']
         """
         return tuple(unit for _, unit in self._resolution(Horizon.of(horizon), None)[1])
+
+    def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
+        """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.
+
+        `at`: a `Clock` or another state that stands at the moment, on the horizon of the run that got there. `t_decay`:
+        how long the decay takes; a `dur` is a share of that run, whose ratio stretches it. `alpha_f`: the multiplier at
+        its end. `decay`: its shape, one of those of `WarmupStableDecayScheduler`.
+
+        Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. All its times, and those of
+        this schedule in it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
+        `ValueError` where `at` has no length that a `dur` needs, or the shape does not fit the values.
+
+        >>> from timesched import Clock, CosineAnnealingScheduler
+        >>> clock = Clock("10ba")
+        >>> for _ in range(5):
+        ...     clock.tick()
+        >>> branch = CosineAnnealingScheduler().cooldown(at=clock, t_decay="4ba", decay="linear")
+        >>> [round(branch.at(t, Horizon("100ba")), 15) for t in ("5ba", "7ba", "9ba")]
+        [0.5, 0.25, 0.0]
+        """
+        from timesched.composition import CooldownScheduler  # which is made of this class
+
+        if not hasattr(at, "timestamp"):
+            raise TypeError(f"at={at!r} is no moment of a run: pass a Clock that stands there.")
+        horizon = Horizon.of(at)
+        _, unit = horizon.locate(t_decay)  # in which the two times need no rate
+        start = counter(at.timestamp, unit)
+        return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> tuple[Resolved, Readers]:
         """The schedule on one run as a function of counts, and how these are read."""

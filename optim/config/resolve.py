@@ -204,7 +204,11 @@ def _spec(entry: Any, path: str, family: Family, clock: Any, *, bound: bool = Fa
     takes, length, options = arguments_of(cls, inner), given.get("total_iters"), None
     timed = issubclass(cls, Schedule)
     if timed and bound:
-        options = {new: given.pop(old) for old, new in (("key", "key"), (TAGS, "tags")) if old in given}
+        options = {
+            new: given.pop(old)
+            for old, new in (("key", "key"), (TAGS, "tags"), ("on_change", "on_change"))
+            if old in given
+        }
     if counted and "total_iters" not in takes:
         given.pop("total_iters", None)
     children = SCHEDULE if timed else closed_forms(getattr(cls, "param_group_key", ""))

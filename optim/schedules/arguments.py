@@ -18,8 +18,8 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
-# Arguments that do not say which schedule it is; a state dict has the last two in places of their own.
-_OF_A_RUN = ("self", "optimizer", "clock", "param_group_tags", "last_epoch")
+# Arguments that do not say which schedule it is; a state dict has tags and steps in places of their own.
+_OF_A_RUN = ("self", "optimizer", "clock", "param_group_tags", "last_epoch", "on_change")
 
 
 def noting(init: Callable[..., None]) -> Callable[..., None]:

@@ -28,6 +28,7 @@ class Sequential(Scheduler):
         last_epoch: int = -1,
         param_group_tags: Any = None,
         clock: Any = None,
+        on_change: str = "same",
     ) -> None:
         tags, clock = _take(self, optimizer, schedulers, param_group_tags, clock)
         steps = counts().metadata["read"](f"{type(self).__name__}.milestones", milestones)
@@ -44,31 +45,42 @@ class Sequential(Scheduler):
             )
         self.scales = schedulers[0].scales
         schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])
-        Scheduler.__init__(self, optimizer, None, last_epoch, tags, clock, schedule=schedule)
+        Scheduler.__init__(self, optimizer, None, last_epoch, tags, clock, on_change, schedule=schedule)
 
 
 class Chained(Scheduler):
     """The product of several schedulers: the arguments stand at `ChainedLR`."""
 
-    def __init__(self, schedulers: Sequence[Scheduler], param_group_tags: Any = None, clock: Any = None) -> None:
+    def __init__(
+        self,
+        schedulers: Sequence[Scheduler],
+        param_group_tags: Any = None,
+        clock: Any = None,
+        on_change: str = "same",
+    ) -> None:
         optimizer: Any = getattr(next(iter(schedulers), None), "optimizer", None) if _is_list(schedulers) else None
         tags, clock = _take(self, optimizer, schedulers, param_group_tags, clock)
         self._keep(schedulers=list(schedulers))
         self.scales = schedulers[0].scales
         schedule = composites.Chain(tuple(each.schedule for each in schedulers))
-        Scheduler.__init__(self, optimizer, None, -1, tags, clock, schedule=schedule)
+        Scheduler.__init__(self, optimizer, None, -1, tags, clock, on_change, schedule=schedule)
 
 
 class ScalePerParam(Scheduler):
     """Another scheduler, times a factor of each group: the arguments stand at `ScalePerParamLR`."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, scheduler: Scheduler, param_group_tags: Any = None, clock: Any = None
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Scheduler,
+        param_group_tags: Any = None,
+        clock: Any = None,
+        on_change: str = "same",
     ) -> None:
         tags, clock = _take(self, optimizer, [scheduler], param_group_tags, clock)
         self._keep(scheduler=scheduler)
         self.scales = scheduler.scales + 1
-        Scheduler.__init__(self, optimizer, None, -1, tags, clock, schedule=scheduler.schedule)
+        Scheduler.__init__(self, optimizer, None, -1, tags, clock, on_change, schedule=scheduler.schedule)
 
 
 def _is_list(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from timesched.binding import Bound, checked_count, raise_in_graph, refuse_graph
-from timesched.description import plain
+from timesched.description import difference, plain
 from timesched.horizon import Horizon
 from timesched.keys import is_number, listed
 from timesched.positions import Frame, asked_in
@@ -53,6 +53,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
             without tags.
         clock: a `timesched.Clock` or another state, whose counters are followed instead of the calls of `step()`.
+        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
 
     Raises:
         ValueError: no group carries such a tag, a group lacks the key, or a value is not a finite number.
@@ -88,6 +89,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         last_epoch: int = -1,
         param_group_tags: Any = None,
         clock: Any = None,
+        on_change: str = "same",
         *,
         schedule: Schedule | None = None,
     ) -> None:
@@ -109,17 +111,22 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         steps = checked_count(last_epoch, name, least=-1) + 1
         self.optimizer, self._count = optimizer, steps  # what a closed form may ask for
         self.param_group_tags = listed(param_group_tags)
-        Bound.__init__(self, optimizer, schedule, self.param_group_key, self.param_group_tags, clock, None, steps)
+        key, tags = self.param_group_key, self.param_group_tags
+        Bound.__init__(self, optimizer, schedule, key, tags, clock, None, steps, on_change)
 
     def __post_init__(self) -> None:
         """The constructor of a class that is made of a formula, whose arguments are in attributes of their names."""
-        names = [field.name for field in dataclasses.fields(self)[1:-2]]  # type: ignore[arg-type]  # see `computed_by`
-        values = [getattr(self, name) for name in names]
-        formula = self.formula(*values, called=(type(self).__name__, *names))
+        formula = self._of({field.name: getattr(self, field.name) for field in _arguments_of(type(self))})
+        tags, clock, on_change = self.param_group_tags, self.clock, self.on_change
+        Scheduler.__init__(self, self.optimizer, self.total_iters, -1, tags, clock, on_change, schedule=formula)
+
+    def _of(self, given: Mapping[str, Any]) -> Formula:
+        """The formula of arguments, which are kept."""
+        names = [field.name for field in _arguments_of(type(self))]
+        formula = self.formula(*(given[name] for name in names), called=(type(self).__name__, *names))
         self._keep(**{name: getattr(formula, own.name) for name, own in zip(names, dataclasses.fields(formula))})
-        total = getattr(formula, "total_iters", getattr(formula, "total_steps", None))
-        tags, clock = self.param_group_tags, self.clock
-        Scheduler.__init__(self, self.optimizer, total, -1, tags, clock, schedule=self._filled(formula))
+        self.total_iters = getattr(formula, "total_iters", getattr(formula, "total_steps", None))
+        return self._filled(formula)
 
     def _keep(self, **effective: Any) -> None:
         """Keep what became of arguments, in attributes of their names and for the description."""
@@ -145,10 +152,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if self._schedule is not None and self.clock is None:
             self._function = self._schedule.resolve(self._frame())
         elif self._schedule is not None:
-            self._read = partial(self._schedule, self.clock)
+            self._read = partial(self._schedule, self._run())
 
     def _frame(self, unit: TimeUnit | None = TimeUnit.BATCH) -> Frame:
-        return Frame(Horizon(None) if self.clock is None else Horizon.of(self.clock), unit)
+        return Frame(Horizon(None) if self.clock is None else Horizon.of(self._run()), unit)
 
     # The value
 
@@ -169,7 +176,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             return Bound._value(self)
         if self.clock is not None:
             refuse_graph("A scheduler that follows a clock reads it on the host")
-            return self.schedule(self.clock)
+            return self.schedule(self._run())
         return self.at_step(self._steps_taken())
 
     def at_step(self, count: Any, formula: Callable[[], Any] | None = None) -> Tensor:
@@ -292,7 +299,45 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                     f"group a tensor of its own."
                 )
 
+    # The state of another schedule
+
+    def _rebuilt(self, description: Any) -> Any:
+        name, own = type(self).__name__, hasattr(self, "formula") and not self._custom
+        names = {field.name for field in _arguments_of(type(self))} if own else set()
+        given = description.get("arguments") if isinstance(description, Mapping) else None
+        if not own or not isinstance(given, Mapping) or (description["class"], set(given)) != (name, names):
+            raise ValueError(f"a {name} makes a schedule of the arguments of one formula, its own, and of nothing else")
+        blank = type(self).__new__(type(self))  # with what a subclass of a user has for its functions
+        blank.__dict__ |= {**self.__dict__, "arguments": {}}
+        return blank._of(given)
+
+    def _adopt(self, description: Any, schedule: Any, horizon: Horizon | None) -> None:
+        if description is not None:
+            self.arguments = {}
+            self._schedule = self._of(description["arguments"])
+        self._horizon = horizon
+        self._prepare()
+
+    def _goes_on(self, state: Mapping[str, Any], own: Mapping[str, Any], count: int, clock: Any) -> Any:
+        tags, theirs = "param_group_tags", state["schedule"]
+        if isinstance(theirs, Mapping) and tags in theirs:
+            what = difference(theirs[tags], own["schedule"][tags], f"schedule.{tags}")
+            if what:
+                raise ValueError(f"{type(self).__name__}: the state is of another schedule: {what}.")
+        return Bound._goes_on(self, state, own, count, clock)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a load may change, the clock aside."""
+        names = [field.name for field in _arguments_of(type(self))] if hasattr(self, "formula") else []
+        kept = {name: self.__dict__[name] for name in (*names, "arguments", "total_iters") if name in self.__dict__}
+        return {**Bound.snapshot(self), **kept}
+
     def description(self) -> Any:
         tags = [self.tags] if isinstance(self.tags, str) else self.tags or ()
         arguments = plain(self.arguments)
         return {"class": type(self).__name__, "arguments": arguments, "param_group_tags": sorted(tags, key=str)}
+
+
+def _arguments_of(cls: type) -> Sequence[dataclasses.Field[Any]]:
+    """The fields of a scheduler that is made of a formula which are arguments of the formula."""
+    return dataclasses.fields(cls)[1:-3]  # without the optimizer, and tags, clock and on_change

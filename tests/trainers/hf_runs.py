@@ -86,7 +86,8 @@ def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> T
 
 def run(folder: Any, *entries: Any, resume: Any = None, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
     """A Trainer that has trained."""
-    ours = {key: options.pop(key) for key in ("max_duration", "tokens_per_sample", "ssr") if key in options}
+    names = ("max_duration", "tokens_per_sample", "ssr", "on_change")
+    ours = {key: options.pop(key) for key in names if key in options}
     trainer = new_trainer(folder, kind, **options)
     schedule(trainer, *(entries or ENTRIES), **ours)
     trainer.train(resume_from_checkpoint=resume)

@@ -84,6 +84,23 @@ def test_wrong_use_is_refused():
         again.step()
 
 
+def test_on_change_says_which_schedule_of_two_runs_goes_on():
+    def made(length, on_change="same"):
+        accelerator, optimizer = prepared()
+        return optimizer, schedule(accelerator, optimizer, LinearScheduler(), max_duration=length, on_change=on_change)
+
+    optimizer, scheduler = made("10ba")
+    optimizer.step()
+    scheduler.step()
+    state = scheduler.state_dict()
+    with pytest.raises(ValueError, match=r"max_duration: 10ba -> 20ba\n  multiplier at 1ba: 0\.9 saved, 0\.95 now"):
+        made("20ba")[1].load_state_dict(state)
+    for on_change, value in (("new", 0.95), ("saved", 0.9)):
+        _, resumed = made("20ba", on_change)
+        resumed.load_state_dict(state)
+        assert resumed.get_last_lr() == [0.1 * value]
+
+
 def test_the_example():
     command = [sys.executable, ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

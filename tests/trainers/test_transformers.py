@@ -206,19 +206,23 @@ def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved):
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
 
 
-def test_a_run_that_is_made_longer_goes_on_with_a_warning(saved, tmp_path):
-    longer = {**hf_program.RESUMED, "max_duration": "500tok", "num_train_epochs": 4}
-    with pytest.warns(UserWarning, match=r"saved on another horizon, .*400tok.* goes on with .*500tok"):
-        trainer = run(tmp_path, resume=str(saved[1]), **longer)
+@pytest.mark.parametrize(("on_change", "length"), [("same", None), ("new", "500tok"), ("saved", "400tok")])
+def test_a_run_that_is_made_longer(saved, tmp_path, on_change, length):
+    longer = {**hf_program.RESUMED, "max_duration": "500tok", "num_train_epochs": 4, "on_change": on_change}
+    if length is None:
+        with pytest.raises(ValueError, match="max_duration: 400tok -> 500tok\n  multiplier at .* saved, .* now"):
+            run(tmp_path, resume=str(saved[1]), **longer)
+        return
+    trainer = run(tmp_path, resume=str(saved[1]), **longer)
     assert len(trainer.recorder.rows) == 10
     assert trainer.lr_scheduler.clock.timestamp.token == 4 * sum(LENGTHS)
-    assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon("500tok"))] * 2
+    assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon(length))] * 2
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ([COSINE, Binding(DECAY, "weight_decay"), Binding(LinearScheduler(), "betas[0]")], "of another schedule"),
+        ([COSINE, Binding(DECAY, "weight_decay"), Binding(LinearScheduler(), "betas[0]")], "another schedule:"),
         ([COSINE], "The state holds 3 schedules, and here are 1"),
     ],
 )

@@ -26,8 +26,8 @@ class MicrobatchSchedulers(CountingSchedulers):
 
     fix = "call step({}=...), or give schedule() the rates that they follow from"
 
-    def __init__(self, optimizer: Any, clock: Clock, entries: Any, accelerator: Accelerator) -> None:
-        super().__init__(optimizer, clock, entries)
+    def __init__(self, optimizer: Any, clock: Clock, entries: Any, accelerator: Accelerator, on_change: str) -> None:
+        super().__init__(optimizer, clock, entries, on_change)
         self.accelerator = accelerator
         self.counts: dict[str, Any] = {}  # of the microbatches since the optimizer's last step
 
@@ -60,6 +60,7 @@ def schedule(
     samples_per_batch: Rate | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
+    on_change: str = "same",
 ) -> MicrobatchSchedulers:
     """Schedule the learning rate, and any other number in the parameter groups, in a loop of accelerate.
 
@@ -72,7 +73,8 @@ def schedule(
     this process. They are summed over microbatches and processes, seconds are those of the first process, and all
     processes have the same values. Where several share a batch, as with tensor parallelism, give 0 on all but one.
     `scheduler.clock` says how far the run is, and when it is `done`. `save_state` saves the scheduler, which is enough
-    to go on exactly.
+    to go on exactly. `on_change`: what is done with the state of other schedules or of another length of the run, as in
+    `timesched.bind`.
 
     Raises `TypeError` when the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
 
@@ -95,6 +97,6 @@ def schedule(
         ssr=ssr,
         process_group=accelerator.num_processes > 1,
     )
-    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, accelerator)
+    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, accelerator, on_change)
     accelerator.register_for_checkpointing(made)
     return made

@@ -54,7 +54,8 @@ class Schedulers(LRScheduler):
     """Several bound schedules on one clock, as the one scheduler that a trainer steps, saves and loads.
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to go on from: it
-    holds the clock's counters. Raises `TypeError` for other entries, and `ValueError` where `timesched.bind` does and
+    holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
+    `timesched.bind`. Raises `TypeError` for other entries, and `ValueError` where `timesched.bind` does and
     where two are of one key.
 
     >>> import torch
@@ -67,11 +68,13 @@ class Schedulers(LRScheduler):
     (0.2, 0.05)
     """
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
         self.optimizer, self.clock = optimizer, clock
         found = bindings(entries)
         with unchanged_on_error(optimizer):
-            self.bound: list[Bound] = [bind(each.schedule, optimizer, clock, each.key, each.tags) for each in found]
+            self.bound: list[Bound] = [
+                bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change) for each in found
+            ]
             for each in self.bound:
                 each.check()  # two of one key are refused
 
@@ -99,14 +102,16 @@ class Schedulers(LRScheduler):
         if not isinstance(states, (list, tuple)) or len(states) != len(self.bound):
             found = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
             raise ValueError(f"The state holds {found}, and here are {len(self.bound)}: make those that were saved.")
-        before = self.state_dict()["schedulers"]
-        try:
-            for each, state in zip(self.bound, states):
-                each.load_state_dict(state)
-        except BaseException:
-            for each, state in zip(self.bound, before):
-                each.load_state_dict(state)
-            raise
+        before, stood = [each.snapshot() for each in self.bound], self.clock.state_dict()
+        with unchanged_on_error(self.optimizer):
+            try:
+                for each, state in zip(self.bound, states):
+                    each.load_state_dict(state)
+            except BaseException:
+                for each, kept in zip(self.bound, before):
+                    each.restore(kept)
+                self.clock.load_state_dict(stood)
+                raise
 
 
 class CountingSchedulers(Schedulers):
@@ -114,9 +119,17 @@ class CountingSchedulers(Schedulers):
 
     fix = ""  # how to give the counts
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any]) -> None:
-        super().__init__(optimizer, clock, entries)
-        self.units = {unit for each in self.bound for unit in each.units()}  # now, as that takes longer than a tick
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
+        super().__init__(optimizer, clock, entries, on_change)
+        self._note_units()
+
+    def _note_units(self) -> None:
+        self.units = {unit for each in self.bound for unit in each.units()}  # once, as that takes longer than a tick
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As `Schedulers.load_state_dict`; a saved schedule that goes on may read other counts."""
+        super().load_state_dict(state_dict)
+        self._note_units()
 
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""

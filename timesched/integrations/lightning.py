@@ -32,6 +32,7 @@ def schedule(
     samples_per_batch: Rate | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
+    on_change: str = "same",
 ) -> dict[str, Any]:
     """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
 
@@ -47,9 +48,10 @@ def schedule(
 
     In manual optimization step the scheduler yourself: `self.lr_schedulers().step()`. There a batch is one call of
     `training_step`, also where several make a step of the optimizer. Several optimizers have one clock: call this for
-    each and return the list; the arguments by name are those of the first call.
+    each and return the list; the arguments by name are those of the first call, but for `on_change`.
 
-    A checkpoint of Lightning is enough to go on exactly.
+    A checkpoint of Lightning is enough to go on exactly. `on_change`: what is done with one of other schedules or of
+    another length of the run, as in `timesched.bind`.
 
     Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does;
     when training begins, if `configure_optimizers` did not return this as it is; and for a batch without a count that
@@ -77,7 +79,7 @@ def schedule(
         counting = _Counting(_clock(trainer, max_duration, samples_per_batch, tokens_per_sample, ssr), options, module)
     elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0}):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
-    made = _CallbackSchedulers(optimizer, counting, entries)
+    made = _CallbackSchedulers(optimizer, counting, entries, on_change)
     trainer.callbacks[:] = [each for each in trainer.callbacks if each not in found] + [counting]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": "step"}}
 
@@ -113,8 +115,8 @@ class _CallbackSchedulers(CountingSchedulers):
 
     fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
 
-    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any) -> None:
-        super().__init__(optimizer, counting.clock, entries)
+    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: str) -> None:
+        super().__init__(optimizer, counting.clock, entries, on_change)
         self.counting = counting
         counting.made.append(self)
 

@@ -6,8 +6,6 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate.optimizer import AcceleratedOptimizer
@@ -31,6 +29,7 @@ def schedule(
     max_duration: Time[Any] | str | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
+    on_change: str = "same",
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -40,7 +39,8 @@ def schedule(
     Trainer does not count tokens, and all samples have as many.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
-    to go on exactly. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
+    to go on exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
+    `timesched.bind`. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
     ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
     counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
     sampler repeats to fill the last batch of an epoch does not count. Where the data loader has no length, every batch
@@ -68,30 +68,20 @@ def schedule(
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
-    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr)
+    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
     trainer.add_callback(counting)
 
 
-class _Scheduler(Schedulers):
-    """Keeps what a load warns of: the Trainer catches it, and drops it."""
-
-    warned: Sequence[warnings.WarningMessage] = ()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As `Schedulers.load_state_dict`, without the warnings."""
-        with warnings.catch_warnings(record=True) as self.warned:
-            warnings.simplefilter("always")
-            super().load_state_dict(state_dict)
-
-
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float) -> None:
-        self.trainer, self.entries = trainer, entries
+    def __init__(
+        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: str
+    ) -> None:
+        self.trainer, self.entries, self.on_change = trainer, entries, on_change
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
         self.make_loader = trainer.get_train_dataloader
         self.loads: int | None = None  # microbatches in an epoch
@@ -104,7 +94,7 @@ class _Counting(TrainerCallback):
         self.examples = 0 if self.loads is None else self.trainer.num_examples(loader)
         return loader
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> _Scheduler:
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Schedulers:
         """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
         trainer, args = self.trainer, self.trainer.args
         optimizer = trainer.optimizer if optimizer is None else optimizer
@@ -128,7 +118,7 @@ class _Counting(TrainerCallback):
             process_group=False,
         )
         with unchanged_on_error(optimizer):
-            made = _Scheduler(optimizer, clock, self.entries)
+            made = Schedulers(optimizer, clock, self.entries, self.on_change)
             units = {unit for each in made.bound for unit in each.units()}
             self.needs_tokens = TimeUnit.TOKEN in units
             self.counts_tokens = args.include_num_input_tokens_seen != "no"
@@ -147,10 +137,8 @@ class _Counting(TrainerCallback):
         return made
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the Trainer's own count of tokens; say what the load of a checkpoint warned of."""
+        """Take up the Trainer's own count of tokens."""
         self.tokens = state.num_input_tokens_seen
-        for each in self.trainer.lr_scheduler.warned:
-            warnings.warn(each.message, stacklevel=2)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""

@@ -49,14 +49,14 @@ def public(stem, family):
 def test_signatures(stem, family):
     cls = public(stem, family)
     parameters = inspect.signature(cls).parameters
-    expected = {**FAMILY[family][stem], "param_group_tags": "None", "clock": "None"}
+    expected = {**FAMILY[family][stem], "param_group_tags": "None", "clock": "None", "on_change": "'same'"}
     if stem != "Chained":
         expected = {"optimizer": "", **expected}
     assert list(parameters) == list(expected)
     for name, default in expected.items():
         own = parameters[name]
         assert own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY)
-        if name not in ("param_group_tags", "clock"):
+        if name not in ("param_group_tags", "clock", "on_change"):
             assert own.kind is own.POSITIONAL_OR_KEYWORD  # so that calls by position work
         assert (own.default is own.empty) == (default == ""), name
         if default:

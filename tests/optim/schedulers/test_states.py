@@ -165,26 +165,26 @@ def cosine(**changes):
 
 
 SHORTER = Nested("Linear", {**WARMUP.arguments, "total_iters": 6})
-OTHERS = {
-    "another class": (COSINE, Nested("Linear", COSINE.arguments), "CosineDecayLR.*LinearLR|LinearLR.*CosineDecayLR"),
-    "another value": (COSINE, cosine(end_val=0.02), "end_learning_rate.*0.0[12]"),
-    "another count": (COSINE, cosine(total_iters=31), "total_iters.*3[01]"),
-    "another child": (TWO, sequence(WARMUP, HALVING, milestones=[5]), "CosineDecay.*Expon|Expon.*CosineDecay"),
-    "another argument of a child": (TWO, sequence(SHORTER, COSINE, milestones=[5]), "total_iters.*[56]"),
-    "another milestone": (TWO, sequence(WARMUP, COSINE, milestones=[6]), "milestones.*[56]"),
-    "one child more": (TWO, sequence(WARMUP, COSINE, STEPS, milestones=[5, 9]), "schedulers|milestones"),
-    "two deep": (chain(TWO, STEPS), chain(sequence(WARMUP, COSINE, milestones=[4]), STEPS), "milestones"),
-    "one wrapped": (Nested("ScalePerParam", {"scheduler": COSINE}), COSINE, "ScalePerParamLR"),
+OTHERS = {  # and after how many steps they differ
+    "another class": (3, COSINE, Nested("Linear", COSINE.arguments), "CosineDecayLR.*LinearLR|LinearLR.*CosineDecayLR"),
+    "another value": (3, COSINE, cosine(end_val=0.02), "end_learning_rate.*0.0[12]"),
+    "another count": (3, COSINE, cosine(total_iters=31), "total_iters.*3[01]"),
+    "another child": (7, TWO, sequence(WARMUP, HALVING, milestones=[5]), "CosineDecay.*Expon|Expon.*CosineDecay"),
+    "another argument of a child": (3, TWO, sequence(SHORTER, COSINE, milestones=[5]), "total_iters.*[56]"),
+    "another milestone": (7, TWO, sequence(WARMUP, COSINE, milestones=[6]), "milestones.*[56]"),
+    "one child more": (10, TWO, sequence(WARMUP, COSINE, STEPS, milestones=[5, 9]), "schedulers|milestones"),
+    "two deep": (7, chain(TWO, STEPS), chain(sequence(WARMUP, COSINE, milestones=[4]), STEPS), "milestones"),
+    "one wrapped": (3, Nested("ScalePerParam", {"scheduler": COSINE}), COSINE, "ScalePerParamLR"),
 }
 
 
-@pytest.mark.parametrize(("first", "second", "words"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("steps", "first", "second", "words"), OTHERS.values(), ids=OTHERS)
 @TWO_KINDS
-def test_of_another_schedule(first, second, words, kind):
+def test_of_another_schedule(steps, first, second, words, kind):
     """The message says what differs; whichever of the two is loaded into the other."""
     one, other = make(*first, optimizer(kind)), make(*second, optimizer(kind))
-    stepped(one, 3)
-    stepped(other, 6)
+    stepped(one, steps)
+    stepped(other, steps)
     for mine, loaded in ((one, other), (other, one)):
         assert_refused(mine, loaded.state_dict(), words)
 
@@ -245,7 +245,7 @@ def test_arguments_that_are_no_such_numbers(wrong, argument):
     stepped(one, 3)
     state = one.state_dict()
     state["schedule"]["arguments"][argument] = wrong
-    assert_refused(one, state, f"of another schedule: schedule.arguments.{argument} is .* in the state, and .* here")
+    assert_refused(one, state, f"another schedule:\n    schedule.arguments.{argument} is .* in the state, and .* here")
 
 
 def test_times_are_compared_as_they_were_written():
@@ -253,6 +253,7 @@ def test_times_are_compared_as_they_were_written():
     half, five = (
         make("Linear", {**WARMUP.arguments, "total_iters": end}, optimizer(), clock=clock) for end in ("0.5dur", "5dur")
     )
+    clock.tick()
     assert_refused(five, half.state_dict(), "total_iters is '0.5dur' in the state, and '5dur' here")
 
 
@@ -303,4 +304,4 @@ def test_names_as_earlier_versions_wrote_them():
     others = ({"end": "0.1dur"}, {"end": "1.0ba"}, {"function": f"{__name__}.twentytenth"}, {"function": "tenth.x"})
     for other in others:
         changed = {**state["schedule"], "arguments": {**arguments, **other}}
-        assert_refused(one, {**state, "schedule": changed}, "of another schedule")
+        assert_refused(one, {**state, "schedule": changed}, "another schedule")
