@@ -661,7 +661,7 @@ class Bound:
                     stacklevel=3,
                 )
             units = self.units()
-            if clock.counts_apart(units):
+            if clock.differs_between_ranks(units):
                 warnings.warn(
                     f"The clock of this {self._name()} counts on each rank alone, and the ranks may differ in "
                     f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}: make it with "

@@ -260,7 +260,7 @@ class Clock:
         found = [count if some else None for count, some in zip(counts, (some_samples, some_tokens))]
         return found[0], found[1], datetime.timedelta(microseconds=took)
 
-    def counts_apart(self, units: Iterable[TimeUnit]) -> bool:
+    def differs_between_ranks(self, units: Iterable[TimeUnit]) -> bool:
         """Whether one of these counters may differ between the ranks of torch.distributed."""
         if self.process_group is not None or not (dist.is_available() and dist.is_initialized()):
             return False

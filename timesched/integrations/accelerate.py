@@ -13,7 +13,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor
 
 from timesched.clock import Clock
-from timesched.horizon import Rate
+from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
 from .common import Binding, CountingSchedulers
@@ -57,7 +57,7 @@ def schedule(
     *entries: Any,
     max_duration: Time[Any] | str,
     batches_per_epoch: Rate | None = None,
-    samples_per_batch: Rate | None = None,
+    samples_per_batch: Rate | BatchSizes | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
     on_change: str = "same",

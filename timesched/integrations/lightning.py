@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.clock import Clock
-from timesched.horizon import Rate
+from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
 from .common import Binding, CountingSchedulers
@@ -29,7 +29,7 @@ def schedule(
     *entries: Any,
     max_duration: Time[Any] | str | None = None,
     count: Callable[[Any], Mapping[str, Any]] | None = None,
-    samples_per_batch: Rate | None = None,
+    samples_per_batch: Rate | BatchSizes | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
     on_change: str = "same",
@@ -84,7 +84,9 @@ def schedule(
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": "step"}}
 
 
-def _clock(trainer: Any, max_duration: Any, samples: Rate | None, tokens: Rate | None, ssr: float) -> Clock:
+def _clock(
+    trainer: Any, max_duration: Any, samples: Rate | BatchSizes | None, tokens: Rate | None, ssr: float
+) -> Clock:
     """The clock of a run of the Trainer."""
     early = trainer.train_dataloader is None
     if early:
