@@ -387,7 +387,7 @@ def test_the_root_of_the_batch_size_in_a_product():
     saved = scheduler.state_dict()
     assert repr(PLAN) in saved["horizon"]
     other = bind(
-        ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), BatchPlan({"0sp": 8, "320sp": 16}).factor()]),
+        ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), BatchPlan({"0sp": 8, "640sp": 16}).factor()]),
         torch.optim.SGD([parameter], lr=1.0),
         Clock("100ba", samples_per_batch=PLAN),
     )
