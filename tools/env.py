@@ -80,9 +80,9 @@ def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
             try:
                 while child.poll() is None:
                     seconds = time.monotonic() - start
-                    text = " ".join([f"tools/env.py: {step}, {seconds:.0f} s", *last_lines(output, 1)])
                     if seconds >= next_line:
                         next_line = seconds + pause
+                        text = " ".join([f"tools/env.py: {step}, {seconds:.0f} s", *last_lines(output, 1)])
                         line = f"\r\033[K{text[:width]}" if on_terminal else f"{text}\n"
                         print(line, end="", file=sys.stderr, flush=True)
                     time.sleep(0.1)
