@@ -193,17 +193,19 @@ class Schedule:
         ('batches', ['end', 'warmup'])
         """
         from timesched.drawing.axes import draw
-        from timesched.drawing.lines import line
+        from timesched.drawing.lines import Source, line
 
-        return draw([line(self, horizon, unit)], ax)
+        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax)
 
     def _repr_html_(self) -> str | None:
-        from timesched.drawing.lines import line, presumed
+        from timesched.drawing.lines import Source, line, presumed
         from timesched.drawing.svg import svg
 
         try:
             horizon = presumed(self)
-            return None if horizon is None else f"<code>{escape(repr(self))}</code>{svg([line(self, horizon)])}"
+            if horizon is None:
+                return None
+            return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
         except ValueError:  # its times do not fit a run that is presumed
             return None
 

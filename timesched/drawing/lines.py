@@ -25,6 +25,26 @@ _STEP = 1 / 100  # of the range of values: two points further apart get another 
 
 
 @dataclass(frozen=True)
+class Source:
+    """What is drawn: a schedule on a run under a name, its values times a factor."""
+
+    name: str
+    schedule: Schedule
+    horizon: Horizon
+    factor: float = 1.0
+
+    def at(self, time: Any) -> float:
+        """The value at a time of the run."""
+        return self.factor * self.schedule.at(time, self.horizon)
+
+    def marks(self) -> list[tuple[str, Exact]]:
+        """The marks of the schedule, as counts of the unit of `counted`."""
+        own, _ = counted(self.horizon)
+        found = self.schedule.marks(self.horizon)
+        return [(name, self.horizon.change(time.exact, time.unit, own)) for name, time in found]
+
+
+@dataclass(frozen=True)
 class Line:
     """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too."""
 
@@ -61,43 +81,37 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
     return wanted, lambda count: float(horizon.change(count, own, wanted))
 
 
-def values(schedule: Schedule, horizon: Horizon) -> dict[Exact, float]:
-    """The multiplier at counts of the unit of `counted`, from 0 to the end, in order."""
-    unit, length = counted(horizon)
-    value = schedule.curve(horizon, unit)
+def values(source: Source) -> dict[Exact, float]:
+    """The value at counts of the unit of `counted`, from 0 to the end, in order."""
+    unit, length = counted(source.horizon)
+    curve, factor = source.schedule.curve(source.horizon, unit), source.factor
     whole = unit not in FRACTIONAL
 
     def near(count: Exact) -> Exact:
         return math.floor(count) if whole else count
 
     places = {near(Fraction(length) * i / _POINTS) for i in range(_POINTS + 1)}
-    for _, time in schedule.marks(horizon):
-        mark = horizon.change(time.exact, time.unit, unit)
+    for _, mark in source.marks():
         places |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
-    found = {count: value(count) for count in sorted(places) if 0 <= count <= length}
+    found = {count: factor * curve(count) for count in sorted(places) if 0 <= count <= length}
     step = _STEP * (max(found.values()) - min(found.values()))
     gaps = list(zip(found, list(found)[1:]))
     while gaps and len(found) < _MOST:
         first, last = gaps.pop()
         middle = near(Fraction(first + last) / 2)
         if abs(found[last] - found[first]) > step and middle > first and last - first > Fraction(length) / 10**6:
-            found[middle] = value(middle)
+            found[middle] = factor * curve(middle)
             gaps += [(first, middle), (middle, last)]
     return dict(sorted(found.items()))
 
 
-def line(
-    schedule: Schedule, horizon: Any, unit: TimeUnit | str | None = None, label: str = "", scale: float = 1.0
-) -> Line:
-    """The line of a schedule on a run, its values times `scale`. Raises `ValueError` where a rate is missing."""
-    horizon = Horizon.of(horizon)
-    own, length = counted(horizon)
-    wanted, place = axis(horizon, unit)
-    found = values(schedule, horizon)
-    marks = ((name, horizon.change(time.exact, time.unit, own)) for name, time in schedule.marks(horizon))
-    inside = tuple((name, place(count)) for name, count in marks if count <= length)
-    label = label or type(schedule).__name__
-    return Line(label, tuple(map(place, found)), tuple(scale * value for value in found.values()), inside, wanted)
+def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
+    """The line of a schedule on its run. Raises `ValueError` where a rate is missing."""
+    _, length = counted(source.horizon)
+    wanted, place = axis(source.horizon, unit)
+    found = values(source)
+    marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
+    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted)
 
 
 def presumed(schedule: Schedule) -> Horizon | None:

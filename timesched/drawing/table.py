@@ -11,7 +11,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-from timesched.drawing.lines import axis, counted
+from timesched.drawing.lines import Source, axis, counted
 from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact
 from timesched.time.value import Time, TimeLike
@@ -73,21 +73,16 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
         yield Time._of(share, TimeUnit.DURATION), exact(share * end)
 
 
-def values_table(
-    columns: Sequence[tuple[str, Any, float]],
-    horizon: Horizon,
-    every: TimeLike = "0.1dur",
-    unit: TimeUnit | str | None = None,
-) -> Table:
-    """The values of schedules over a run; each column is a name, a schedule, and a factor of its values."""
+def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:
+    """The values of several schedules, of which the first says how long the run is."""
+    horizon = sources[0].horizon
     wanted, place = axis(horizon, unit)
-    header = ("dur", *([] if wanted is TimeUnit.DURATION else [wanted.value]), *(name for name, _, _ in columns))
-    rows = []
+    share_alone = wanted is TimeUnit.DURATION
+    rows: list[tuple[Any, ...]] = []
     for share, count in moments(horizon, every):
-        there = [] if wanted is TimeUnit.DURATION else [_tidy(place(count))]
-        found = (factor * schedule.at(share, horizon) for _, schedule, factor in columns)
-        rows.append((_tidy(float(share.exact)), *there, *found))
-    return Table(header, rows)
+        there = () if share_alone else (_tidy(place(count)),)
+        rows.append((_tidy(float(share.exact)), *there, *(source.at(share) for source in sources)))
+    return Table(("dur", *(() if share_alone else (wanted.value,)), *(source.name for source in sources)), rows)
 
 
 def _tidy(value: float) -> float | int:
