@@ -201,13 +201,10 @@ class Schedule:
         from timesched.drawing.lines import Source, line, presumed
         from timesched.drawing.svg import svg
 
-        try:
-            horizon = presumed(self)
-            if horizon is None:
-                return None
-            return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
-        except ValueError:  # its times do not fit a run that is presumed
+        horizon = presumed(self)
+        if horizon is None:
             return None
+        return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.

@@ -116,7 +116,8 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
 
 def presumed(schedule: Schedule) -> Horizon | None:
     """A run to draw a schedule on where none is given: of 1000 batches for shares of a run; for other times a quarter
-    longer than the longest of them, or ten times as long if there are shares, too. None where units differ.
+    longer than the longest of them, or ten times as long if there are shares, too; else just as long. None where it
+    fits none of these, or units differ.
     """
     times = list(_times(schedule))
     shares = [time for time in times if time.unit is TimeUnit.DURATION]
@@ -126,7 +127,14 @@ def presumed(schedule: Schedule) -> Horizon | None:
     if len({time.unit for time in others}) > 1:
         return None
     longest = max(others, key=lambda time: time.exact)
-    return Horizon(Time(math.ceil(longest.exact * (10 if shares else Fraction(5, 4))), longest.unit))
+    for factor in (Fraction(10) if shares else Fraction(5, 4), 1):
+        run = Horizon(Time(math.ceil(longest.exact * factor), longest.unit))
+        try:
+            schedule.marks(run)
+            return run
+        except ValueError:  # such as one that would end before the run does
+            continue
+    return None
 
 
 def _times(value: Any) -> Iterable[Time[Any]]:
