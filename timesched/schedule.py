@@ -180,12 +180,13 @@ class Schedule:
         times = [(name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes]
         return sorted(dict.fromkeys(times), key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
-    def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None) -> Any:
+    def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
 
         `horizon`: a `Horizon`, a `Clock`, or another state with a length. `unit`: of the horizontal axis; None for that
-        of `max_duration`. `ax`: axes to draw on, beside what is there; None for new ones. Returns the axes. Raises
-        `ValueError` where the run has no length or a unit does not convert, and `ImportError` without matplotlib.
+        of `max_duration`. `ax`: axes to draw on, beside what is there; None for new ones. `style`: arguments of
+        matplotlib's `Axes.plot`, such as `label`. Returns the axes. Raises `ValueError` where the run has no length or
+        a unit does not convert, and `ImportError` without matplotlib.
 
         >>> from timesched import CosineAnnealingWithWarmupScheduler
         >>> ax = CosineAnnealingWithWarmupScheduler("10ba").plot(Horizon("100ba"))
@@ -195,7 +196,7 @@ class Schedule:
         from timesched.drawing.axes import draw
         from timesched.drawing.lines import Source, line
 
-        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax)
+        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
 
     def _repr_html_(self) -> str | None:
         from timesched.drawing.lines import Source, line, presumed

@@ -30,8 +30,7 @@ def sources(scheduler: Any, run: Horizon | None = None) -> list[Source]:
             f"of bind() with schedules of timesched alone."
         )
     horizon = _steps(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
-    tags = ", ".join("no tags" if tag is None else str(tag) for tag in scheduler.tags or ())
-    name = f"{scheduler.key} [{tags}]" if tags else scheduler.key
+    name = column(scheduler.key, scheduler.tags)
     factors: dict[float, int] = {}
     for at, i in enumerate(scheduler.indices):
         scales = getattr(scheduler, "scales", 0)
@@ -42,6 +41,13 @@ def sources(scheduler: Any, run: Horizon | None = None) -> list[Source]:
     return [
         Source(f"{name} of group {i}" if several else name, schedule, horizon, factor) for factor, i in factors.items()
     ]
+
+
+def column(key: str, tags: Any) -> str:
+    """What a scheduler of a key is called, as in `lr [head]`."""
+    several = [tags] if isinstance(tags, str) else tags or ()
+    shown = ", ".join("no tags" if tag is None else str(tag) for tag in several)
+    return f"{key} [{shown}]" if shown else key
 
 
 def _steps(scheduler: Any, run: Horizon | None) -> Horizon:

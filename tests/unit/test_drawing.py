@@ -120,8 +120,11 @@ def test_plot_draws_on_the_axes_that_it_is_given():
     assert CosineAnnealingScheduler().plot(Horizon("10ba"), ax=ax) is ax
     assert [each.get_text() for each in ax.get_legend().get_texts()] == ["LinearScheduler", "CosineAnnealingScheduler"]
     straight = ax.lines[0]
+    assert straight.get_color() != ax.lines[2].get_color()  # between them stands the mark of the end
     assert list(straight.get_xdata()) == list(range(11))
     assert list(straight.get_ydata()) == [LinearScheduler().at(f"{t}ba", Horizon("10ba")) for t in range(11)]
+    named = LinearScheduler().plot(Horizon("10ba"), "dur", label="a straight line", color="black").lines[0]
+    assert (named.get_label(), named.get_color(), named.get_xdata()[-1]) == ("a straight line", "black", 1.0)
     pyplot.close("all")
 
 

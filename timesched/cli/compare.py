@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from optim.config.preview import column
 from optim.config.read import read
 from timesched.cli.schedules import add_run, clock_of, written
 from timesched.cli.show import picture
@@ -103,8 +104,7 @@ def _saved(state: Mapping[str, Any], clock: Clock | None, where: str) -> list[So
         raise ValueError(f"{where} does not hold the length of its run: give --max-duration.")
     schedule = rebuilt(state["schedule"])
     schedule = ProductScheduler(schedule) if isinstance(schedule, list) else schedule
-    tags = ", ".join("no tags" if tag is None else str(tag) for tag in state["tags"] or ())
-    name = f"{state['key']} [{tags}]" if tags else state["key"]
+    name = column(state["key"], state["tags"])
     return [Source(name, schedule, horizon, base) for base in dict.fromkeys(state["base"])]
 
 

@@ -11,10 +11,10 @@ from timesched.drawing.svg import COLOURS
 SIZE = (7.0, 2.8)  # inches
 
 
-def draw(lines: Sequence[Line], ax: Any = None) -> Any:
+def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     """Draw lines and their marks on `ax`, or on new axes of pyplot, and return the axes.
 
-    Raises `ImportError` without matplotlib.
+    `style`: more arguments of `Axes.plot`. Raises `ImportError` without matplotlib.
     """
     if ax is None:
         try:
@@ -22,9 +22,9 @@ def draw(lines: Sequence[Line], ax: Any = None) -> Any:
         except ImportError:
             raise ImportError("A plot needs matplotlib: pip install 'torch-timesched[plot]'.") from None
         _, ax = pyplot.subplots(figsize=SIZE, layout="constrained")
-    first = len(ax.lines)
+    first = len(ax.get_legend_handles_labels()[1])  # without marks
     for i, line in enumerate(lines):
-        ax.plot(line.x, line.y, label=line.label, color=COLOURS[(first + i) % len(COLOURS)])
+        ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
     for name, x in sorted({mark for line in lines for mark in line.marks}):
         ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
         ax.text(x, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", va="bottom", color="gray", size="small")
