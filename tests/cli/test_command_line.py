@@ -355,7 +355,9 @@ def test_the_program_and_its_codes(config, tmp_path):
     shown = program("show", "LinearScheduler", "--max-duration", "2ba", "--every", "1ba", "--format", "csv")
     assert (shown.returncode, shown.stdout) == (0, "dur,ba,LinearScheduler\n0,0,1.0\n0.5,1,0.5\n1,2,0.0\n")
     assert program("check", str(config(SEQUENCE % (0.0, "10ba", 1e-3, "90ba")))).returncode == 1
-    assert program("show").returncode == 2
+    missing = program("show")
+    assert (missing.returncode, missing.stdout) == (2, "") and missing.stderr.count("\n") == 1
+    assert "the following arguments are required: SCHEDULE; timesched show --help says more" in missing.stderr
     # an output that cannot show braille has letters
     plain = program("plot", "LinearScheduler", "--max-duration", "9ba", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert plain.returncode == 0 and "a" in plain.stdout and plain.stdout.isascii()

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from timesched.cli import check, compare, memory, show
 
@@ -24,10 +25,17 @@ which is one line on standard error.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     plain = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(prog="timesched", description=_ABOUT, epilog=_CODES, formatter_class=plain)
+    top = _Parser(prog="timesched", description=_ABOUT, epilog=_CODES, formatter_class=plain)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (show, check, compare, memory):
         module.add(commands)
