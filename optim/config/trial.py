@@ -38,7 +38,7 @@ def trial(config: Mapping[str, Any], model: Any = None, clock: Clock | None = No
     """
     given = resolve.sections(config)
     entry = resolve.optimizer(given["optimizer"])
-    own = {name: given[name] for name in RUN if name in given}
+    own = {name: given[name] for name in RUN if name in given and name != "process_group"}  # there is one rank
     made = Trial(clock=clock or clock_of(own, None))
     spared: frozenset[int] = frozenset()
     if model is not None:

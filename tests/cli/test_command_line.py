@@ -117,6 +117,11 @@ def test_show_has_the_values_that_a_config_writes(capsys, config):
     assert [row[2] for row in built.table("1ba").rows] == written
 
 
+def test_a_config_of_several_ranks_is_shown_on_one(capsys, config):
+    shown = [run(capsys, "show", config(text)) for text in (GOOD, "process_group: true\nstop_at: 50ba" + GOOD)]
+    assert shown[0] == shown[1] and shown[0][0] == 0
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
