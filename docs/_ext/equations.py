@@ -65,11 +65,12 @@ def words(text: str) -> str:
 
 
 def code(text: str) -> str:
-    return f'<mtext class="code">{escape(text)}</mtext>'
+    return f'<mi class="code">{escape(text)}</mi>'
 
 
-def fenced(fences: str, *items: str) -> str:
-    return row(op(fences[0], fence="true", form="prefix"), *items, op(fences[1], fence="true", form="postfix"))
+def fenced(fences: str, *items: str, stretchy: str = "true") -> str:
+    first, last = (op(sign, form=form, stretchy=stretchy) for sign, form in zip(fences, ("prefix", "postfix")))
+    return row(first, *items, last)
 
 
 def commas(items: list[ast.expr]) -> str:
@@ -110,6 +111,8 @@ def expression(node: ast.expr) -> tuple[str, int]:
             return row(part(left, SUM), op("−"), part(right, PRODUCT)), SUM
         case ast.BinOp(_, ast.Mult() | ast.Div(), _):
             return product(node), PRODUCT
+        case ast.BinOp(left, ast.FloorDiv(), right):  # of Slashes
+            return row(part(left, PRODUCT), op("/"), part(right, ATOM)), PRODUCT
         case ast.BinOp(base, ast.Pow(), exponent):
             return power(base, exponent), ATOM
         case ast.IfExp(test, body, orelse):
@@ -165,12 +168,17 @@ def constant(value: object) -> tuple[str, int]:
     return (ten, ATOM) if mantissa == "1" else (row(f"<mn>{mantissa}</mn>", op("⋅"), ten), PRODUCT)
 
 
+class Slashes(ast.NodeTransformer):
+    """Writes quotients of an exponent as `a / b`, since fractions would be too small to read."""
+
+    def visit_Div(self, node: ast.Div) -> ast.operator:
+        return ast.FloorDiv()
+
+
 def power(base: ast.expr, exponent: ast.expr) -> str:
     if isinstance(exponent, ast.Constant) and exponent.value == 0.5:
         return f"<msqrt>{part(base)}</msqrt>"
-    above = part(exponent)
-    if isinstance(exponent, ast.BinOp) and isinstance(exponent.op, ast.Div):  # a fraction would be too small to read
-        above = row(part(exponent.left, PRODUCT), op("/"), part(exponent.right, ATOM))
+    above = part(Slashes().visit(exponent))
     return symbol(base.id, above) if isinstance(base, ast.Name) else f"<msup>{part(base, ATOM)}{above}</msup>"
 
 
@@ -219,7 +227,7 @@ def call(function: ast.expr, arguments: list[ast.expr], keywords: list[ast.keywo
     if name == "sqrt":
         return f"<msqrt>{part(arguments[0])}</msqrt>"
     if name in FENCES:
-        return fenced(FENCES[name], part(arguments[0]))
+        return fenced(FENCES[name], part(arguments[0]), stretchy="false" if name in ("abs", "norm") else "true")
     if name == "where":
         return cases([(arguments[1], part(arguments[0])), (arguments[2], None)])
     if len(arguments) == 1 and isinstance(arguments[0], ast.GeneratorExp):
@@ -259,20 +267,23 @@ def choice(table: ast.Dict, key: ast.expr, *default: ast.expr) -> str:
     return cases([*rows, *((value, None) for value in default)])
 
 
-def cases(rows: list[tuple[ast.expr, str | None]]) -> str:
+def cases(rows: list[tuple[ast.expr, str | None]], word: str = "if ") -> str:
     """Values by conditions; None is for all others."""
     lines = ""
     for value, condition in rows:
-        when = words("otherwise") if condition is None else words("if ") + condition
+        when = words("otherwise") if condition is None else words(word) + condition
         lines += f"<mtr><mtd>{part(value)}</mtd><mtd>{when}</mtd></mtr>"
-    return row(op("{", fence="true", form="prefix"), f'<mtable class="cases">{lines}</mtable>')
+    return row(op("{", form="prefix", stretchy="true"), f'<mtable class="cases">{lines}</mtable>')
 
 
 def parsed(text: str) -> ast.expr:
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         raise NoNotation(text) from None
+    if any(isinstance(node, ast.FloorDiv) for node in ast.walk(tree)):
+        raise NoNotation(text)
+    return tree
 
 
 def math(content: str, text: str) -> str:
@@ -295,7 +306,7 @@ def equation(line: str) -> tuple[str, str, str]:
         raise NoNotation(line)
     left, right, condition = found[1], found[2], found[3] or ""
     if "".join(case[0] for case in CASE.finditer(right)) == right:  # `a for "x", b for "y"`
-        choices = cases([(parsed(case[1]), code(case[2])) for case in CASE.finditer(right)])
+        choices = cases([(parsed(case[1]), code(case[2])) for case in CASE.finditer(right)], "for ")
         return math(part(parsed(left)), left), math(row(op("="), choices), right), ""
     value = parsed(right)
     match value:  # what stays as it was otherwise is a condition
