@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,composer,trainers,xla,cuda}``.
+"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,docs,composer,trainers,xla,cuda}``.
 
 The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other, and only a
 CUDA build of torch knows CUDA tensors. The first call installs requirements/NAME.txt into the user's cache, shared by

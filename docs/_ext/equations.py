@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
@@ -267,7 +268,7 @@ def choice(table: ast.Dict, key: ast.expr, *default: ast.expr) -> str:
     return cases([*rows, *((value, None) for value in default)])
 
 
-def cases(rows: list[tuple[ast.expr, str | None]], word: str = "if ") -> str:
+def cases(rows: Sequence[tuple[ast.expr, str | None]], word: str = "if ") -> str:
     """Values by conditions; None is for all others."""
     lines = ""
     for value, condition in rows:
@@ -305,17 +306,22 @@ def equation(line: str) -> tuple[str, str, str]:
     if not found:
         raise NoNotation(line)
     left, right, condition = found[1], found[2], found[3] or ""
-    if "".join(case[0] for case in CASE.finditer(right)) == right:  # `a for "x", b for "y"`
-        choices = cases([(parsed(case[1]), code(case[2])) for case in CASE.finditer(right)], "for ")
-        return math(part(parsed(left)), left), math(row(op("="), choices), right), ""
-    value = parsed(right)
-    match value:  # what stays as it was otherwise is a condition
+    found_cases = list(CASE.finditer(right))
+    if "".join(case[0] for case in found_cases) == right:  # `a for "x", b for "y"`
+        named = [(parsed(case[1]), code(case[2])) for case in found_cases]
+        if len(named) == 1:
+            value, when = part(named[0][0]), math(words("for ") + named[0][1], found_cases[0][2])
+        else:
+            value, when = cases(named, "for "), ""
+        return math(part(parsed(left)), left), math(row(op("="), value), right), when
+    tree = parsed(right)
+    match tree:  # what stays as it was otherwise is a condition
         case ast.IfExp(test, body, ast.Name(other)) if other == left and not condition:
-            value, condition = body, ast.unparse(test)
+            tree, condition = body, ast.unparse(test)
         case ast.Call(ast.Attribute(ast.Dict(), "get"), [key, ast.Name(other)]) if other == left:
-            value.args = [key]
+            tree.args = [key]
     when = math(words("if ") + part(parsed(condition)), condition) if condition else ""
-    return math(part(parsed(left)), left), math(row(op("="), part(value)), right), when
+    return math(part(parsed(left)), left), math(row(op("="), part(tree)), right), when
 
 
 def table(lines: list[str]) -> str:

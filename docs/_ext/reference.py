@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Generic, Protocol, get_origin
 
 import equations
+import torch
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 from sphinx import addnodes
@@ -22,6 +23,10 @@ from sphinx.environment import BuildEnvironment
 from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.inspect import signature, stringify_signature
+
+import optim
+import timesched
 
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[2]
@@ -221,6 +226,13 @@ def skip_classes(app: Sphinx, what: str, name: str, thing: object, skip: bool, o
     return True if what == "class" and isinstance(thing, type) else None
 
 
+def own_signature(app: Sphinx, what: str, name: str, thing: Any, *rest: object) -> tuple[str, None] | None:
+    """A class of an absent trainer takes any arguments; ours below it says what it takes."""
+    if what == "class" and getattr(thing, "__sphinx_mock__", False):
+        return stringify_signature(signature(thing.__init__, bound_method=True), unqualified_typehints=True), None
+    return None
+
+
 def check_complete(app: Sphinx, env: BuildEnvironment) -> None:
     """Warns of each public name without a page, under whatever name it is documented."""
     documented: set[int] = set()
@@ -246,27 +258,36 @@ def link_names(app: Sphinx, doctree: nodes.document) -> None:
     for literal in list(doctree.findall(nodes.literal)):
         name = literal.astext().removesuffix("()")
         is_link = isinstance(literal.parent, addnodes.pending_xref | nodes.reference | nodes.title)
-        if is_link or not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+        if is_link or name == "scheduler" or not re.fullmatch(r"[A-Za-z_][\w.]*", name):  # a module and a variable
             continue
         around = [child.astext() if isinstance(child, nodes.Text) else "" for child in literal.parent.children]
         index = literal.parent.index(literal)
         before, after = "".join(around[max(index - 1, 0) : index]), "".join(around[index + 1 : index + 2])
-        if re.search(r"'s\s$", before) or re.match(r"\sof ([A-Z]\w+|torch|optax)\b", after):
+        if re.search(r"[\u2019']s\s$", before) or re.match(r"\sof ([A-Z]\w+|torch|optax)\b", after):
             continue
-        signature: Any = {}
-        parent = literal.parent
-        while parent is not None:
-            if isinstance(parent, addnodes.desc):
-                signature = parent[0]
-                break
-            parent = parent.parent
+        described: Any = next((parent[0] for parent in parents(literal) if isinstance(parent, addnodes.desc)), {})
         reference = addnodes.pending_xref(
             "", refdomain="py", reftype="obj", reftarget=name, refdoc=app.env.docname, refexplicit=False
         )
-        reference["py:module"] = signature.get("module", "timesched")
-        reference["py:class"] = signature.get("class") or signature.get("fullname")
+        reference["py:module"] = described.get("module") or home(name)
+        reference["py:class"] = described.get("class") or described.get("fullname")
         literal.replace_self(reference)
         reference += literal
+
+
+def parents(node: nodes.Node) -> Iterator[Any]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def home(name: str) -> str:
+    """The module that a guide means by a name; none for a name that torch has too."""
+    first = name.partition(".")[0]
+    if hasattr(torch.optim, first) or hasattr(torch.optim.lr_scheduler, first):
+        return ""
+    homes = [module.__name__ for module in (timesched, optim, optim.lr_scheduler) if first in module.__all__]
+    return homes[0] if homes else ""
 
 
 def trim_code(app: Sphinx, doctree: nodes.document) -> None:
@@ -311,6 +332,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("api", Api)
     app.add_role("formula", formula_role)
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before sphinx.ext.napoleon
+    app.connect("autodoc-process-signature", own_signature)
     app.connect("autodoc-process-bases", show_bases)
     app.connect("autodoc-skip-member", skip_classes)
     app.connect("source-read", read)

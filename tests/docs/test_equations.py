@@ -76,6 +76,7 @@ def test_expressions(text, expected):
         ('s = 1 - r if decay == "a" else s', ("s", "=1−r", 'if decay="a"')),
         ("x = 1 if a else 2", ("x", "={mtable[1: if a, 2: otherwise]", "")),
         ('w(p) = p for "a", 1 for "b"', ("w(p)", '={mtable[p: for "a", 1: for "b"]', "")),
+        ('w = p for "a"', ("w", "=p", 'for "a"')),
         ('s = {"a": 1}.get(decay, s)', ("s", '={mtable[1: if decay="a"]', "")),
     ],
 )
