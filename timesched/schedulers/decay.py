@@ -36,9 +36,9 @@ class WarmupStableDecayScheduler(Schedule):
     After `t_max` it stays at `alpha_f`. With p the fraction of the warmup that is done and r that of the decay,
     the warmup is at `alpha_s + (1 - alpha_s) * w(p)`, and the decay at `alpha_f + (1 - alpha_f) * s(r)`:
 
-        w(p) = p for "linear", (1 - cos(pi p)) / 2 for "cosine", 1 - sqrt(1 - p) for "1-sqrt", p ** 2 for "square"
-        s(r) = 1 - r for "linear", (1 + cos(pi r)) / 2 for "cosine", 1 - sqrt(r) for "1-sqrt", 1 - r ** 2 for "1-square"
-        s(r) = (decay_rate ** r - decay_rate) / (1 - decay_rate) for "exponential"
+        w(p) = p for "linear", (1 - cos(pi*p)) / 2 for "cosine", 1 - sqrt(1 - p) for "1-sqrt", p**2 for "square"
+        s(r) = 1 - r for "linear", (1 + cos(pi*r)) / 2 for "cosine", 1 - sqrt(r) for "1-sqrt", 1 - r**2 for "1-square"
+        s(r) = (decay_rate**r - decay_rate) / (1 - decay_rate) for "exponential"
 
     A "geometric" decay is at `alpha_f ** r`, a "harmonic" one at `1 / (r / alpha_f + 1 - r)`.
 
