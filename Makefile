@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # pipefail: the status of a test run must survive the tee behind it.
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-deep test-trainers test-xla test-cuda lint bench clean
+.PHONY: help demo test test-deep test-trainers test-xla test-cuda docs lint bench clean
 
 PYTHON ?= python3
 ARGS ?=
@@ -53,12 +53,17 @@ test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is needed
 	@$(call use,cuda); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
 
+# -E: nothing of an earlier build is taken over, since a page depends on source files that Sphinx does not know of.
+docs: ## build the documentation site in build/docs
+	@$(call use,docs); "$$python" -m sphinx -b html -E -W --keep-going -n -q docs build/docs $(ARGS) && \
+	echo "The site is in build/docs/index.html"
+
 lint: ## ruff, mypy, and no circular imports
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \
 	"$$python" tools/imports.py && \
-	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py tests/typing/*.py)
+	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py docs/_ext/*.py tests/typing/*.py)
 
 # The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.
 bench: ## run the benchmarks, one after the other

@@ -196,8 +196,8 @@ def print_table(records: list[Record]) -> None:
         print(flush=True)
 
 
-def draw(records: list[Record], schedule: Schedule, baseline: float, out: Path) -> None:
-    """Loss and LR over tokens, one line for every run."""
+def draw(records: list[Record], schedule: Schedule, baseline: float, args: argparse.Namespace) -> None:
+    """Loss and LR over tokens: a line for every run, and for the LR also the schedule, as it draws itself."""
     import matplotlib
 
     matplotlib.use("Agg")  # no window, also where there is a display
@@ -214,13 +214,22 @@ def draw(records: list[Record], schedule: Schedule, baseline: float, out: Path) 
         top.plot(tokens, smooth(record.losses, keep), label=f"ratio {record.ratio:g}, training (smoothed)", **look)
         label = f"ratio {record.ratio:g}, held-out text at the end: {record.tested:.2f}"
         top.plot(tokens[-1], record.tested, "o", label=label, markeredgecolor="white", **look)
-        bottom.plot(tokens, record.lrs, label=f"ratio {record.ratio:g}", **look)
+        planned = Horizon(
+            args.duration,
+            batches_per_epoch=record.horizon.batches_per_epoch,
+            samples_per_batch=args.batch_size,
+            tokens_per_sample=importlib.import_module("_demo_model").LENGTH,
+            ssr=record.ratio,
+        )
+        schedule.plot(planned, "tok", bottom, color="0.7", label=f"schedule, ratio {record.ratio:g}")
+        some = slice(None, None, math.ceil(len(tokens) / 60))
+        multiples = [lr / args.lr for lr in record.lrs[some]]
+        bottom.plot(tokens[some], multiples, ".", color=f"C{i}", label=f"batches, ratio {record.ratio:g}")
     top.axhline(baseline, color="0.4", linestyle=":", label=f"frequencies of bytes alone: {baseline:.2f}")
     top.set_ylabel("loss (bits per byte)")
     top.set_ylim(bottom=0)
-    bottom.set_ylabel("learning rate")
+    bottom.set_ylabel(f"LR / {args.lr:g}")
     bottom.set_ylim(bottom=0)
-    bottom.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2), useMathText=True)
     bottom.set_xlabel("tokens (bytes) trained on")
     bottom.xaxis.set_major_formatter(EngFormatter(sep=""))
     bottom.set_xlim(left=0)
@@ -228,7 +237,7 @@ def draw(records: list[Record], schedule: Schedule, baseline: float, out: Path) 
     bottom.legend(frameon=False)
     figure.suptitle("A byte-level language model on the Python manual", fontweight="bold")
     top.set_title("\n".join(textwrap.wrap(repr(schedule), 110)), fontsize=8, color="0.3")
-    figure.savefig(out, dpi=150)
+    figure.savefig(args.out, dpi=150)
     plt.close(figure)
 
 
@@ -278,7 +287,7 @@ def main() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         say("No picture: matplotlib is not installed (pip install matplotlib)")
     else:
-        draw(records, schedule, baseline, args.out)
+        draw(records, schedule, baseline, args)
         say(f"Picture: {args.out}")
     say(f"{time.monotonic() - start:.0f} s in all")
 

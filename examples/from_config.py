@@ -189,6 +189,7 @@ def main() -> None:
     except (ImportError, OSError, TypeError, ValueError) as error:
         parser.error(str(error))
     print(param_group_table(built.optimizer, names=1))
+    print(f"\n{built.table()}")
     table = Table(math.ceil(batches_in_all))
     if args.composer:
         train_with_composer(model, built, table, config.get("schedulers"))

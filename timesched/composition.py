@@ -69,7 +69,7 @@ class SequenceScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
         start = first.resolve(frame.first())
-        marks = frame.rising(self.milestones)
+        marks = frame.rising(self.milestones, note="phase")
         later = [frame.later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
         return stages(marks, [start, *later])
 
@@ -126,7 +126,7 @@ class WarmupScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         rest = self.schedule.resolve(frame)
-        end = frame.mark(self.t_warmup, self.scale_warmup)
+        end = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
         if end.count == 0:
             return rest
         with converting(self):
@@ -176,6 +176,8 @@ class CooldownScheduler(Schedule):
             frame = frame.on(self.horizon)
         frame.refuse_short(self.t_max, self)
         begin, end = self._decay(frame)
+        frame.note("decay", begin)
+        frame.note("end", end)
         value = frame.value_at(begin, self.schedule.resolve) if self.alpha_i is None else self.alpha_i
         shapes.check_decay(f"{self!r} on this run", self.decay, value, self.alpha_f)
         fall = shapes.decaying(self.decay, self.decay_rate)(frame.between(begin, end), value, self.alpha_f)

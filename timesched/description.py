@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -13,6 +14,8 @@ from timesched.time.value import Time
 
 # Arguments that came later, with their defaults: states of before do not have them.
 _UNSAID = (("alpha_s", 0.0), ("alpha_i", None), ("horizon", None))
+
+MISSING = ""  # in `differences`, for a value that is not there
 
 
 def plain(value: Any) -> Any:
@@ -48,23 +51,68 @@ def plain(value: Any) -> Any:
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
+def constructed(text: str, kind: Callable[[str], Any]) -> Any:
+    """What a text such as `Name(1, key=[2, Other()])` stands for. Nothing is evaluated: `kind` says what to call for a
+    name, and arguments are literals, lists and such calls.
+
+    Raises `ValueError` for any other text, and what `kind` and the constructors raise.
+    """
+
+    def made(node: ast.expr) -> Any:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            named = {str(each.arg): made(each.value) for each in node.keywords}
+            return kind(node.func.id)(*map(made, node.args), **named)
+        if isinstance(node, ast.List):
+            return [made(each) for each in node.elts]
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise ValueError(f"{ast.unparse(node)} is no literal: write numbers, texts in quotes, and lists.") from None
+
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{text!r} is no call such as Name(argument=1): {error.msg}") from None
+    return made(tree)
+
+
 def difference(theirs: Any, ours: Any, path: str) -> str:
-    """The first difference between two plain values, in words; empty where there is none."""
-    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for key in (*ours, *(key for key in theirs if key not in ours)):
-            if key not in theirs or key not in ours:
-                return f"{path}.{key} is only {'here' if key in ours else 'in the state'}"
-            found = difference(theirs[key], ours[key], f"{path}.{key}")
-            if found:
-                return found
-        return ""
-    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
-        return next(filter(None, (difference(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(theirs, ours)))), "")
+    """The first difference between a saved and a present value, in words; empty where there is none."""
+    for where, saved, present in differences(theirs, ours, path):
+        if MISSING in (saved, present):
+            return f"{where} is only {'here' if saved == MISSING else 'in the state'}"
+        return f"{where} is {saved} in the state, and {present} here"
+    return ""
+
+
+def differences(theirs: Any, ours: Any, path: str) -> Iterator[tuple[str, str, str]]:
+    """All differences between two plain values: where, and both in text, `MISSING` for one that is not there."""
+    saved, present = _items(theirs), _items(ours)
+    if saved is not None and present is not None and isinstance(theirs, list) is isinstance(ours, list):
+        for key in (*present, *(key for key in saved if key not in present)):
+            where = f"{path}{key}".removeprefix(".")
+            if key in saved and key in present:
+                yield from differences(saved[key], present[key], where)
+            else:
+                yield (
+                    where,
+                    repr(saved[key]) if key in saved else MISSING,
+                    repr(present[key]) if key in present else MISSING,
+                )
+        return
     # arrays and tensors, which a state may hold in error, have no such comparison
     scalars = all(value is None or isinstance(value, (bool, int, float, str)) for value in (theirs, ours))
     same = scalars and (theirs == ours or repr(theirs) == repr(ours) == "nan")
     same = same or (isinstance(theirs, str) and isinstance(ours, str) and _written_alike(theirs, ours))
-    return "" if same else f"{path} is {theirs!r} in the state, and {ours!r} here"
+    if not same:
+        yield path, repr(theirs), repr(ours)
+
+
+def _items(value: Any) -> dict[str, Any] | None:
+    """What a mapping or a list holds, under what follows its name in a path."""
+    if isinstance(value, Mapping):
+        return {f".{key}": each for key, each in value.items()}
+    return {f"[{i}]": each for i, each in enumerate(value)} if isinstance(value, list) else None
 
 
 def _written_alike(theirs: str, ours: str) -> bool:

@@ -220,7 +220,7 @@ class Frame:
     With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
     own counter. `section`: the schedule is one of a sequence, so that it need not reach the end of the run.
     `origin`: where on the run the counts of the schedule begin, which matters where a batch plan converts them; None
-    for 0.
+    for 0. `notes`: where the phases of the schedule begin and end, for those who draw it.
     """
 
     def __init__(
@@ -231,19 +231,28 @@ class Frame:
         self.unit = unit
         self.units: list[TimeUnit] = [] if unit is None else [unit]
         self.section = section
+        self.notes: list[tuple[str, Mark]] = []
 
-    def mark(self, time: TimeLike, scale: bool = True) -> Mark:
-        """The point on its counter at which a time of the schedule is reached."""
+    def note(self, name: str, mark: Mark) -> None:
+        """Keep a point under a name: see `Schedule.marks`, which has them all."""
+        if mark.count:
+            self.notes.append((name, mark))
+
+    def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
+        """The point on its counter at which a time of the schedule is reached; kept under the name `note`."""
         count, unit = self.horizon.locate(time, scale)
         if self.unit is not None:
             count, unit = self.change(count, unit, self.unit), self.unit
         if unit not in self.units:
             self.units.append(unit)
-        return Mark(self.units.index(unit), unit, count)
+        mark = Mark(self.units.index(unit), unit, count)
+        if note:
+            self.note(note, mark)
+        return mark
 
-    def rising(self, milestones: Sequence[TimeLike]) -> list[Mark]:
+    def rising(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
-        marks = [self.mark(milestone) for milestone in milestones]
+        marks = [self.mark(milestone, note=note) for milestone in milestones]
         for before, mark in pairwise(marks):
             if before.counter == mark.counter and before.count > mark.count:
                 raise TimeError(
@@ -252,9 +261,9 @@ class Frame:
                 )
         return marks
 
-    def span(self, time: TimeLike, scale: bool = True) -> Span:
-        """The stretch from 0 to a time of the schedule."""
-        end = self.mark(time, scale)
+    def span(self, time: TimeLike, scale: bool = True, note: str = "") -> Span:
+        """The stretch from 0 to a time of the schedule; its end is kept under the name `note`."""
+        end = self.mark(time, scale, note)
         return Span(end.counter, 0, end.count)
 
     def between(self, start: Mark, end: Mark) -> Span:
@@ -296,13 +305,13 @@ class Frame:
     def first(self) -> Frame:
         """The frame of the first schedule of a sequence: the same counters, but not all of the run."""
         inner = Frame(self.horizon, self.unit, section=True, origin=self.origin)
-        inner.units = self.units
+        inner.units, inner.notes = self.units, self.notes
         return inner
 
     def on(self, horizon: Horizon) -> Frame:
         """The frame of the same counters on another horizon."""
         inner = Frame(horizon, self.unit, self.section)
-        inner.units = self.units
+        inner.units, inner.notes = self.units, self.notes
         return inner
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
@@ -325,6 +334,9 @@ class Frame:
         origin = None if fixed else Mark(start.counter, start.unit, self._on_run(start.count, start.unit))
         inner = Frame(self.horizon, self.unit, section=True, origin=origin)
         function = resolve(inner)
+        for name, mark in inner.notes:
+            count = mark.count + self.change(start.count, start.unit, mark.unit)
+            self.note(name, Mark(mark.counter, mark.unit, count))
         moves: list[Callable[[Counts], Value]] = []
         for unit in inner.units:
             if unit not in self.units:
@@ -334,7 +346,7 @@ class Frame:
 
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
-        mark = self.mark(time)
+        mark = self.mark(time, note="period")
         return Period(mark.counter, mark.count)
 
 

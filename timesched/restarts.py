@@ -29,7 +29,7 @@ def restarting(frame: Frame, first: TimeLike, growth: float, name: str = "t_mult
     """
     if growth == 1:
         return frame.period(first).done
-    mark = frame.mark(first)
+    mark = frame.mark(first, note="period")
     cycles = Cycles(mark.counter, mark.count, Fraction(str(growth)))
     if not cycles.complete:
         _check_reach(frame, mark, cycles.end, f"{name}={growth}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from timesched.batch_plan import BatchPlan
 from timesched.clock import Clock
+from timesched.description import constructed
 from timesched.fields import choice
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
@@ -65,20 +66,12 @@ def read_horizon(text: str) -> Horizon:
     Time(10, TimeUnit.EPOCH)
     """
     try:
-        horizon = _value(ast.parse(text, mode="eval").body)
-    except (KeyError, SyntaxError, TypeError, ValueError) as error:
+        horizon = constructed(text, {"Horizon": Horizon, "Fraction": Fraction, "BatchPlan": BatchPlan}.__getitem__)
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the horizon in the state, {text!r}, cannot be read: {error}") from None
     if not isinstance(horizon, Horizon):
         raise ValueError(f"the horizon in the state is {text!r}: pass what state_dict() saved")
     return horizon
-
-
-def _value(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        kinds: dict[str, Any] = {"Horizon": Horizon, "Fraction": Fraction, "BatchPlan": BatchPlan}
-        arguments = {str(each.arg): _value(each.value) for each in node.keywords}
-        return kinds[node.func.id](*map(_value, node.args), **arguments)
-    return ast.literal_eval(node)
 
 
 def horizon_changes(theirs: Horizon, ours: Horizon) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
+from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -162,6 +163,49 @@ class Schedule:
         ['tok']
         """
         return tuple(unit for _, unit in self._resolution(Horizon.of(horizon), None)[1])
+
+    def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
+        """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
+
+        The names: "warmup", where it ends; "peak"; "milestone" and "point"; "phase", where the next schedule of a
+        sequence begins; "period", the end of the first one; "decay", where it begins; "end", where the value becomes
+        constant. What lies at 0 is left out; what lies after the run is not. Times of one unit are in order.
+
+        >>> from timesched import WarmupStableDecayScheduler
+        >>> [(name, str(time)) for name, time in WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))]
+        [('warmup', '10ba'), ('decay', '180ba'), ('end', '200ba')]
+        """
+        frame = Frame(Horizon.of(horizon))
+        self.resolve(frame)
+        times = [(name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes]
+        return sorted(dict.fromkeys(times), key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
+
+    def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
+        """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
+
+        `horizon`: a `Horizon`, a `Clock`, or another state with a length. `unit`: of the horizontal axis; None for that
+        of `max_duration`. `ax`: axes to draw on, beside what is there; None for new ones. `style`: arguments of
+        matplotlib's `Axes.plot`, such as `label`. Returns the axes. Raises `ValueError` where the run has no length or
+        a unit does not convert, and `ImportError` without matplotlib.
+
+        >>> from timesched import CosineAnnealingWithWarmupScheduler
+        >>> ax = CosineAnnealingWithWarmupScheduler("10ba").plot(Horizon("100ba"))
+        >>> ax.get_xlabel(), [text.get_text() for text in ax.texts]
+        ('batches', ['end', 'warmup'])
+        """
+        from timesched.drawing.axes import draw
+        from timesched.drawing.lines import Source, line
+
+        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
+
+    def _repr_html_(self) -> str | None:
+        from timesched.drawing.lines import Source, line, presumed
+        from timesched.drawing.svg import svg
+
+        horizon = presumed(self)
+        if horizon is None:
+            return None
+        return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,composer,trainers,xla,cuda}``.
+"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,docs,composer,trainers,xla,cuda}``.
 
 The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other, and only a
 CUDA build of torch knows CUDA tensors. The first call installs requirements/NAME.txt into the user's cache, shared by
@@ -23,6 +23,7 @@ from typing import IO
 
 COST = {  # what the first call takes, said before it starts
     "newest": "the newest torch and the linters: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
+    "docs": "Sphinx, its theme and torch: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
     "composer": "Composer and its torch: about 6 GB and two to five minutes",
     "trainers": "transformers, accelerate and lightning: 1.5 GB and a minute (with a CUDA torch 6 GB and longer)",
     "cuda": "torch's CUDA build: about 6 GB and two to five minutes",

@@ -11,8 +11,11 @@ import torch
 
 from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
+from timesched.drawing.table import Table, values_table
+from timesched.horizon import Horizon
 from timesched.keys import known_tags
 from timesched.schedule import Schedule
+from timesched.time.value import TimeLike
 
 from .. import lr_scheduler, weight_decay_scheduler
 from ..core.optimizer import Optimizer
@@ -22,6 +25,7 @@ from ..groups.splitting import give_factors
 from ..names import optimizers
 from ..scheduler import ScalePerParamScheduler, Scheduler
 from . import resolve
+from .preview import sources
 from .read import plain, read
 from .resolve import RUN, TAGS, Spec, is_scheduler, located
 
@@ -44,6 +48,25 @@ class Built:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.optimizer, self.schedulers))
+
+    def table(self, every: TimeLike = "0.1dur") -> Table:
+        """What the schedulers write over the run: a row for each multiple of a time, and one for the end.
+
+        A scheduler has a column for each initial value or factor among its groups. The run is that of the clock, or
+        without one as many steps as the first scheduler is made for. Raises `ValueError` where neither says how long
+        that is, and `TypeError` for a scheduler of torch's or one of functions.
+
+        >>> import torch
+        >>> decay = {"LinearLR": {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 4}}
+        >>> config = {"optimizer": {"SGD": {"lr": 1.0}}, "schedulers": [decay]}
+        >>> print(build(torch.nn.Linear(2, 2), config).table(every="0.5dur"))
+        dur  ba    lr
+          0   0   0.1
+        0.5   2  0.05
+          1   4     0
+        """
+        run = None if self.clock is None else Horizon.of(self.clock)
+        return values_table([source for each in self.schedulers for source in sources(each, run)], every)
 
 
 def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
@@ -167,14 +190,14 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     config = read(config)
     given = resolve.sections(config)
     entry = resolve.optimizer(given["optimizer"])
-    clock = _clock({name: given[name] for name in RUN if name in given}, clock)
+    clock = clock_of({name: given[name] for name in RUN if name in given}, clock)
     entries = [resolve.scheduler(each, f"schedulers[{i}]", clock) for i, each in enumerate(given["schedulers"])]
-    optimizer, spared = _optimizer(entry, model)
+    optimizer, spared = optimizer_of(entry, model)
     schedulers: list[Any] = []
     with unchanged_on_error(optimizer):
         for i, each in enumerate(entries):
-            schedulers.append(_scheduler(each, optimizer, clock, f"schedulers[{i}]"))
-            _check_written(schedulers, spared)
+            schedulers.append(scheduler_of(each, optimizer, clock, f"schedulers[{i}]"))
+            check_written(schedulers, spared)
         if isinstance(entry, Spec) and (entry.options or {}).get(FACTOR) and not any(map(_scales, schedulers)):
             raise ValueError(
                 "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
@@ -183,7 +206,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     return Built(optimizer, schedulers, clock, plain(config))
 
 
-def _clock(run: Mapping[str, Any], clock: Any) -> Any:
+def clock_of(run: Mapping[str, Any], clock: Any) -> Any:
     if not run:
         return clock
     if clock is not None:
@@ -192,7 +215,7 @@ def _clock(run: Mapping[str, Any], clock: Any) -> Any:
         return Clock(**{"max_duration": None, **run})
 
 
-def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
+def optimizer_of(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset[int]]:
     """The optimizer, and the indices of the groups that `no_decay` leaves without weight decay."""
     if isinstance(entry, Spec):
         options = entry.options or {}
@@ -206,7 +229,7 @@ def _optimizer(entry: Any, model: Any) -> tuple[torch.optim.Optimizer, frozenset
     return _called(entry, model, "optimizer: {}(model)", "optimizer"), frozenset()
 
 
-def _scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+def scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
     if isinstance(entry, Spec):
         return _made(entry, optimizer, clock if entry.follows_time() else None)
     if isinstance(entry, Schedule):
@@ -243,7 +266,7 @@ def _written(scheduler: Any) -> tuple[str, set[int]]:
     return "", set()  # nobody knows
 
 
-def _check_written(schedulers: list[Any], spared: frozenset[int]) -> None:
+def check_written(schedulers: list[Any], spared: frozenset[int]) -> None:
     """Raise `ValueError` where the last one writes what another does, or sets weight decay that is to stay 0."""
     last, place = schedulers[-1], f"schedulers[{len(schedulers) - 1}]"
     key, groups = _written(last)

@@ -21,7 +21,7 @@ from .formulas import Count, Formula, in_steps, time
 
 
 def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
-    return Milestones(frame.rising([time(milestone) for milestone in milestones]))
+    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -118,6 +118,7 @@ class Cyclic(Formula):
         up = frame.mark(time(self.step_size_up))
         down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
         length = up.count + (up.count if down is up else frame.length(time(self.step_size_down), up.unit))
+        frame.note("period", Mark(up.counter, up.unit, length))
         cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
 
         plain = self.scale_mode == "cycle" or (self.mode == "triangular" and self.scale_fn is None)
@@ -161,12 +162,13 @@ class OneCycle(Formula):
             raise TimeError(f"{name}.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
 
     def resolve(self, frame: Frame) -> Resolved:
-        total = frame.mark(time(self.total_steps))
+        total = frame.mark(time(self.total_steps), note="end")
         peak = frame.before(Mark(total.counter, total.unit, exact(self.pct_start) * total.count), time(1))
         last = (frame.before(total, time(1)), self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
         turns = [(peak, self.max_val), (2 * peak, self.initial_val)] if self.three_phase else [(peak, self.max_val)]
         ends = [(exact(0), self.initial_val), *turns, last]
+        frame.note("peak", Mark(total.counter, total.unit, peak))
         points = [(Mark(total.counter, total.unit, end), to, shape) for end, to in ends]
         value = shapes.through(frame, points)
         if peak != 0 or peak == last[0]:

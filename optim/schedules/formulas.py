@@ -96,7 +96,7 @@ class Polynomial(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         end = time(self.total_iters)
-        left = left_of_cycles(frame.period(end)) if self.cycle else frame.span(end).left
+        left = left_of_cycles(frame.period(end)) if self.cycle else frame.span(end, note="end").left
         return shapes.polynomial(left, self.power, self.initial_val, self.end_val)
 
 
@@ -115,7 +115,7 @@ class Linear(Formula):
     def resolve(self, frame: Frame) -> Resolved:
         if self.cycle:
             return shapes.linear(left_of_cycles(frame.period(time(self.total_iters))), self.end_val, self.initial_val)
-        return shapes.linear(frame.span(time(self.total_iters)).done, self.initial_val, self.end_val)
+        return shapes.linear(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -185,7 +185,7 @@ class CosineDecay(Formula):
     total_iters: Count = count()
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.cosine(frame.span(time(self.total_iters)).done, self.initial_val, self.end_val)
+        return shapes.cosine(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,11 +206,13 @@ class WarmupStableDecay(Formula):
         shapes.check_decay(name, self.decay, self.val, self.end_val)
 
     def resolve(self, frame: Frame) -> Resolved:
-        warm, end = frame.mark(time(self.warmup_iters)), frame.mark(time(self.total_iters))
+        warm = frame.mark(time(self.warmup_iters), note="warmup")
+        end = frame.mark(time(self.total_iters), note="end")
         start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
         check_room(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
         begin = Mark(end.counter, end.unit, start)
+        frame.note("decay", begin)
         warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
         levels = (self.initial_val, self.val, self.end_val)
         return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)

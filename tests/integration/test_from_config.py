@@ -61,7 +61,9 @@ def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
         assert "Warning" not in done.stderr
     assert by_hand.stdout == by_composer.stdout
     assert list(tmp_path.iterdir()) == []
-    groups, _, table = by_hand.stdout.partition("\n\n")
+    groups, planned, table = by_hand.stdout.split("\n\n")
+    assert planned.splitlines()[0].split() == ["dur", "ba", "lr", "[blocks]", "weight_decay", "[tables]"]
+    assert planned.splitlines()[2].split() == ["0.1", str(LENGTH // 10), "0.004", "0.487764"]  # of a cosine from 0.5
     assert [line.split()[1] for line in groups.splitlines()[1:-1]] == ["tables", "blocks", "blocks", "-", "-"]
     head, *lines = table.splitlines()
     assert " ".join(head.split()) == "batch lr tables wd tables lr blocks wd blocks lr no tag wd no tag bits/byte"
@@ -108,7 +110,7 @@ def test_a_ratio(main: Main, tmp_path: Path) -> None:
     status, by_hand, _ = main(path)
     assert status == 0
     assert main(path, "--composer")[:2] == (0, by_hand)
-    lines = by_hand.partition("\n\n")[2].splitlines()[1:]
+    lines = by_hand.split("\n\n")[2].splitlines()[1:]
     rates = [float(line.split()[3]) for line in lines]
     assert len(rates) == 10
     assert rates[:3] == [0.0, 2e-3, 4e-3]  # a warmup of 4ba, which is 2 of these 10

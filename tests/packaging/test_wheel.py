@@ -108,8 +108,7 @@ def test_extras(metadata: Message) -> None:
 
 
 def test_hypothesis_finds_our_hook(wheel: Path) -> None:
-    lines = read(wheel, "entry_points.txt").split("\n")
-    assert lines[:2] == ["[hypothesis]", "timesched = timesched.testing.hook:register"]
+    assert "[hypothesis]\ntimesched = timesched.testing.hook:register\n" in read(wheel, "entry_points.txt")
 
 
 def test_both_packages_are_whole_and_typed(wheel: Path) -> None:
@@ -127,6 +126,11 @@ def test_import_finds_the_installed_packages(installed: Path, tmp_path: Path) ->
     code = "import timesched, optim; print(timesched.__file__); print(optim.__file__)"
     for line in run(installed, "-c", code, cwd=tmp_path).splitlines():
         assert installed.parents[1] in Path(line).parents
+
+
+def test_the_command_line_is_installed(installed: Path, tmp_path: Path) -> None:
+    shown = run(installed.with_name("timesched"), "show", "LinearScheduler", "--max-duration", "2ba", cwd=tmp_path)
+    assert shown.splitlines()[-1].split() == ["1", "2", "0"]
 
 
 @pytest.mark.parametrize("first", ["hypothesis", "timesched", "timesched.testing"])

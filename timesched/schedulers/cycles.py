@@ -49,11 +49,12 @@ class OneCycleScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         frame.refuse_short(self.t_max, self)
-        end, share, shape = frame.mark(self.t_max), exact(self.pct_start), shapes.WARMUPS[self.anneal]
+        end, share, shape = frame.mark(self.t_max, note="end"), exact(self.pct_start), shapes.WARMUPS[self.anneal]
         first, last = 1.0 / self.div_factor, 1.0 / (self.div_factor * self.final_div_factor)
         turns = [(share, 1.0), (2 * share, first)] if self.three_phase else [(share, 1.0)]
         places = [(Mark(end.counter, end.unit, at * end.count), value) for at, value in (*turns, (1, last))]
         start = (Mark(end.counter, end.unit, 0), first)
+        frame.note("peak", places[0][0])
         return shapes.through(frame, [(mark, value, shape) for mark, value in (start, *places)])
 
 
@@ -86,6 +87,7 @@ class CyclicScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         up = frame.mark(self.t_up)
         length = up.count + (up.count if self.t_down is None else frame.length(self.t_down, up.unit))
+        frame.note("period", Mark(up.counter, up.unit, length))
         cycles, peak, gamma = Period(up.counter, length), float(up.count / Fraction(length)), self.gamma
         complete, done = cycles.complete, Span(up.counter, 0, length).done
         scale: Resolved = {

@@ -36,9 +36,9 @@ class WarmupStableDecayScheduler(Schedule):
     After `t_max` it stays at `alpha_f`. With p the fraction of the warmup that is done and r that of the decay,
     the warmup is at `alpha_s + (1 - alpha_s) * w(p)`, and the decay at `alpha_f + (1 - alpha_f) * s(r)`:
 
-        w(p) = p for "linear", (1 - cos(pi p)) / 2 for "cosine", 1 - sqrt(1 - p) for "1-sqrt", p ** 2 for "square"
-        s(r) = 1 - r for "linear", (1 + cos(pi r)) / 2 for "cosine", 1 - sqrt(r) for "1-sqrt", 1 - r ** 2 for "1-square"
-        s(r) = (decay_rate ** r - decay_rate) / (1 - decay_rate) for "exponential"
+        w(p) = p for "linear", (1 - cos(pi*p)) / 2 for "cosine", 1 - sqrt(1 - p) for "1-sqrt", p**2 for "square"
+        s(r) = 1 - r for "linear", (1 + cos(pi*r)) / 2 for "cosine", 1 - sqrt(r) for "1-sqrt", 1 - r**2 for "1-square"
+        s(r) = (decay_rate**r - decay_rate) / (1 - decay_rate) for "exponential"
 
     A "geometric" decay is at `alpha_f ** r`, a "harmonic" one at `1 / (r / alpha_f + 1 - r)`.
 
@@ -72,11 +72,13 @@ class WarmupStableDecayScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
-            warm, end = frame.mark(self.t_warmup, self.scale_warmup), frame.mark(self.t_max)
+            warm = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
+            end = frame.mark(self.t_max, note="end")
             ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
         check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
         frame.refuse_short(self.t_max, self)
         begin = Mark(end.counter, end.unit, start)
+        frame.note("decay", begin)
         warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, (warm, begin, end), (self.alpha_s, 1.0, self.alpha_f), warmup, decay)
 
@@ -121,7 +123,7 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
-            warm, end = frame.mark(self.t_warmup, False), frame.mark(self.t_max)
+            warm, end = frame.mark(self.t_warmup, False, note="warmup"), frame.mark(self.t_max, note="end")
             first = frame.change(warm.count, warm.unit, end.unit)
             scale = frame.after(Mark(end.counter, end.unit, first), self.t_scale) - first
             begin = max(first, frame.before(end, self.t_cooldown))
@@ -139,6 +141,7 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
             lambda counts: linear(cooling(counts), top, last),
         ]
         marks = [Mark(end.counter, end.unit, begin)]
+        frame.note("decay", marks[0])
         return stages([warm, *marks], [ramp, *functions]) if warm.count else stages(marks, functions)
 
 
@@ -185,5 +188,5 @@ class RexScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         frame.refuse_short(self.t_max, self)
-        left, d, end = frame.span(self.t_max).left, self.d, self.alpha_f
+        left, d, end = frame.span(self.t_max, note="end").left, self.d, self.alpha_f
         return lambda counts: rex(left(counts), d, end)

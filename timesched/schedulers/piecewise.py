@@ -60,7 +60,7 @@ class PiecewiseScheduler(Schedule):
     points: Sequence[Sequence[Any]] = field(metadata={"read": _read})
 
     def resolve(self, frame: Frame) -> Resolved:
-        marks = [frame.mark(when) for when, _, _ in self.points]
+        marks = [frame.mark(when, note="point") for when, _, _ in self.points]
         for before, mark in pairwise(marks):
             if frame.change(before.count, before.unit, mark.unit) > mark.count:
                 raise TimeError(

@@ -52,7 +52,8 @@ class MultiStepScheduler(Schedule):
     gamma: float = number(0.1)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.milestones(Milestones([frame.mark(milestone) for milestone in self.milestones]), self.gamma)
+        marks = [frame.mark(milestone, note="milestone") for milestone in self.milestones]
+        return shapes.milestones(Milestones(marks), self.gamma)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +69,7 @@ class ConstantScheduler(Schedule):
     t_max: TimeLike = time("1dur")
 
     def resolve(self, frame: Frame) -> Resolved:
-        end = frame.mark(self.t_max)
+        end = frame.mark(self.t_max, note="end")
         return lambda counts: where(end.reached(counts), 1.0, self.alpha)
 
 
@@ -86,7 +87,7 @@ class LinearScheduler(Schedule):
     t_max: TimeLike = time("1dur")
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.linear(frame.span(self.t_max).done, self.alpha_i, self.alpha_f)
+        return shapes.linear(frame.span(self.t_max, note="end").done, self.alpha_i, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,7 +122,7 @@ class CosineAnnealingScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.cosine(frame.span(self.t_max).done, 1.0, self.alpha_f)
+        return shapes.cosine(frame.span(self.t_max, note="end").done, 1.0, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,4 +165,4 @@ class PolynomialScheduler(Schedule):
     alpha_f: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.polynomial(frame.span(self.t_max).left, self.power, 1.0, self.alpha_f)
+        return shapes.polynomial(frame.span(self.t_max, note="end").left, self.power, 1.0, self.alpha_f)

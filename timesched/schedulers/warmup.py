@@ -45,7 +45,7 @@ class _WithWarmup(Schedule):
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
     def _warm(self, frame: Frame, rest: Resolved) -> Resolved:
-        start, peak = frame.mark(self.t_warmup, self.scale_warmup), self._peak
+        start, peak = frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), self._peak
         if start.count == 0:
             return rest
         ramp = frame.span(self.t_warmup, self.scale_warmup)
@@ -57,7 +57,7 @@ class _WithWarmup(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
             start = frame.mark(self.t_warmup, self.scale_warmup)
-            span = frame.between(start, frame.mark(self.t_max))
+            span = frame.between(start, frame.mark(self.t_max, note="end"))
         frame.refuse_short(self.t_max, self)
         return self._warm(frame, self._rest(span))
 

@@ -1,0 +1,343 @@
+"""The reference from docstrings: their plain text as reST, lists of names as pages, and links to what is documented."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+from abc import ABC
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, Protocol, get_origin
+
+import equations
+import torch
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.ext.autodoc.mock import mock
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.inspect import signature, stringify_signature
+
+import optim
+import timesched
+
+log = logging.getLogger(__name__)
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("timesched", "optim")
+
+CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+ARXIV = re.compile(r"(?<![/`])arXiv:(\d{4}\.\d{4,5})")
+STATE = re.compile(r" +(\w+): (.+), (\S+) = (.+?)(?:, if (.+))?")
+
+
+# Docstrings
+
+
+def prose(text: str) -> str:
+    """A paragraph of a docstring as reST: code in backticks, formulas in backticks, and numbers of arXiv."""
+    done = ""
+    for i, piece in enumerate(CODE.split(text)):
+        if i % 2:
+            done += formula(piece) or f"``{piece}``"
+        else:
+            done += "\\ " if i and re.match(r"\w", piece) else ""
+            plain = re.sub(r"\||(?<=\w)_(?!\w)", r"\\\g<0>", piece)  # in reST a substitution, and a reference
+            done += ARXIV.sub(r"`arXiv:\1 <https://arxiv.org/abs/\1>`__", plain)
+    return done
+
+
+def formula(text: str) -> str:
+    """The role of a formula, where the text is one: it has an operator between blanks, and a usual notation."""
+    if not re.search(r" (\*\*|[-+*/]) ", text):
+        return ""
+    try:
+        equations.inline(text)
+    except equations.NoNotation:
+        return ""
+    return f":formula:`{text}`"
+
+
+def rest(lines: list[str]) -> list[str]:
+    """A docstring as reST. The sections Args, Raises and Returns are left to sphinx.ext.napoleon."""
+    done: list[str] = []
+    paragraph: list[str] = []
+
+    def end_paragraph() -> None:
+        done.extend(prose("\n".join(paragraph)).split("\n") if paragraph else [])
+        paragraph.clear()
+
+    i = 0
+    while i < len(lines):
+        line = lines[i]
+        block = indented(lines, i + 1)
+        is_state = line.startswith("State of a parameter of shape S")
+        if line.startswith(">>>"):
+            end_paragraph()
+            while i < len(lines) and lines[i]:
+                done.append(lines[i])
+                i += 1
+        elif line == "Formula:" or is_state:
+            end_paragraph()
+            done += state_table(line, block) if is_state else ["", ".. equations::", "", *block, ""]
+            i += 1 + len(block)
+        elif not line and block and any(" = " in text for text in block):
+            end_paragraph()
+            done += ["", ".. equations::", "", *block, ""]
+            i += 1 + len(block)
+        else:
+            if not line or line.startswith("* "):
+                end_paragraph()
+                done.append("")
+            if line:
+                paragraph.append(line)
+            i += 1
+    end_paragraph()
+    return [*done, ""]
+
+
+def indented(lines: list[str], start: int) -> list[str]:
+    end = start
+    while end < len(lines) and lines[end].startswith("    "):
+        end += 1
+    return lines[start:end]
+
+
+def state_table(head: str, lines: list[str]) -> list[str]:
+    done = ["", head, "", ".. list-table::", "   :header-rows: 1", ""]
+    rows = [("state", "shape", "symbol", "before the first step", "where")]
+    for line in lines:
+        found = STATE.fullmatch(line)
+        if not found:
+            raise ValueError(f"{line!r} is no line of a state: write `name: shape, symbol = value, if condition`.")
+        name, shape, symbol, first, condition = found.groups()
+        where = f":formula:`{condition}`" if condition else "always"
+        rows.append((f"``{name}``", f"``{shape}``", f":formula:`{symbol}`", f":formula:`{first}`", where))
+    if not any(row[4] != "always" for row in rows[1:]):
+        rows = [(*row[:4], "") for row in rows]
+    for row in rows:
+        cells = [cell for cell in row if cell]
+        done += [f"   {'*' if j == 0 else ' '} - {cell}" for j, cell in enumerate(cells)]
+    return [*done, ""]
+
+
+def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    lines[:] = rest(lines)
+
+
+class Equations(Directive):
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        return [nodes.raw("", equations.table(list(self.content)), format="html")]
+
+
+def formula_role(
+    name: str, rawtext: str, text: str, lineno: int, inliner: Any, options: Any = None, content: Any = ()
+) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+    return [nodes.raw("", equations.inline(text), format="html")], []
+
+
+# Pages
+
+
+def imported(env: BuildEnvironment, name: str) -> ModuleType:
+    with mock(env.config.autodoc_mock_imports):
+        return importlib.import_module(name)
+
+
+class Api(SphinxDirective):
+    """A table of names with their first sentences, and what the docstrings say.
+
+    The argument is a module. The content names what of it is shown; without content it is all of `__all__`. With the
+    option `module`, the docstring of the module stands above.
+    """
+
+    required_arguments = 1
+    option_spec = {"module": directives.flag}  # noqa: RUF012 (as in all directives of Sphinx)
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        module = imported(self.env, name)
+        names = " ".join(self.content).split() or module.__all__
+        text: list[str] = []
+        if "module" in self.options:
+            text += [f".. py:module:: {name}", "", *rest(inspect.cleandoc(module.__doc__ or "").splitlines()), ""]
+        shown = [(name, getattr(module, name)) for name in names]
+        text += [".. list-table::", "   :class: summary", ""]
+        for short, thing in shown:
+            first = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+            sentence = re.split(r"(?<=\.)\s", first)[0].rstrip(":")
+            text += [f"   * - :py:obj:`~{name}.{short}`", f"     - {prose(sentence)}"]
+        for short, thing in shown:
+            kind = "function" if inspect.isroutine(thing) else "class"
+            if inspect.isclass(thing) and issubclass(thing, Exception):
+                kind = "exception"
+            text += ["", f".. auto{kind}:: {name}.{short}"]
+            text += ["   :show-inheritance:"] if inspect.isclass(thing) and public_bases(self.env, thing) else []
+        parsed: list[nodes.Node] = self.parse_text_to_nodes("\n".join(text))
+        return parsed
+
+
+def public_modules(env: BuildEnvironment) -> Iterator[ModuleType]:
+    """The modules that say in `__all__` what is public."""
+    for package in PACKAGES:
+        root = imported(env, package)
+        yield root
+        for info in pkgutil.walk_packages(root.__path__, package + "."):
+            module = imported(env, info.name)
+            if hasattr(module, "__all__"):
+                yield module
+
+
+def public_bases(env: BuildEnvironment, thing: Any) -> list[Any]:
+    """The bases of a class; in place of one that is not public, its own bases."""
+    public = {id(getattr(module, name)) for module in public_modules(env) for name in module.__all__}
+
+    def shown(base: Any) -> list[Any]:
+        cls = get_origin(base) or base
+        if cls in (object, ABC, Generic, Protocol):
+            return []
+        if id(cls) in public or cls.__module__.partition(".")[0] not in PACKAGES:
+            return [base]
+        return [other for inherited in original_bases(cls) for other in shown(inherited)]
+
+    return list(dict.fromkeys(other for base in original_bases(thing) for other in shown(base)))
+
+
+def original_bases(cls: Any) -> tuple[Any, ...]:
+    bases: tuple[Any, ...] = cls.__dict__.get("__orig_bases__", cls.__bases__)
+    return bases
+
+
+def show_bases(app: Sphinx, name: str, thing: type, options: object, bases: list[Any]) -> None:
+    bases[:] = public_bases(app.env, thing)
+
+
+def skip_classes(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object) -> bool | None:
+    """A class in an attribute of a class is how it works inside, such as the formula of a scheduler."""
+    return True if what == "class" and isinstance(thing, type) else None
+
+
+def own_signature(app: Sphinx, what: str, name: str, thing: Any, *rest: object) -> tuple[str, None] | None:
+    """A class of an absent trainer takes any arguments; ours below it says what it takes."""
+    if what == "class" and getattr(thing, "__sphinx_mock__", False):
+        return stringify_signature(signature(thing.__init__, bound_method=True), unqualified_typehints=True), None
+    return None
+
+
+def check_complete(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warns of each public name without a page, under whatever name it is documented."""
+    documented: set[int] = set()
+    for full_name in env.domains.python_domain.objects:
+        module_name, _, name = full_name.rpartition(".")
+        if module_name in PACKAGES or module_name.startswith(tuple(package + "." for package in PACKAGES)):
+            try:
+                documented.add(id(getattr(imported(env, module_name), name, None)))
+            except ModuleNotFoundError:  # a method: what stands before its name is a class
+                continue
+    for module in public_modules(env):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if not isinstance(thing, ModuleType) and id(thing) not in documented:
+                log.warning("%s.%s is public and has no page: name it in docs/reference", module.__name__, name)
+
+
+# Links
+
+
+def link_names(app: Sphinx, doctree: nodes.document) -> None:
+    """Code that names something documented becomes a link; but not "Composer's `State`" or "`StepLR` of torch"."""
+    for literal in list(doctree.findall(nodes.literal)):
+        name = literal.astext().removesuffix("()")
+        is_link = isinstance(literal.parent, addnodes.pending_xref | nodes.reference | nodes.title)
+        if is_link or name == "scheduler" or not re.fullmatch(r"[A-Za-z_][\w.]*", name):  # a module and a variable
+            continue
+        around = [child.astext() if isinstance(child, nodes.Text) else "" for child in literal.parent.children]
+        index = literal.parent.index(literal)
+        before, after = "".join(around[max(index - 1, 0) : index]), "".join(around[index + 1 : index + 2])
+        if re.search(r"[\u2019']s\s$", before) or re.match(r"\sof ([A-Z]\w+|torch|optax)\b", after):
+            continue
+        described: Any = next((parent[0] for parent in parents(literal) if isinstance(parent, addnodes.desc)), {})
+        reference = addnodes.pending_xref(
+            "", refdomain="py", reftype="obj", reftarget=name, refdoc=app.env.docname, refexplicit=False
+        )
+        reference["py:module"] = described.get("module") or home(name)
+        reference["py:class"] = described.get("class") or described.get("fullname")
+        literal.replace_self(reference)
+        reference += literal
+
+
+def parents(node: nodes.Node) -> Iterator[Any]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def home(name: str) -> str:
+    """The module that a guide means by a name; none for a name that torch has too."""
+    first = name.partition(".")[0]
+    if hasattr(torch.optim, first) or hasattr(torch.optim.lr_scheduler, first):
+        return ""
+    homes = [module.__name__ for module in (timesched, optim, optim.lr_scheduler) if first in module.__all__]
+    return homes[0] if homes else ""
+
+
+def trim_code(app: Sphinx, doctree: nodes.document) -> None:
+    """The blank line at the end of a code block is for doctest."""
+    for block in doctree.findall(nodes.literal_block):
+        block.rawsource = block.astext().rstrip("\n")
+        block.children = [nodes.Text(block.rawsource)]
+
+
+def relinked(text: str, folder: Path, app: Sphinx) -> str:
+    """Markdown with its relative links as the present page needs them; GitHub reads them from the file's own folder."""
+    pages: dict[str, str] = app.config.pages_of_files
+    here = (Path(app.srcdir) / app.env.docname).parent
+
+    def target(match: re.Match[str]) -> str:
+        path = Path(os.path.normpath(folder / match[2]))
+        if not path.exists():
+            return match[0]
+        inside = pages.get(str(path.relative_to(ROOT)), str(path))
+        label = "" if match[1] == match[2] and inside.endswith(".md") else match[1]  # the title, not the file's name
+        return f"[{label}]({os.path.relpath(Path(app.srcdir) / inside, here)}"
+
+    return re.sub(r"\[([^]]*)\]\((?!\w+:)([^)#\s]+)", target, text)
+
+
+GLOB = re.compile(r"```\{toctree\}\n:caption: \w+\n:hidden:\n:glob:\n\n(\w+)/\*\n```\n")
+
+
+def read(app: Sphinx, docname: str, text: list[str]) -> None:
+    # Sphinx warns of a toctree of a folder that is not there.
+    text[0] = GLOB.sub(lambda match: match[0] if (Path(app.srcdir) / match[1]).is_dir() else "", text[0])
+    text[0] = relinked(text[0], (Path(app.srcdir) / docname).parent, app)
+
+
+def include(app: Sphinx, path: Path, docname: str, text: list[str]) -> None:
+    text[0] = relinked(text[0], (Path(app.srcdir) / path).resolve().parent, app)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.add_config_value("pages_of_files", {}, "env", dict)
+    app.add_directive("equations", Equations)
+    app.add_directive("api", Api)
+    app.add_role("formula", formula_role)
+    app.connect("autodoc-process-docstring", rewrite, priority=400)  # before sphinx.ext.napoleon
+    app.connect("autodoc-process-signature", own_signature)
+    app.connect("autodoc-process-bases", show_bases)
+    app.connect("autodoc-skip-member", skip_classes)
+    app.connect("source-read", read)
+    app.connect("include-read", include)
+    app.connect("doctree-read", link_names)
+    app.connect("doctree-read", trim_code)
+    app.connect("env-updated", check_complete)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

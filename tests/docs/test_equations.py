@@ -1,0 +1,112 @@
+"""The equations of docstrings become formulas on the site."""
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import optim
+import timesched
+from tests.optim.signatures import NAMES
+
+PATH = Path(__file__).parents[2] / "docs/_ext/equations.py"
+SPEC = importlib.util.spec_from_file_location("equations", PATH)
+assert SPEC is not None and SPEC.loader is not None
+equations = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(equations)
+
+# Steps of a program, for which there is no usual notation: the site shows them as code.
+CODE = {
+    "points[2:2] = [(2 * peak, initial_learning_rate)] if three_phase else []",
+    "(t0, start), (t1, end) = next(two for two in pairwise(points) if min(t, last) <= two[1][0])",
+}
+BLOCK = re.compile(r"(?:Formula:|\n)\n((?:    [^\n]+\n)+)")
+
+
+def read_aloud(mathml):
+    """MathML as a line of text, in which the children of elements of two dimensions are listed."""
+
+    def said(element):
+        inside = [said(child) for child in element]
+        match element.tag:
+            case "mi" | "mn" | "mo" | "mtext":
+                return element.text.replace("\N{FUNCTION APPLICATION}", "").replace("\N{NO-BREAK SPACE}", " ")
+            case "mspace":
+                return " "
+            case "math" | "mrow" | "mtd":
+                return "".join(inside)
+            case "mtr":
+                return ": ".join(inside)
+        return f"{element.tag}[{', '.join(inside)}]"
+
+    return said(ElementTree.fromstring(mathml)) if mathml else ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a - (b - c)", "a−(b−c)"),
+        ("a - b*c", "a−b c"),
+        ("-(a + b)", "−(a+b)"),
+        ("(a + b)**2", "msup[(a+b), 2]"),
+        ("a * g*g", "a msup[g, 2]"),
+        ("a * b / c", "mfrac[a b, c]"),
+        ("a / b * c / d", "mfrac[a, b] mfrac[c, d]"),
+        ("2 * lr * 3", "2⋅lr⋅3"),
+        ("β1**t", "msubsup[β, 1, t]"),
+        ("gamma ** (t / (a + b))", "msup[γ, t/(a+b)]"),
+        ("x ** 0.5 - sqrt(y)", "msqrt[x]−msqrt[y]"),
+        ("1e-6 * m_hat", "msup[10, −6] mover[m, ^]"),
+        ("f * (t >= a)", "f [t≥a]"),
+        ("sum(T_0 * x ** k for k in range(n + 1))", "munderover[∑, k=0, n]msub[T, 0] msup[x, k]"),
+        ("prod(s(t) for s in rates)", "munder[∏, s∈rates]s(t)"),
+    ],
+)
+def test_expressions(text, expected):
+    assert read_aloud(equations.inline(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("g = -g      if maximize and not x", ("g", "=−g", "if maximize and not x")),
+        ('s = 1 - r if decay == "a" else s', ("s", "=1−r", 'if decay="a"')),
+        ("x = 1 if a else 2", ("x", "={mtable[1: if a, 2: otherwise]", "")),
+        ('w(p) = p for "a", 1 for "b"', ("w(p)", '={mtable[p: for "a", 1: for "b"]', "")),
+        ('w = p for "a"', ("w", "=p", 'for "a"')),
+        ('s = {"a": 1}.get(decay, s)', ("s", '={mtable[1: if decay="a"]', "")),
+    ],
+)
+def test_equations(line, expected):
+    assert tuple(map(read_aloud, equations.equation(line))) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a // b", "a[1:2]", "next(x for x in y)", "float | None", "three words here", "{**a}[b]"]
+)
+def test_what_is_no_formula(text):
+    with pytest.raises(equations.NoNotation):
+        equations.inline(text)
+
+
+def test_all_equations_of_docstrings():
+    classes = [getattr(optim, name) for name in NAMES]
+    classes += [getattr(optim.lr_scheduler, name) for name in optim.lr_scheduler.__all__]
+    classes += [getattr(timesched, name) for name in timesched.__all__ if name.endswith("Scheduler")]
+    lines = set()
+    for cls in classes:
+        for block in BLOCK.findall((inspect.getdoc(cls) or "").partition("\nState of")[0]):
+            lines.update(line.strip() for line in block.splitlines())
+    assert len(lines) > 100
+
+    def shown_as_code(line):
+        try:
+            equations.equation(line)
+        except equations.NoNotation:
+            return True
+        return False
+
+    assert set(filter(shown_as_code, lines)) == CODE

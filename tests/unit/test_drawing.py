@@ -1,0 +1,185 @@
+"""Lines, pictures and tables of schedules."""
+
+import csv
+import io
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timesched import (
+    BatchPlan,
+    CosineAnnealingScheduler,
+    CosineAnnealingWarmRestartsScheduler,
+    Horizon,
+    LinearScheduler,
+    LinearWithWarmupScheduler,
+    MultiStepScheduler,
+    PowerScheduler,
+    SequenceScheduler,
+    StepScheduler,
+    Time,
+    TimeUnit,
+    WarmupStableDecayScheduler,
+)
+from timesched.drawing.lines import Source, counted, line, number, presumed, ticks, values
+from timesched.drawing.svg import svg
+from timesched.drawing.table import Table, values_table
+from timesched.drawing.text import text
+from timesched.testing.rows import ROWS
+from timesched.testing.runs import runs, runs_with_plans
+
+
+@settings(max_examples=settings.default.max_examples // 25 + 1)
+@given(st.data())
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_schedule_can_be_drawn(row, data):
+    run = data.draw(st.one_of(runs(longest=2000), runs_with_plans()))
+    schedule = data.draw(row.schedules(run))
+    source = Source("a <name>", schedule, run.horizon(), 0.25)
+    unit, length = counted(source.horizon)
+    try:
+        found = values(source)
+    except ValueError as error:  # a schedule that does not suit a run cannot be called there either
+        with pytest.raises(ValueError) as called:
+            schedule(run.state(0))
+        assert type(called.value) is type(error)
+        return
+    places = list(found)
+    assert places[0] == 0 and places[-1] == length and places == sorted(places)
+    for count in data.draw(st.lists(st.sampled_from(places), max_size=5)):
+        assert found[count] == 0.25 * schedule.at(Time._of(count, unit), source.horizon)
+    drawn = line(source)
+    assert list(drawn.y) == list(found.values()) and len(drawn.x) == len(drawn.y)
+    assert all(0 <= x <= drawn.x[-1] for _, x in drawn.marks)
+    assert max(map(len, text([drawn], 70).splitlines())) <= 70
+    if all(map(math.isfinite, drawn.y)):
+        assert ElementTree.fromstring(svg([drawn])).tag.endswith("svg")
+
+
+def test_a_jump_is_drawn_as_one():
+    """However long the run is: the points on both sides are neighbouring batches."""
+    schedule = MultiStepScheduler([f"{Fraction(123456789)}ba", "0.7dur"], gamma=0.5)
+    found = values(Source("", schedule, Horizon("1000000000ba")))
+    jumps = [(a, b) for a, b in pairwise(found) if found[a] != found[b]]
+    assert jumps == [(123456788, 123456789), (699999999, 700000000)]
+    # without a mark the place of the jump is found by halving, to a millionth of the run
+    restarts = values(Source("", StepScheduler("123456789ba", gamma=0.5), Horizon("1000000000ba")))
+    for a, b in pairwise(restarts):
+        if restarts[a] - restarts[b] > 0.01:  # what is less cannot be seen
+            assert b - a <= 1000 and any(a < n * 123456789 <= b for n in range(1, 9))
+
+
+def test_marks_are_where_phases_begin_and_end():
+    run = Horizon("1000ba", samples_per_batch=8, ssr=2.0)
+    assert [(name, str(time)) for name, time in WarmupStableDecayScheduler("80ba", "800sp").marks(run)] == [
+        ("warmup", "80ba"), ("decay", "1800ba"), ("end", "2000ba")
+    ]  # fmt: skip
+    inner = LinearWithWarmupScheduler("10ba", t_max="100ba")
+    sequence = SequenceScheduler([LinearScheduler(t_max="50ba"), inner], ["0.25dur"])
+    assert [(name, str(time)) for name, time in sequence.marks(run)] == [
+        ("end", "100ba"), ("phase", "500ba"), ("warmup", "510ba"), ("end", "700ba")
+    ]  # fmt: skip
+    assert PowerScheduler("10ba").marks(run) == [] and LinearWithWarmupScheduler("0ba").marks(run)[0][0] == "end"
+    assert CosineAnnealingWarmRestartsScheduler("3ba").marks(run) == [("period", Time(6, "ba"))]
+
+
+def test_marks_under_a_batch_plan():
+    plan = BatchPlan({"0sp": 8, "80sp": 16})
+    run = Horizon("400sp", samples_per_batch=plan)
+    assert LinearWithWarmupScheduler("15ba").marks(run) == [("warmup", Time(15, "ba")), ("end", Time(400, "sp"))]
+    drawn = line(Source("", LinearWithWarmupScheduler("15ba"), run))
+    assert drawn.marks == (("warmup", 160.0), ("end", 400.0)) and drawn.unit is TimeUnit.SAMPLE
+
+
+def test_the_axis_is_in_the_unit_that_is_asked_for():
+    run = Horizon("4ep", batches_per_epoch=25, samples_per_batch=8)
+    lasts = {None: 4.0, "ba": 100.0, "sp": 800.0, "dur": 1.0}
+    for unit, last in lasts.items():
+        drawn = line(Source("", LinearScheduler(), run), unit)
+        assert drawn.x[-1] == last and drawn.x[0] == 0.0 and drawn.y[0] == 1.0 and drawn.y[-1] == 0.0
+    with pytest.raises(ValueError, match="tokens_per_sample"):
+        line(Source("", LinearScheduler(), run), "tok")
+    with pytest.raises(ValueError, match="set max_duration"):
+        line(Source("", LinearScheduler(t_max="3ba"), Horizon(None)))
+
+
+def test_a_run_that_ends_within_a_batch_is_drawn_to_the_next():
+    drawn = line(Source("", LinearScheduler(), Horizon("100sp", samples_per_batch=8)), "ba")
+    assert drawn.x[-1] == 13.0 and drawn.y[-1] == 0.0
+
+
+def test_plot_draws_on_the_axes_that_it_is_given():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    ax = LinearScheduler().plot(Horizon("10ba"))
+    assert CosineAnnealingScheduler().plot(Horizon("10ba"), ax=ax) is ax
+    assert [each.get_text() for each in ax.get_legend().get_texts()] == ["LinearScheduler", "CosineAnnealingScheduler"]
+    straight = ax.lines[0]
+    assert straight.get_color() != ax.lines[2].get_color()  # between them stands the mark of the end
+    assert list(straight.get_xdata()) == list(range(11))
+    assert list(straight.get_ydata()) == [LinearScheduler().at(f"{t}ba", Horizon("10ba")) for t in range(11)]
+    named = LinearScheduler().plot(Horizon("10ba"), "dur", label="a straight line", color="black").lines[0]
+    assert (named.get_label(), named.get_color(), named.get_xdata()[-1]) == ("a straight line", "black", 1.0)
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize(
+    "schedule, length",
+    [
+        (CosineAnnealingScheduler(), "1000ba"),
+        (MultiStepScheduler(["30ep", "60ep"]), "75ep"),
+        (LinearWithWarmupScheduler("0.01dur", t_max="90ep"), "90ep"),
+        (LinearWithWarmupScheduler("10ba"), "100ba"),
+        (MultiStepScheduler(["30ep", "60ba"]), None),
+        (SequenceScheduler([LinearScheduler(t_max="8ba"), LinearScheduler(t_max="8ba")], ["8ba"]), "10ba"),
+    ],
+)
+def test_a_notebook_draws_a_schedule_on_a_run_that_suits_it(schedule, length):
+    run = presumed(schedule)
+    assert run == (None if length is None else Horizon(length))
+    shown = schedule._repr_html_()
+    if length is None:
+        assert shown is None
+    else:
+        picture = ElementTree.fromstring(shown[shown.index("<svg") :])
+        assert any("polyline" in each.tag for each in picture) and type(schedule).__name__ in shown
+
+
+@given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
+def test_ticks_are_round_numbers_within(one, other):
+    low, high = sorted((one, other))
+    found = ticks(low, high)
+    if high > low and high - low > 1e-9 * max(abs(low), abs(high)):
+        assert 2 <= len(found) <= 7
+        step = (found[-1] - found[0]) / (len(found) - 1)
+        assert all(low - step * 1e-6 <= each <= high + step * 1e-6 for each in found)
+        assert float(f"{step:.4e}".split("e")[0]) in (1.0, 2.0, 5.0)
+
+
+def test_numbers_on_an_axis():
+    assert [number(x) for x in (0.0, 0.5, 2000.0, 2e11, 1e-4, 0.0003, -3.0)] == [
+        "0", "0.5", "2000", "2e11", "0.0001", "0.0003", "-3"
+    ]  # fmt: skip
+
+
+def test_a_table_in_its_forms():
+    table = values_table([Source("lr", LinearScheduler(), Horizon("4ba"), 0.1)], "2ba")
+    assert table == Table(("dur", "ba", "lr"), [(0, 0, 0.1), (0.5, 2, 0.05), (1, 4, 0.0)])
+    assert [list(map(float, row)) for row in list(csv.reader(io.StringIO(table.csv())))[1:]] == [
+        [0, 0, 0.1], [0.5, 2, 0.05], [1, 4, 0]
+    ]  # fmt: skip
+    assert json.loads(table.json())[1] == {"dur": 0.5, "ba": 2, "lr": 0.05}
+    cells = [each.text for each in ElementTree.fromstring(table._repr_html_()).iter("td")]
+    assert cells == ["0", "0", "0.1", "0.5", "2", "0.05", "1", "4", "0"]
+
+
+def test_several_lines_without_colours_are_letters_and_with_them_are_dots():
+    lines = [line(Source(name, LinearScheduler(alpha_f=f), Horizon("9ba"))) for name, f in (("one", 0.0), ("two", 0.5))]
+    plain, coloured = text(lines, 60), text(lines, 60, colours=True)
+    assert "a one" in plain and "b two" in plain and "\x1b" not in plain
+    assert "\x1b[34m" in coloured and "\x1b[33m" in coloured and not any(0x2800 < ord(each) <= 0x28FF for each in plain)

@@ -1,0 +1,133 @@
+"""`timesched check`: what is likely to be wrong with a config, before it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from optim.config.preview import sources
+from optim.config.read import read
+from optim.config.trial import trial
+from optim.groups.parameters import named
+from timesched.cli.schedules import add_run, clock_of, model_of
+from timesched.drawing.lines import Source, counted, values
+from timesched.horizon import Horizon
+from timesched.time.units import Exact, TimeUnit, exact, number_text
+
+_INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
+_SHOWN = 3  # names of parameters
+
+
+def add(commands: Any) -> None:
+    about = """\
+Look for what is likely to be wrong with a config, and print a line for each:
+  a warmup that is longer than the run, or a phase that is never reached
+  a learning rate of 0 in the first batch
+  a jump of the value that is no milestone
+  a value at the last batch that is far from the end value
+  times that cannot be converted, and the rate that is missing
+  tags that match nothing (with --model)
+  two schedulers of one key
+  norms or biases with weight decay (with --model)
+"""
+    raw = argparse.RawDescriptionHelpFormatter
+    check = commands.add_parser("check", help="what may be wrong", description=about, formatter_class=raw)
+    check.add_argument("config", metavar="CONFIG", help="a YAML config")
+    check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
+    add_run(check)
+    percent = "percent of the highest value (default: %(default)g)"
+    check.add_argument("--jump", type=float, default=50.0, metavar="X", help=f"the largest jump that passes, {percent}")
+    check.add_argument(
+        "--far", type=float, default=5.0, metavar="X", help=f"how far from the end value is far, {percent}"
+    )
+    check.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    model = model_of(options.model)
+    made = trial(read(options.config), model, clock_of(options))
+    found = list(made.problems)
+    run = None if made.clock is None else Horizon.of(made.clock)
+    for i, scheduler in enumerate(made.schedulers):
+        if scheduler is None:
+            continue
+        try:
+            for source in sources(scheduler, run):
+                zero = scheduler.key == "lr"
+                found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, zero)]
+        except (TypeError, ValueError) as error:
+            found.append(f"schedulers[{i}]: {error}")
+    if made.optimizer is not None:
+        found += decayed(model, made.optimizer, made.schedulers)
+    for each in found:
+        print(" ".join(each.split()))
+    if model is None:
+        print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
+    return 1 if found else 0
+
+
+def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterator[str]:
+    """What may be wrong with one schedule; with `zero`, also that it begins at 0. Raises `ValueError` where a time does
+    not convert.
+    """
+    unit, length = counted(source.horizon)
+    found, marks = values(source), source.marks()
+    for name, count in marks:
+        where, end = f"{_text(count)}{unit.value}", f"{_text(length)}{unit.value}"
+        if name == "warmup" and count > length:
+            yield f"the warmup takes {where}, longer than the run of {end}: shorten it"
+        elif (name in ("decay", "milestone", "phase", "peak") and count >= length) or (
+            name == "point" and count > length
+        ):
+            yield f"the {name} at {where} is never reached in the run of {end}: move it, or leave it out"
+    if zero and found[0] == 0.0:
+        yield "the first batch has a learning rate of 0, and changes nothing: start the warmup above 0 (alpha_s)"
+    largest = max(map(abs, found.values()))
+    jumps = list(_jumps(found, marks, options.jump / 100 * largest))
+    for before, after in jumps[:1]:
+        more = f", and {len(jumps) - 1} more" if jumps[1:] else ""
+        yield (
+            f"a jump from {found[before]:.4g} to {found[after]:.4g} at {_text(after)}{unit.value}{more}: give the "
+            f"phases that meet there one value, or pass --jump for a larger one"
+        )
+    ends = [count for name, count in marks if name in ("end", "point")]
+    if ends and max(ends) > length:
+        last = length - 1 if unit is TimeUnit.BATCH else length
+        curve = source.schedule.curve(source.horizon, unit)
+        now, then = (source.factor * curve(exact(count)) for count in (last, max(ends)))
+        if abs(now - then) > options.far / 100 * largest:
+            yield (
+                f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {_text(max(ends))}{unit.value}, "
+                f"in a run of {_text(length)}{unit.value}: end the schedule with the run, as with '1dur'"
+            )
+
+
+def _jumps(found: dict[Exact, float], marks: list[tuple[str, Exact]], least: float) -> Iterator[tuple[Exact, Exact]]:
+    """Neighbouring counts whose values are further apart than they are meant to be."""
+    repeats = any(name == "period" for name, _ in marks)
+    for before, after in pairwise(found):
+        if abs(found[after] - found[before]) > least:
+            between = [name for name, count in marks if before < count <= after]
+            if not any(name in _INTENDED for name in between) and (between or not repeats):
+                yield before, after
+
+
+def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
+    """A line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
+    spared = {id(each.tensor): each.name for each in named(model) if not each.decays}
+    for i, group in enumerate(optimizer.param_groups):
+        names = [spared[id(p)] for p in group["params"] if id(p) in spared]
+        by = [s for s in schedulers if s is not None and s.key == "weight_decay" and i in s.indices]
+        if names and (by or group.get("weight_decay")):
+            shown = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
+            yield (
+                f"optimizer: {len(names)} norms and biases of group {i} decay ({shown}): write no_decay: true, and "
+                f"give a scheduler of the weight decay the tags of the others (decay_tag)"
+            )
+
+
+def _text(count: Exact) -> str:
+    return number_text(exact(count)) if count == int(count) else f"{float(count):.6g}"

@@ -1,0 +1,45 @@
+"""`timesched memory`: the bytes of an optimizer's state, before there is a model in memory."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from optim.config import build
+from optim.config.read import read
+from optim.foreign.memory import count
+from timesched.cli.schedules import model_of
+from timesched.drawing.table import Table
+
+
+def add(commands: Any) -> None:
+    about = (
+        "Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."
+    )
+    memory = commands.add_parser("memory", help="the bytes of optimizer state", description=about)
+    memory.add_argument("config", metavar="CONFIG", help="a YAML config, whose optimizer is looked at")
+    memory.add_argument(
+        "--model", required=True, metavar="MODULE:NAME", help="a function without arguments that returns the model"
+    )
+    memory.set_defaults(run=_memory)
+
+
+def _memory(options: argparse.Namespace) -> int:
+    print(memory_table(build(model_of(options.model), {**read(options.config), "schedulers": []}).optimizer))
+    return 0
+
+
+def memory_table(optimizer: Any) -> Table:
+    """A row for each parameter group, and one for all, with a column for each kind of state."""
+    kinds = list(dict.fromkeys(kind for state in optimizer.state.values() for kind in state))
+    rows: list[tuple[Any, ...]] = []
+    for i, group in enumerate(optimizer.param_groups):
+        parameters = group["params"]
+        each = [
+            count(optimizer, {p: {kind: optimizer.state[p][kind]} for p in parameters if kind in optimizer.state[p]})
+            for kind in kinds
+        ]
+        tags = ", ".join(group.get("tags", ())) or "-"
+        rows.append((i, tags, sum(p.numel() for p in parameters), *each, sum(each)))
+    total = [sum(row[k] for row in rows) for k in range(2, len(kinds) + 4)]
+    return Table(("group", "tags", "parameters", *kinds, "bytes"), [*rows, ("all", "", *total)])

@@ -1,0 +1,98 @@
+"""The schedules that a command line names, and the run that its options describe."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from optim.config.preview import sources
+from optim.config.read import read
+from optim.config.trial import trial
+from optim.names import SCHEDULE
+from timesched.clock import Clock
+from timesched.description import constructed
+from timesched.drawing.lines import Source
+from timesched.horizon import Horizon
+from timesched.schedule import Schedule
+
+_CONFIG = re.compile(r"(?P<path>.*\.ya?ml)(:(?P<entry>\d+))?")
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    """The options that describe a run."""
+    group = command.add_argument_group("the run", "in place of what a config says of it")
+    group.add_argument("--max-duration", metavar="TIME", help="its length, such as 90ep or 1e12tok")
+    group.add_argument("--batches-per-epoch", type=int, metavar="N")
+    group.add_argument("--samples-per-batch", type=int, metavar="N")
+    group.add_argument("--tokens-per-sample", type=int, metavar="N")
+    group.add_argument("--ssr", type=float, default=1.0, metavar="RATIO", help="the scale-schedule ratio")
+
+
+def clock_of(options: argparse.Namespace) -> Clock | None:
+    """The clock of a run that the options describe; None where they give no length."""
+    rates = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
+    given = {name: getattr(options, name) for name in rates}
+    if options.max_duration is None:
+        if any(value is not None for value in given.values()) or options.ssr != 1.0:
+            raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
+        return None
+    return Clock(options.max_duration, **given, ssr=options.ssr)
+
+
+def model_of(place: str | None) -> torch.nn.Module | None:
+    """The model that `module:name` makes, a function or a class called without arguments, on the meta device."""
+    if place is None:
+        return None
+    module, _, name = place.partition(":")
+    if not name:
+        raise ValueError(f"--model {place}: write module:name, where the name is a function that returns the model.")
+    make = getattr(importlib.import_module(module), name, None)
+    if not callable(make):
+        raise ValueError(f"--model {place}: {module} has no function {name}.")
+    with torch.device("meta"):  # without the memory of its parameters
+        model = make()
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"--model {place} returned a {type(model).__name__}, and no torch.nn.Module.")
+    return model
+
+
+def sources_of(text: str, clock: Clock | None, rate: float | None = None) -> list[Source]:
+    """What a SCHEDULE of the command line is, on the run of the clock, or else on that of its config.
+
+    `rate`: the learning rate that multipliers are taken of; None for the multipliers, or for that of a config.
+    """
+    config = _CONFIG.fullmatch(text)
+    if config is None:
+        if clock is None:
+            raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
+        return [Source(text, schedule_of(text), Horizon.of(clock), 1.0 if rate is None else rate)]
+    found = written(read(Path(config["path"])), clock, config["path"])
+    if config["entry"] is None:
+        return [source for _, source in found]
+    chosen = [source for i, source in found if i == int(config["entry"])]
+    if not chosen:
+        raise ValueError(f"{text}: there is no such entry under 'schedulers', which count from 0.")
+    return chosen
+
+
+def schedule_of(text: str) -> Schedule:
+    """The schedule that `Name(arguments)` is; a name alone stands for `Name()`."""
+    named = f"{text}()" if text.isidentifier() else text
+    schedule = constructed(named, lambda name: SCHEDULE.find(name, "SCHEDULE"))
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"{text!r} is no schedule: write one as \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
+    return schedule
+
+
+def written(config: Any, clock: Clock | None, where: str) -> list[tuple[int, Source]]:
+    """What the schedulers of a config write, each with the index of its entry; `where` begins the errors."""
+    made = trial(config, clock=clock)
+    if made.problems:
+        raise ValueError(f"{where}: {made.problems[0]}")
+    run = None if made.clock is None else Horizon.of(made.clock)
+    return [(i, source) for i, scheduler in enumerate(made.schedulers) for source in sources(scheduler, run)]

@@ -1,0 +1,46 @@
+"""Lines on the axes of matplotlib, which the extra `plot` installs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from timesched.drawing.lines import NAMES, Line
+from timesched.drawing.svg import COLOURS
+
+SIZE = (7.0, 2.8)  # inches
+
+
+def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
+    """Draw lines and their marks on `ax`, or on new axes of pyplot, and return the axes.
+
+    `style`: more arguments of `Axes.plot`. Raises `ImportError` without matplotlib.
+    """
+    if ax is None:
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ImportError("A plot needs matplotlib: pip install 'torch-timesched[plot]'.") from None
+        _, ax = pyplot.subplots(figsize=SIZE, layout="constrained")
+    first = len(ax.get_legend_handles_labels()[1])  # without marks
+    for i, line in enumerate(lines):
+        ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
+    for name, x in sorted({mark for line in lines for mark in line.marks}):
+        ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
+        ax.text(x, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", va="bottom", color="gray", size="small")
+    ax.set_xlabel(NAMES[lines[0].unit])
+    if first + len(lines) > 1:
+        ax.legend(frameon=False)
+    ax.grid(alpha=0.2)
+    return ax
+
+
+def save(lines: Sequence[Line], path: str) -> None:
+    """Write a picture to a file, in the format that its name ends with. Raises `ImportError` without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ImportError(f"Writing {path} needs matplotlib: pip install 'torch-timesched[plot]'.") from None
+    figure = Figure(figsize=SIZE, layout="constrained")  # without pyplot, and so without a window system
+    draw(lines, figure.add_subplot())
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,162 @@
+"""A schedule on a run as a line: the points to draw, close together where the value moves fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from timesched.horizon import Horizon
+from timesched.time.units import FRACTIONAL, Exact, TimeUnit, exact
+from timesched.time.value import Time
+
+if TYPE_CHECKING:
+    from timesched.schedule import Schedule
+
+NAMES = {
+    TimeUnit.ITERATION: "iterations", TimeUnit.EPOCH: "epochs", TimeUnit.BATCH: "batches", TimeUnit.SAMPLE: "samples",
+    TimeUnit.TOKEN: "tokens", TimeUnit.SECOND: "seconds", TimeUnit.DURATION: "fraction of the run",
+}  # fmt: skip
+_POINTS = 500  # of a line, before it is refined
+_MOST = 4000  # of a line, after it
+_STEP = 1 / 100  # of the range of values: two points further apart get another one between them
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is drawn: a schedule on a run under a name, its values times a factor."""
+
+    name: str
+    schedule: Schedule
+    horizon: Horizon
+    factor: float = 1.0
+
+    def at(self, time: Any) -> float:
+        """The value at a time of the run."""
+        return self.factor * self.schedule.at(time, self.horizon)
+
+    def marks(self) -> list[tuple[str, Exact]]:
+        """The marks of the schedule, as counts of the unit of `counted`."""
+        own, _ = counted(self.horizon)
+        found = self.schedule.marks(self.horizon)
+        return [(name, self.horizon.change(time.exact, time.unit, own)) for name, time in found]
+
+
+@dataclass(frozen=True)
+class Line:
+    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    marks: tuple[tuple[str, float], ...]
+    unit: TimeUnit
+
+
+def counted(horizon: Horizon) -> tuple[TimeUnit, Exact]:
+    """The unit in which a run goes on, and its length in it: whole batches if their number is known.
+
+    Raises `ValueError` where the run has no length.
+    """
+    if horizon.max_duration is None:
+        raise ValueError("A schedule is drawn over a whole run, whose length is not known: set max_duration.")
+    count, unit = horizon.locate("1dur")
+    try:
+        return TimeUnit.BATCH, math.ceil(horizon.change(count, unit, TimeUnit.BATCH))
+    except ValueError:
+        return unit, count
+
+
+def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Callable[[Exact], float]]:
+    """The unit of the horizontal axis, by default that of the length of the run, and where a count lies on it."""
+    own, length = counted(horizon)
+    assert horizon.max_duration is not None  # else `counted` has raised
+    wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
+    if wanted is TimeUnit.DURATION:
+        end = horizon.change(*horizon.locate("1dur"), own)
+        return wanted, lambda count: float(Fraction(count) / end)
+    horizon.change(length, own, wanted)  # raises where a rate is missing
+    return wanted, lambda count: float(horizon.change(count, own, wanted))
+
+
+def values(source: Source) -> dict[Exact, float]:
+    """The value at counts of the unit of `counted`, from 0 to the end, in order."""
+    unit, length = counted(source.horizon)
+    curve, factor = source.schedule.curve(source.horizon, unit), source.factor
+    whole = unit not in FRACTIONAL
+
+    def near(count: Exact) -> Exact:
+        return math.floor(count) if whole else count
+
+    places = {near(Fraction(length) * i / _POINTS) for i in range(_POINTS + 1)}
+    for _, mark in source.marks():
+        places |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
+    found = {count: factor * curve(count) for count in sorted(places) if 0 <= count <= length}
+    step = _STEP * (max(found.values()) - min(found.values()))
+    gaps = list(zip(found, list(found)[1:]))
+    while gaps and len(found) < _MOST:
+        first, last = gaps.pop()
+        middle = near(Fraction(first + last) / 2)
+        if abs(found[last] - found[first]) > step and middle > first and last - first > Fraction(length) / 10**6:
+            found[middle] = factor * curve(middle)
+            gaps += [(first, middle), (middle, last)]
+    return dict(sorted(found.items()))
+
+
+def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
+    """The line of a schedule on its run. Raises `ValueError` where a rate is missing."""
+    _, length = counted(source.horizon)
+    wanted, place = axis(source.horizon, unit)
+    found = values(source)
+    marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
+    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted)
+
+
+def presumed(schedule: Schedule) -> Horizon | None:
+    """A run to draw a schedule on where none is given: of 1000 batches for shares of a run; for other times a quarter
+    longer than the longest of them, or ten times as long if there are shares, too; else just as long. None where it
+    fits none of these, or units differ.
+    """
+    times = list(_times(schedule))
+    shares = [time for time in times if time.unit is TimeUnit.DURATION]
+    others = [time for time in times if time.unit is not TimeUnit.DURATION and time.exact]
+    if not others:
+        return Horizon("1000ba")
+    if len({time.unit for time in others}) > 1:
+        return None
+    longest = max(others, key=lambda time: time.exact)
+    for factor in (Fraction(10) if shares else Fraction(5, 4), 1):
+        run = Horizon(Time(math.ceil(longest.exact * factor), longest.unit))
+        try:
+            schedule.marks(run)
+            return run
+        except ValueError:  # such as one that would end before the run does
+            continue
+    return None
+
+
+def _times(value: Any) -> Iterable[Time[Any]]:
+    if isinstance(value, Time):
+        yield value
+    for each in value if isinstance(value, tuple) else ():
+        yield from _times(each)
+    if is_dataclass(value):
+        for field in fields(value):
+            yield from _times(getattr(value, field.name))
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers from `low` to `high`, at most so many, in steps of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(each * power for each in (1, 2, 5, 10, 20) if (high - low) / (each * power) <= most)
+    return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def number(value: float) -> str:
+    """A number for an axis, as in 0.5, 2000 or 2e11."""
+    text = f"{value:.0f}" if abs(value) < 1e5 and value == round(value) else f"{value:.6g}"
+    return text.replace("e+", "e").replace("e0", "e").replace("e-0", "e-")

@@ -1,0 +1,61 @@
+"""Lines as an SVG that stands in a page: for notebooks, on light and dark ground, without matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from timesched.drawing.lines import NAMES, Line, number, ticks
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind people, too
+_WIDTH, _HEIGHT = 640, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
+
+
+def svg(lines: Sequence[Line]) -> str:
+    """A picture of several lines over one axis."""
+    end = max(max(line.x) for line in lines)
+    low = min(0.0, *(min(line.y) for line in lines))
+    high = max(max(line.y) for line in lines)
+    high = high if high > low else low + 1.0
+
+    def across(x: float) -> float:
+        return round(_LEFT + x / end * (_WIDTH - _LEFT - _RIGHT), 2)
+
+    def up(y: float) -> float:
+        return round(_HEIGHT - _BOTTOM - (y - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM), 2)
+
+    bottom = _HEIGHT - _BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'style="max-width:{_WIDTH}px;width:100%" font-family="sans-serif" font-size="11" fill="currentColor">',
+        f"<title>{escape(', '.join(line.label for line in lines))}</title>",
+    ]
+    for y in ticks(low, high, 5):
+        parts.append(f'<path d="M{_LEFT} {up(y)}H{_WIDTH - _RIGHT}" stroke="currentColor" stroke-opacity=".15"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{up(y) + 4}" text-anchor="end">{number(y)}</text>')
+    for x in ticks(0.0, end):
+        parts.append(f'<path d="M{across(x)} {bottom}v4" stroke="currentColor"/>')
+        parts.append(f'<text x="{across(x)}" y="{bottom + 16}" text-anchor="middle">{number(x)}</text>')
+    parts.append(f'<path d="M{_LEFT} {bottom}H{_WIDTH - _RIGHT}" stroke="currentColor"/>')
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{NAMES[lines[0].unit]}</text>')
+    written = -1000.0
+    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[1]):
+        at = across(x)
+        parts.append(
+            f'<path d="M{at} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".5" stroke-dasharray="3 3"/>'
+        )
+        if at - written > 7 * len(name):
+            anchor = "middle" if at < _WIDTH - 40 else "end"
+            parts.append(
+                f'<text x="{at}" y="{_TOP - 6}" text-anchor="{anchor}" fill-opacity=".7">{escape(name)}</text>'
+            )
+            written = at
+    for i, line in enumerate(lines):
+        colour = COLOURS[i % len(COLOURS)]
+        points = " ".join(f"{across(x)},{up(y)}" for x, y in zip(line.x, line.y))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        if len(lines) > 1:
+            parts.append(f'<text x="{_LEFT + 8}" y="{_TOP + 14 * (i + 1)}" fill="{colour}">{escape(line.label)}</text>')
+    return "".join([*parts, "</svg>"])

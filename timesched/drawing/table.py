@@ -1,0 +1,89 @@
+"""A table of values over a run: as text, CSV, JSON, and HTML in a notebook."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from html import escape
+from typing import Any
+
+from timesched.drawing.lines import Source, axis, counted
+from timesched.horizon import Horizon
+from timesched.time.units import Exact, TimeUnit, exact
+from timesched.time.value import Time, TimeLike
+
+_MOST = 100_000  # rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of numbers and texts, each as long as the header. `str` gives it in columns.
+
+    >>> print(Table(("time", "lr"), [("0dur", 0.001), ("1dur", 0.0)]))
+    time     lr
+    0dur  0.001
+    1dur      0
+    """
+
+    header: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    def csv(self) -> str:
+        """The table as comma-separated values, numbers in full."""
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
+        return out.getvalue()
+
+    def json(self) -> str:
+        """The table as a JSON list of objects, numbers in full."""
+        return json.dumps([dict(zip(self.header, row)) for row in self.rows], indent=1)
+
+    def _texts(self) -> list[tuple[str, ...]]:
+        return [tuple(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row) for row in self.rows]
+
+    def __str__(self) -> str:
+        rows = [self.header, *self._texts()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.header))]
+        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._texts())
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exact]]:
+    """The multiples of a time over a run, and its end: each as a share of the run, and as a count of the unit of
+    `counted`.
+
+    Raises `ValueError` where the time is not above 0, or has more than 100,000 multiples.
+    """
+    own, _ = counted(horizon)
+    end = horizon.change(*horizon.locate("1dur"), own)
+    time = Time.from_input(every)
+    step = horizon.change(*horizon.locate(time, scale=False), own)
+    if step <= 0 or end / Fraction(step) > _MOST:
+        raise ValueError(f"every {time}: it has to be above 0, and have at most {_MOST} multiples in the run.")
+    shares = [Fraction(step) * i / end for i in range(int(end / Fraction(step)) + 1)]
+    for share in [*shares, *([] if shares[-1] == 1 else [Fraction(1)])]:
+        yield Time._of(share, TimeUnit.DURATION), exact(share * end)
+
+
+def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:
+    """The values of several schedules, of which the first says how long the run is."""
+    horizon = sources[0].horizon
+    wanted, place = axis(horizon, unit)
+    share_alone = wanted is TimeUnit.DURATION
+    rows: list[tuple[Any, ...]] = []
+    for share, count in moments(horizon, every):
+        there = () if share_alone else (_tidy(place(count)),)
+        rows.append((_tidy(float(share.exact)), *there, *(source.at(share) for source in sources)))
+    return Table(("dur", *(() if share_alone else (wanted.value,)), *(source.name for source in sources)), rows)
+
+
+def _tidy(value: float) -> float | int:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,75 @@
+"""Lines as text: in braille dots, or where there are several and no colours to tell them apart, in letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from timesched.drawing.lines import NAMES, Line, number, ticks
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character: four rows of two
+_COLOURS = (34, 33, 32, 35, 36, 31)  # of a terminal
+_ROWS = 14
+
+
+def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille: bool = True) -> str:
+    """A picture of lines, at most `width` characters wide, with the marks above it.
+
+    `colours`: whether the terminal has them. `braille`: whether its characters can be written; else letters stand for
+    the lines.
+    """
+    end = max(max(line.x) for line in lines)
+    low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
+    high = high if high > low else low + 1.0
+    scale = {round((high - y) / (high - low) * (_ROWS - 1)): number(y) for y in ticks(low, high, 5)}
+    left = max(map(len, scale.values())) + 2
+    columns = max(width - left - 1, 20)
+    dotted = braille and (colours or len(lines) == 1)
+    cells = [[" "] * columns for _ in range(_ROWS)]
+    above = [" "] * columns
+    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[1]):
+        at = round(x / end * (columns - 1))
+        for cell in cells:
+            cell[at] = "┊" if braille else ":"
+        start = max(min(at - len(name) // 2, columns - len(name)), 0)
+        if not "".join(above[max(start - 1, 0) : start + len(name) + 1]).strip():
+            above[start : start + len(name)] = name
+    across, down = (2, 4) if dotted else (1, 1)
+    for i, line in enumerate(lines):
+        masks: dict[tuple[int, int], int] = {}
+        points = [
+            (x / end * (columns * across - 1), (high - y) / (high - low) * (_ROWS * down - 1))
+            for x, y in zip(line.x, line.y)
+        ]
+        for across_dots, down_dots in _dots(points):
+            place = down_dots // down, across_dots // across
+            masks[place] = masks.get(place, 0) | (_DOTS[down_dots % 4][across_dots % 2] if dotted else 0)
+        for (at_row, at_column), mask in masks.items():
+            drawn = chr(0x2800 + mask) if dotted else chr(ord("a") + i % 26)
+            cells[at_row][at_column] = f"\x1b[{_COLOURS[i % 6]}m{drawn}\x1b[0m" if colours else drawn
+    picture = [f"{'':{left}}{''.join(above)}"] if any(map(str.strip, above)) else []
+    picture += [f"{scale.get(i, ''):>{left - 1}} {''.join(row)}" for i, row in enumerate(cells)]
+    picture.append(f"{'':{left}}{_scale(end, columns)}")
+    picture.append(f"{'':{left}}{NAMES[lines[0].unit]:^{columns}}")
+    for i, line in enumerate(lines if len(lines) > 1 else ()):
+        sign = f"\x1b[{_COLOURS[i % 6]}m━\x1b[0m" if colours else chr(ord("a") + i % 26)
+        picture.append(f"{'':{left}}{sign} {line.label}")
+    return "\n".join(row.rstrip() for row in picture)
+
+
+def _scale(end: float, columns: int) -> str:
+    """The numbers under the horizontal axis."""
+    row = [" "] * columns
+    for x in ticks(0.0, end, max(columns // 12, 2)):
+        label = number(x)
+        start = max(min(round(x / end * (columns - 1)) - len(label) // 2, columns - len(label)), 0)
+        if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
+            row[start : start + len(label)] = label
+    return "".join(row)
+
+
+def _dots(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, int]]:
+    """The dots of straight lines through the points."""
+    for (x, y), (next_x, next_y) in zip(points, [*points[1:], points[-1]]):
+        steps = max(round(abs(next_x - x)), round(abs(next_y - y)), 1)
+        for i in range(steps + 1):
+            yield round(x + (next_x - x) * i / steps), round(y + (next_y - y) * i / steps)
