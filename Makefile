@@ -44,7 +44,8 @@ test-deep: ## the same, with 25 times as many examples per property, new ones ea
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
 
 test-trainers: ## run the tests with transformers, accelerate and Lightning
-	@$(call use,trainers); OMP_NUM_THREADS=1 "$$python" -m pytest tests/trainers timesched/integrations $(ARGS)
+	@$(call use,trainers); OMP_NUM_THREADS=1 "$$python" -m pytest tests/trainers timesched/integrations \
+	  tests/docs/test_tutorials.py $(ARGS)
 
 test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)

@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "reference",
+    "gallery",
 ]
 exclude_patterns = ["_ext", "_static"]
 html_theme = "furo"

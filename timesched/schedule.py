@@ -191,7 +191,7 @@ class Schedule:
         >>> from timesched import CosineAnnealingWithWarmupScheduler
         >>> ax = CosineAnnealingWithWarmupScheduler("10ba").plot(Horizon("100ba"))
         >>> ax.get_xlabel(), [text.get_text() for text in ax.texts]
-        ('batches', ['end', 'warmup'])
+        ('batches', ['warmup', 'end'])
         """
         from timesched.drawing.axes import draw
         from timesched.drawing.lines import Source, line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from timesched.drawing.lines import NAMES, Line
+from timesched.drawing.lines import NAMES, Line, number
 from timesched.drawing.svg import COLOURS
 
 SIZE = (7.0, 2.8)  # inches
@@ -25,14 +25,32 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     first = len(ax.get_legend_handles_labels()[1])  # without marks
     for i, line in enumerate(lines):
         ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
-    for name, x in sorted({mark for line in lines for mark in line.marks}):
-        ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
-        ax.text(x, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", va="bottom", color="gray", size="small")
+    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1]):
+        _mark(ax, name, x)
+    ax.xaxis.set_major_formatter(lambda x, _: number(x))  # 5e9 at the mark itself, no factor beside the axis
     ax.set_xlabel(NAMES[lines[0].unit])
     if first + len(lines) > 1:
         ax.legend(frameon=False)
     ax.grid(alpha=0.2)
     return ax
+
+
+def _mark(ax: Any, name: str, x: float) -> None:
+    """A dotted line, and its name above the axes in one of two rows, unless it stands there or both are full."""
+    ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
+    low, high = ax.get_xlim()
+    letter = (high - low) * 5 / ax.get_window_extent().width * ax.figure.dpi / 72  # of about 5 points
+    written = [text for text in ax.texts if text.get_gid() == "mark"]
+    if any(text.xy[0] == x and text.get_text() == name for text in written):
+        return
+    for height in (2, 12):
+        row = [text for text in written if text.get_position()[1] == height]
+        if all(abs(text.xy[0] - x) > letter * (len(text.get_text()) + len(name) + 2) / 2 for text in row):
+            ax.annotate(
+                name, (x, 1.0), (0, height), ax.get_xaxis_transform(), "offset points", gid="mark",
+                ha="center", va="bottom", color="gray", size="small",
+            )  # fmt: skip
+            return
 
 
 def save(lines: Sequence[Line], path: str) -> None:

@@ -41,7 +41,7 @@ def svg(lines: Sequence[Line]) -> str:
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{NAMES[lines[0].unit]}</text>')
     written = -1000.0
-    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[1]):
+    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1]):
         at = across(x)
         parts.append(
             f'<path d="M{at} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".5" stroke-dasharray="3 3"/>'

@@ -26,7 +26,7 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     dotted = braille and (colours or len(lines) == 1)
     cells = [[" "] * columns for _ in range(_ROWS)]
     above = [" "] * columns
-    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[1]):
+    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1]):
         at = round(x / end * (columns - 1))
         for cell in cells:
             cell[at] = "┊" if braille else ":"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -49,13 +49,15 @@ class Promise:
 class Row:
     """A schedule class, a strategy for its arguments on a run, and its promise as a function of it and the horizon.
 
-    `kind` tells the rows of one class apart.
+    `kind` tells the rows of one class apart. `examples` are calls with plain arguments: the lines of its picture in
+    the documentation.
     """
 
     schedule: type[Schedule]
     arguments: Callable[[Any, Run, Any], dict[str, Any]]
     promise: Callable[[Any, Horizon], Promise]
     kind: str = ""
+    examples: tuple[str, ...] = field(kw_only=True)
 
     @property
     def name(self) -> str:
@@ -402,11 +404,13 @@ ROWS = [
         s.StepScheduler,
         lambda draw, run, time: {"step_size": time(1, 2 * run.batches), "gamma": draw(_GAMMA)},
         lambda x, run: _decaying(x.gamma, 0),
+        examples=('StepScheduler("0.2dur", gamma=0.5)',),
     ),
     Row(
         s.MultiStepScheduler,
         lambda draw, run, time: {"milestones": _times(draw, run, time), "gamma": draw(_GAMMA)},
         _multi_step,
+        examples=('MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)',),
     ),
     Row(
         s.ConstantScheduler,
@@ -418,31 +422,53 @@ ROWS = [
             low=min(x.alpha, 1.0),
             high=max(x.alpha, 1.0),
         ),
+        examples=('ConstantScheduler(0.5, t_max="0.7dur")',),
     ),
     Row(
         s.LinearScheduler,
         lambda draw, run, time: {**_alphas(draw, "alpha_i", "alpha_f"), "t_max": time(0, 2 * run.batches)},
         lambda x, run: _line(x.alpha_i, x.alpha_f, run.locate(x.t_max)),
+        examples=(
+            'LinearScheduler(alpha_f=0.1, t_max="1dur")',
+            'LinearScheduler(alpha_f=0.3, t_max="0.7dur")',
+        ),
     ),
     Row(
         s.ExponentialScheduler,
         lambda draw, run, time: {"gamma": draw(_GAMMA), "decay_period": time(1, 2 * run.batches)},
         _exponential,
+        examples=(
+            'ExponentialScheduler(gamma=0.7, decay_period="0.1dur")',
+            'ExponentialScheduler(gamma=0.4, decay_period="0.1dur")',
+        ),
     ),
     Row(
         s.CosineAnnealingScheduler,
         lambda draw, run, time: {"t_max": time(0, 2 * run.batches), "alpha_f": draw(_ALPHA)},
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max)),
+        examples=(
+            'CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)',
+            'CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)',
+        ),
     ),
     Row(
         s.CosineAnnealingWarmRestartsScheduler,
         lambda draw, run, time: {"t_0": time(1, 2 * run.batches), "t_mult": draw(_T_MULT), "alpha_f": draw(_ALPHA)},
         _restarts,
+        examples=(
+            'CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)',
+            'CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)',
+        ),
     ),
     Row(
         s.PolynomialScheduler,
         lambda draw, run, time: {"power": draw(_POWER), "t_max": time(0, 2 * run.batches), "alpha_f": draw(_ALPHA)},
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=2.0 + x.power),
+        examples=(
+            "PolynomialScheduler(power=0.5)",
+            "PolynomialScheduler(power=2.0)",
+            "PolynomialScheduler(power=4.0)",
+        ),
     ),
     Row(
         s.MultiStepWithWarmupScheduler,
@@ -454,26 +480,34 @@ ROWS = [
             "alpha_s": draw(_ALPHA),
         },
         _multi_step_warm,
+        examples=('MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)',),
     ),
     Row(
         s.ConstantWithWarmupScheduler,
         lambda draw, run, time: {**_warmup(draw, run, time), "alpha": draw(_ALPHA)},
         lambda x, run: _warm(x, run, x.alpha, x.alpha),
+        examples=('ConstantWithWarmupScheduler("0.1dur")',),
     ),
     Row(
         s.LinearWithWarmupScheduler,
         lambda draw, run, time: {**_warmup(draw, run, time), **_alphas(draw, "alpha_i", "alpha_f")},
         lambda x, run: _warm(x, run, x.alpha_i, x.alpha_f),
+        examples=('LinearWithWarmupScheduler("0.1dur", alpha_f=0.1)',),
     ),
     Row(
         s.CosineAnnealingWithWarmupScheduler,
         lambda draw, run, time: {**_warmup(draw, run, time), "alpha_f": draw(_ALPHA)},
         lambda x, run: _warm(x, run, 1.0, x.alpha_f),
+        examples=('CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1)',),
     ),
     Row(
         s.PolynomialWithWarmupScheduler,
         lambda draw, run, time: {**_warmup(draw, run, time), "power": draw(_POWER), "alpha_f": draw(_ALPHA)},
         lambda x, run: _warm(x, run, 1.0, x.alpha_f, sharp=2.0 + x.power),
+        examples=(
+            'PolynomialWithWarmupScheduler("0.1dur", power=2.0)',
+            'PolynomialWithWarmupScheduler("0.1dur", power=4.0)',
+        ),
     ),
     Row(
         SequenceScheduler,
@@ -486,8 +520,21 @@ ROWS = [
             "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
         },
         _sequence,
+        examples=(
+            'SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])',
+        ),
     ),
-    Row(s.WarmupStableDecayScheduler, _stable_arguments, _stable),
+    Row(
+        s.WarmupStableDecayScheduler,
+        _stable_arguments,
+        _stable,
+        examples=(
+            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="linear", decay="linear")',
+            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="cosine", decay="cosine")',
+            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="1-sqrt", decay="1-sqrt")',
+            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="square", decay="geometric")',
+        ),
+    ),
     Row(
         s.InverseSquareRootWithWarmupScheduler,
         lambda draw, run, time: {
@@ -498,12 +545,24 @@ ROWS = [
             **dict(zip(("alpha_f_cooldown", "alpha_f_decay"), sorted([draw(_ALPHA), draw(_ALPHA)]))),
         },
         _inverse_root,
+        examples=('InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")',),
     ),
-    Row(s.PowerScheduler, _power_arguments, _power),
+    Row(
+        s.PowerScheduler,
+        _power_arguments,
+        _power,
+        examples=(
+            'PowerScheduler("0.05dur", power=0.5)',
+            'PowerScheduler("0.05dur", power=1.0)',
+        ),
+    ),
     Row(
         s.PiecewiseScheduler,
         lambda draw, run, time: {"points": _points(draw, run, time)},
         _piecewise,
+        examples=(
+            'PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])',
+        ),
     ),
     Row(
         s.RexScheduler,
@@ -513,6 +572,11 @@ ROWS = [
             "d": draw(st.floats(0, 0.9375)),
         },
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
+        examples=(
+            "RexScheduler(d=0.0)",
+            "RexScheduler(d=0.5)",
+            "RexScheduler(d=0.9)",
+        ),
     ),
     Row(
         s.OneCycleScheduler,
@@ -525,6 +589,10 @@ ROWS = [
             "three_phase": draw(st.booleans()),
         },
         _one_cycle,
+        examples=(
+            'OneCycleScheduler(anneal="cosine", three_phase=False)',
+            'OneCycleScheduler(anneal="linear", three_phase=True)',
+        ),
     ),
     Row(
         s.CyclicScheduler,
@@ -536,6 +604,11 @@ ROWS = [
             "gamma": draw(_GAMMA),
         },
         _cyclic,
+        examples=(
+            'CyclicScheduler("0.1dur", mode="triangular")',
+            'CyclicScheduler("0.1dur", mode="triangular2")',
+            'CyclicScheduler("0.1dur", mode="exp_range", gamma=0.7)',
+        ),
     ),
     Row(
         WarmupScheduler,
@@ -548,6 +621,7 @@ ROWS = [
         },
         _warmed,
         "Power",
+        examples=('WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")',),
     ),
     Row(
         CooldownScheduler,
@@ -557,6 +631,7 @@ ROWS = [
         },
         _cooled,
         "Cosine",
+        examples=('CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")',),
     ),
     Row(
         CooldownScheduler,
@@ -568,6 +643,7 @@ ROWS = [
         },
         _cooled,
         "Power",
+        examples=('CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")',),
     ),
     Row(
         ProductScheduler,
@@ -579,6 +655,7 @@ ROWS = [
         },
         _product,
         "InverseSquareRoot, WSD",
+        examples=('ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])',),
     ),
     Row(
         SequenceScheduler,
@@ -595,5 +672,8 @@ ROWS = [
         },
         _sequence,
         "WSDs",
+        examples=(
+            'SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])',
+        ),
     ),
 ]

@@ -1,0 +1,217 @@
+"""The gallery: pictures of all schedules, closed-form schedulers and optimizers, drawn when the site is built.
+
+Each picture comes from the code that stands below it. A public class without a picture is a warning, which fails the
+build.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import matplotlib
+import torch
+from docutils import nodes
+from gallery_calls import CLOSED_FORMS, OPTIMIZERS, WITHOUT_PICTURE
+from matplotlib import pyplot
+from reference import rest
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import optim
+import timesched
+from optim import lr_scheduler
+from timesched.drawing.svg import COLOURS
+from timesched.testing.rows import ROWS
+
+log = logging.getLogger(__name__)
+
+INK = "#123456"  # stands for the colour of the page's text, which is another one in dark mode
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "legend.fontsize": 9,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}
+WIDTH = 4.8  # inches: letters are still readable where a phone makes a picture smaller
+
+
+def height(x: Any, y: Any) -> Any:
+    """Rosenbrock's valley, with 3 in the place of 100."""
+    return (1 - x) ** 2 + 3 * (y - x**2) ** 2
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A class by its public name, and its pictures: code and SVG. A note stands below the formula."""
+
+    name: str
+    thing: Any
+    pictures: list[tuple[str, str]]
+    note: str = ""
+
+
+def schedules() -> Iterator[Entry]:
+    for name in timesched.__all__:
+        thing = getattr(timesched, name)
+        if isinstance(thing, type) and issubclass(thing, timesched.Schedule) and thing is not timesched.Schedule:
+            pictures = [schedule_picture(row.examples) for row in ROWS if row.schedule is thing]
+            yield Entry(f"timesched.{name}", thing, pictures)
+
+
+def schedule_picture(calls: tuple[str, ...]) -> tuple[str, str]:
+    labels = differences(calls)
+    lines = [f"{call}.plot(run, label='{label}', ax=ax)" for call, label in zip(calls, labels)]
+    code = "\n".join(["ax = " + lines[0].replace(", ax=ax", ""), *lines[1:]]) if labels[0] else f"{calls[0]}.plot(run)"
+    code = re.sub(r"(?m)^(?=.{89})(.*)\.plot\((.*label.*)\)$", r"\1.plot(\n    \2\n)", code)
+    with matplotlib.rc_context(STYLE):
+        exec(code, dict(vars(timesched), run=timesched.Horizon("1000ba")))
+        return code, svg(pyplot.gca(), calls)
+
+
+def closed_forms() -> Iterator[Entry]:
+    for name in lr_scheduler.__all__:
+        calls = tuple(call for call in CLOSED_FORMS if call.startswith(f"{name}("))
+        pictures = [closed_form_picture(calls)] if calls else []
+        if name not in WITHOUT_PICTURE:
+            yield Entry(f"optim.lr_scheduler.{name}", getattr(lr_scheduler, name), pictures)
+
+
+def closed_form_picture(calls: tuple[str, ...]) -> tuple[str, str]:
+    code = "\n".join(f"{call}.values(120)" for call in calls)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    with matplotlib.rc_context(STYLE):
+        _, ax = pyplot.subplots(layout="constrained")
+        for call, label, colour in zip(calls, differences(calls), COLOURS):
+            ax.plot(eval(call, dict(vars(lr_scheduler), optimizer=optimizer)).values(120), color=colour, label=label)
+        ax.set(xlabel="steps", ylabel="lr")
+        ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
+        ax.grid(alpha=0.2)
+        return code, svg(ax, calls)
+
+
+def optimizers() -> Iterator[Entry]:
+    rows = {calls[0].partition("(")[0]: (calls, reason) for calls, reason in OPTIMIZERS.items()}
+    for name in sorted(optim.__all__, key=str.lower):
+        thing = getattr(optim, name)
+        is_base = thing in (optim.Optimizer, optim.AdamBase)
+        if isinstance(thing, type) and issubclass(thing, optim.Optimizer) and not is_base:
+            calls, reason = rows.get(name, ((), ""))
+            yield Entry(f"optim.{name}", thing, [optimizer_picture(calls)] if calls else [], reason)
+
+
+def optimizer_picture(calls: tuple[str, ...]) -> tuple[str, str]:
+    code = "\n".join(f"optimizer = optim.{call}" for call in calls)
+    with matplotlib.rc_context(STYLE):
+        _, ax = pyplot.subplots(layout="constrained")
+        x, y = torch.meshgrid(torch.linspace(-1.8, 1.8, 121), torch.linspace(-0.8, 2.0, 121), indexing="xy")
+        levels = (0.02, 0.1, 0.3, 0.7, 1.5, 3, 6, 12, 24, 48)
+        ax.contour(x, y, height(x, y), levels, colors="gray", linewidths=0.6, alpha=0.6)
+        ax.plot(1, 1, "*", color=INK, markersize=9)
+        for call, label, colour in zip(calls, differences(calls), COLOURS):
+            way, average = walk(call)
+            ax.plot(*zip(*way), ".-", color=colour, markersize=4, linewidth=1.2, label=label)
+            ax.plot(*zip(*average), "--", color=COLOURS[1], linewidth=1.5) if average else None
+        ax.plot(*way[0], "o", color=INK, markersize=5)
+        ax.set(xlim=(-1.8, 1.8), ylim=(-0.8, 2.0), aspect="equal")
+        return code, svg(ax, calls, 3.2)
+
+
+def walk(call: str) -> tuple[list[Any], list[Any]]:
+    """The way of an optimizer, and that of the average it keeps, if it does, where the two differ."""
+    w = torch.nn.Parameter(torch.tensor([[-1.5], [1.0]]))
+    optimizer = eval(call, dict(vars(optim), w=w))
+    way, average = [tuple(w.flatten().tolist())], []
+    for _ in range(60):
+        optimizer.zero_grad()
+        height(*w).sum().backward()
+        optimizer.step()
+        way.append(tuple(w.flatten().tolist()))
+        if "ax" in optimizer.state[w]:
+            average.append(tuple(optimizer.state[w]["ax"].flatten().tolist()))
+    return way, [point for point in average if point not in way]
+
+
+def differences(calls: Iterable[str]) -> list[str]:
+    """The arguments of each call that not all calls have in common."""
+    found = []
+    for text in calls:
+        call: Any = ast.parse(text, mode="eval").body
+        found.append([ast.get_source_segment(text, each) or "" for each in (*call.args, *call.keywords)])
+    common = set.intersection(*map(set, found))
+    return [", ".join(each for each in arguments if each not in common) for arguments in found]
+
+
+def svg(ax: Any, calls: tuple[str, ...], inches: float = 2.1) -> str:
+    """The figure of some axes as part of a page, in the colour of its text, with the legend below; it is closed."""
+    figure, salt = ax.figure, calls[0]
+    if len(calls) > 1:
+        labels = differences(calls)
+        columns = max(1, min(len(calls), 68 // (max(map(len, labels)) + 8)))
+        if ax.get_legend():
+            ax.get_legend().remove()
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+        inches += 0.2 * -(-len(calls) // columns)
+    figure.set_size_inches(WIDTH, inches)
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt}):  # ids that no other picture of the page has
+        figure.savefig(
+            file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    pyplot.close(figure)
+    text = file.getvalue()[file.getvalue().index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # would hold for the whole page
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)
+    text = re.sub(r'(<svg [^>]*?)width="[\d.]+pt"', rf'\1role="img" aria-label="{escape(salt)}"', text, count=1)
+    return re.sub(r'(<svg [^>]*?)height="[\d.]+pt"', r"\1", text, count=1)
+
+
+def summary(thing: Any) -> list[str]:
+    """The first paragraph of a docstring, its equations, and the paragraph that names their symbols, as reST."""
+    first, *others = (inspect.getdoc(thing) or "").split("\n\n")
+    kept = [first]
+    for text, after in zip(others, [*others[1:], ""]):
+        if re.match(r"(Formula:\n)?    ", text) and " = " in text:
+            kept += [text, *([] if re.match("Args:|State|>>>", after) else [after])]
+            break
+    return rest("\n\n".join(kept).splitlines())
+
+
+class Gallery(SphinxDirective):
+    """All entries of one page."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        pages = {"schedules": schedules, "closed_forms": closed_forms, "optimizers": optimizers}
+        return [self.section(entry) for entry in pages[self.arguments[0]]()]
+
+    def section(self, entry: Entry) -> nodes.section:
+        if not entry.pictures:
+            log.warning("%s is public and has no picture: give it an example", entry.name)
+        title = entry.name.rpartition(".")[2]
+        section = nodes.section("", nodes.title("", title), names=[nodes.fully_normalize_name(title)])
+        self.state.document.note_implicit_target(section, section)
+        section += self.rest([*summary(entry.thing), "", *rest([entry.note])])
+        for code, picture in entry.pictures:
+            section += nodes.raw("", f'<div class="picture">{picture}</div>', format="html")
+            section += nodes.literal_block(code, code, language="python")
+        section += self.rest([f"All arguments: ``{entry.name}``."])
+        return section
+
+    def rest(self, lines: list[str]) -> list[nodes.Node]:
+        found: list[nodes.Node] = self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
+        return found
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    matplotlib.use("agg")
+    app.add_directive("gallery", Gallery)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,104 @@
+"""The tutorials, and the page of the command line: each runs where what it needs is installed, and prints what it shows.
+
+Lines that begin with `>>>` are doctests, which pytest collects by itself. The other blocks of Python and YAML are
+files: one begins with `# train.py`, say, and goes on in blocks that begin with `# train.py, continued`. The test here
+writes the files and runs the commands of the page.
+"""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), ROOT / "docs/command_line.md"]
+TRAINERS = {"composer", "transformers", "lightning", "accelerate"}  # the extras that only some environments have
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
+
+
+def named(pages):
+    return pytest.mark.parametrize("page", pages, ids=lambda page: page.stem)
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def needs(page):
+    """The trainers that a page tells its reader to install."""
+    extras = re.findall(r'pip install "torch-timesched\[(\w+)\]"', page.read_text(encoding="utf-8"))
+    return [extra for extra in extras if extra in TRAINERS]
+
+
+def runs_here(page):
+    """Whether this environment has what a page needs; one without trainers needs no run beside the trainers."""
+    return all(map(find_spec, needs(page))) if needs(page) else not find_spec("transformers")
+
+
+def files(page):
+    """The text of each file of a page, by name."""
+    found = {}
+    for block in blocks(page, "(?:python|yaml)"):
+        if not block.startswith(">>>"):
+            name, continued = re.match(r"# (\w+\.(?:py|yaml))(, continued)?\n", block).groups()
+            assert (name in found) == bool(continued), f"{name} is begun twice, or not at all"
+            found[name] = found.get(name, "") + block
+    return found
+
+
+def commands(page):
+    """Each command of a page, and what it prints."""
+    return [re.match(r"\$ (.*)\n([^$]*)\Z", block).groups() for block in blocks(page, "console")]
+
+
+@named([page for page in PAGES if commands(page) and runs_here(page)])
+def test_the_commands_print_what_the_page_shows(page, tmp_path):
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if sys.platform == "linux":
+        environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
+    checker = doctest.OutputChecker()
+    for command, shown in commands(page):
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        difference = checker.output_difference(doctest.Example(command, shown), done.stdout, FLAGS)
+        assert checker.check_output(shown, done.stdout, FLAGS), difference
+
+
+@named(PAGES)
+def test_all_code_of_a_page_runs(page):
+    """Each block of Python is a doctest or a file, and files come with a command."""
+    code = "".join(blocks(page, "python"))
+    assert code and bool(files(page)) == bool(commands(page))
+    assert ">>>" not in code or not needs(page), "pytest would collect these doctests without the trainer, too"
+    assert page.read_text(encoding="utf-8").count("```python") == len(blocks(page, "python"))
+
+
+@named(PAGES)
+def test_a_make_target_runs_the_page(page):
+    """There is an environment with all that the page needs, and a target that runs these tests in it."""
+    project, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "Makefile"))
+    distributions = [re.search(rf'^{trainer} = \["([\w-]+)', project, re.MULTILINE)[1] for trainer in needs(page)]
+    suited = []
+    for environment in ("newest", "composer", "trainers"):
+        pins = (ROOT / "requirements" / f"{environment}.txt").read_text(encoding="utf-8")
+        if all(re.search(rf"^{name}==", pins, re.MULTILINE) for name in distributions):
+            suited.append(environment)
+    assert suited, f"no environment has {distributions}"
+    assert "for env in newest composer; do" in makefile and re.search(r'^testpaths = .*"docs"', project, re.MULTILINE)
+    assert re.search(r"use,trainers.*\n.* tests/docs/test_tutorials.py ", makefile)
