@@ -47,5 +47,6 @@ def test_make_targets_that_are_named_exist(page):
 
 
 def test_every_page_is_linked_from_the_readme():
-    linked = set(re.findall(r"\(docs/([\w]+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    assert linked == {page.name for page in ROOT.glob("docs/*.md")} - {"index.md"}
+    linked = set(re.findall(r"\(docs/((?:tutorials/)?\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")]
+    assert linked == {str(page.relative_to(ROOT / "docs")) for page in pages} - {"index.md"}

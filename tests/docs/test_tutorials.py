@@ -1,4 +1,4 @@
-"""The tutorials, and the page of the command line: each runs where what it needs is installed, and prints what it shows.
+"""The tutorials and the page of the command line: each runs where what it needs is installed, and prints what it shows.
 
 Lines that begin with `>>>` are doctests, which pytest collects by itself. The other blocks of Python and YAML are
 files: one begins with `# train.py`, say, and goes on in blocks that begin with `# train.py, continued`. The test here

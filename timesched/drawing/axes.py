@@ -31,6 +31,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     ax.set_xlabel(NAMES[lines[0].unit])
     if first + len(lines) > 1:
         ax.legend(frameon=False)
+    ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.grid(alpha=0.2)
     return ax
 
