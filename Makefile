@@ -67,13 +67,15 @@ lint: ## ruff, mypy, and no circular imports
 
 # The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.
 bench: ## run the benchmarks, one after the other
-	@run() { printf '\n== %s\n' "$$2"; "$$1" "$$2" $(ARGS); }; \
+	@set -- $(sort $(filter-out benchmarks/_% benchmarks/optimizer_step.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))); \
+	step=0; all=$$(($$# + 2)); \
+	run() { \
+	  printf '\n== %s of %s, after %s s: %s\n' $$((step += 1)) $$all $$SECONDS "$$1"; PYTHONUNBUFFERED=1 "$$python" "$$1" $(ARGS); \
+	}; \
 	$(call use,composer); \
-	for script in $(sort $(filter-out benchmarks/_% benchmarks/optimizer_step.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))); do \
-	  run "$$python" "$$script" || exit 1; \
-	done; \
+	for script; do run "$$script" || exit 1; done; \
 	$(call use,newest); \
-	run "$$python" benchmarks/optimizer_step.py && run "$$python" benchmarks/gpu.py
+	run benchmarks/optimizer_step.py && run benchmarks/gpu.py
 
 clean: ## delete what builds, tests and linters leave in the checkout
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

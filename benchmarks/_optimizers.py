@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from _timing import interleaved
+from _timing import in_turn
 
 import optim
 
@@ -222,7 +222,7 @@ def medians(candidates: dict[str, Step], seconds: float) -> dict[str, float]:
     turn = sum(max(each, LEAST) for each in single.values()) * 1.2
     if turn > 4 * seconds:
         return single
-    return interleaved(candidates, rounds=max(3, min(41, math.ceil(seconds / turn))), least=LEAST)
+    return in_turn(candidates, max(3, min(41, math.ceil(seconds / turn))), LEAST)
 
 
 def rebuilt(builders: dict[str, Callable[[], Step]], seconds: float, notes: list[str]) -> dict[str, float]:

@@ -74,17 +74,17 @@ def measure(groups: int) -> None:
             compiled = composers.compile_composer_scheduler(getattr(composers, other[0])(*other[1]), state)
             calls["counter"] = moving(state, stamps(state), lambda: None)
             calls["composer"] = moving(state, stamps(state), past_first(compiled))
-        t = interleaved(calls, rounds=21)
+        t = interleaved(f"{name}, {groups} groups", calls, rounds=21)
         composer = f"{(t['composer'] - t['counter']) / t['torch']:8.1f}" if other else f"{'':8s}"
         report(groups, name, t["ours"], t["ours"] / t["torch"], 1.0, composer)
     mine, theirs = sequences(groups)
-    t = interleaved({"torch": theirs, "ours": mine}, rounds=21)
+    t = interleaved(f"SequentialLR, {groups} groups", {"torch": theirs, "ours": mine}, rounds=21)
     report(groups, "SequentialLR", t["ours"], t["ours"] / t["torch"], 1.0, f"{'':8s}")
     calls = {
         "torch": past_first(torchs.LambdaLR(optimizer_of(groups, tensor=True), lambda step: 1.0)),
         "ours": ours.CosineAnnealingLR(optimizer_of(groups, tensor=True), 0.1, LONG).step,
     }
-    t = interleaved(calls, rounds=21)
+    t = interleaved(f"tensors, {groups} groups", calls, rounds=21)
     report(groups, "CosineAnnealingLR, tensors", t["ours"], t["ours"] / t["torch"], 1.5, f"{'':8s}")
 
 

@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 import torch
-from _timing import interleaved, show, verdict
+from _timing import interleaved, measuring, show, verdict
 
 from timesched import (
     CosineAnnealingScheduler,
@@ -42,11 +42,12 @@ SCHEDULES = [
 def imports(rounds: int = 15) -> None:
     both = {"import torch": "import torch", "and timesched": "import torch\nfrom timesched import *"}
     times: dict[str, list[float]] = {name: [] for name in both}
-    for _ in range(rounds):
-        for name, code in both.items():
-            start = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
-            times[name].append(time.perf_counter() - start)
+    for round_number in range(1, rounds + 1):
+        with measuring(f"imports, round {round_number} of {rounds}"):
+            for name, code in both.items():
+                start = time.perf_counter()
+                subprocess.run([sys.executable, "-c", code], check=True)
+                times[name].append(time.perf_counter() - start)
     alone, together = (statistics.median(times[name]) for name in both)
     more = together / alone - 1
     print(f"\nimport torch {alone:.3f} s, with all of timesched {together:.3f} s: {more:+.1%}", end="  ")
@@ -59,7 +60,11 @@ def main() -> None:
     horizon = Horizon(f"{COUNTS}ba")
     for schedule in SCHEDULES:
         curve = schedule.curve(horizon, "ba")
-        t = interleaved({"cos": partial(torch.cos, counts), "curve": partial(curve, counts)}, rounds=31)
+        candidates = {
+            "cos": partial(torch.cos, counts),
+            "curve": partial(curve, counts),
+        }
+        t = interleaved(type(schedule).__name__, candidates, rounds=31)
         ratio = t["curve"] / t["cos"]
         grade = f"  <= 4: {verdict(ratio, 4.0, False)}" if "Cosine" in repr(schedule) else ""
         print(f"{repr(schedule)[:82]:84s}{show(t['cos'])}{show(t['curve'])}{ratio:7.2f}{grade}")

@@ -32,6 +32,7 @@ from _optimizers import (
     torchs,
     transformer,
 )
+from _timing import measuring
 from optimizer_step import against, best
 
 from timesched import CosineAnnealingWithWarmupScheduler, Horizon
@@ -151,8 +152,8 @@ def first_and_peak(step: Step) -> tuple[float, int]:
     return seconds, torch.cuda.max_memory_allocated() - before
 
 
-def measure(name: str, which: str, options: argparse.Namespace, per_second: float) -> list[str]:
-    """Print the row of one optimizer on one set; the notes on it come back."""
+def measure(name: str, which: str, options: argparse.Namespace, per_second: float) -> tuple[str, list[str]]:
+    """The row of one optimizer on one set, and the notes on it."""
     shapes = SETS[which]
     notes: list[str] = []
     params = parameters(name, shapes, "cuda")
@@ -178,8 +179,8 @@ def measure(name: str, which: str, options: argparse.Namespace, per_second: floa
     for label in ("ours compiled", "torch compiled"):
         if label in times:
             line += f"  {label} {times[label] * 1e3:.3f} ms = {times[label] / limit:.2f} x limit"
-    print(line + (f"  (first two calls: {took})" if took else ""), flush=True)
-    return [f"({name} {which}: {note})" for note in notes]
+    line += f"  (first two calls: {took})" if took else ""
+    return line, [f"({name} {which}: {note})" for note in notes]
 
 
 def main() -> None:
@@ -199,12 +200,15 @@ def main() -> None:
     print(f"{'optimizer':10s}{'set':12s}{'ours ms':>9s}{'torch ms':>9s} {'':28s}{'ratio':>6s}{'limit':>8s}", end="")
     print(f"{'graph ms':>9s}{'limit':>8s}{'ratio':>7s}{'first ms':>10s}{'peak MiB':>9s}  {STEPS} replays against eager")
     notes: list[str] = []
-    for name in options.optimizers:
-        for which in options.sets:
-            try:
-                notes += measure(name, which, options, per_second)
-            except Exception as error:  # one that fails is said so; the others are still measured
-                print(f"{name:10s}{which:12s}  FAILED: {type(error).__name__}: {str(error)[:200]}", flush=True)
+    rows = [(name, which) for name in options.optimizers for which in options.sets]
+    for number, (name, which) in enumerate(rows, 1):
+        try:
+            with measuring(f"{number} of {len(rows)}: {name}, {which}"):
+                line, more = measure(name, which, options, per_second)
+            print(line, flush=True)
+            notes += more
+        except Exception as error:  # one that fails is said so; the others are still measured
+            print(f"{name:10s}{which:12s}  FAILED: {type(error).__name__}: {str(error)[:200]}", flush=True)
     print("\n".join(notes))
 
 

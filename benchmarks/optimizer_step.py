@@ -228,6 +228,7 @@ def report(options: argparse.Namespace) -> None:
     """Print the tables and what is missed."""
     import torch
     from _optimizers import compiled_pass
+    from _timing import measuring
 
     modes = [mode for mode in ("eager", "first", "compiled") if getattr(options, mode)] or ["eager", "first"]
     print(f"torch {torch.__version__}, CPU, {os.cpu_count()} cores, float32, milliseconds of one step")
@@ -239,14 +240,16 @@ def report(options: argparse.Namespace) -> None:
         if mode != "first":
             columns = "".join(f"{who + ' ms':>9s} {'':28s}{'ratio':>6s}" for who in ("torch", "peer"))
             print(f"{'optimizer':10s}{'set':12s}{'t':>2s}{'ours ms':>9s}{columns}{'limit':>7s}")
-        for name in options.optimizers:
-            if mode == "compiled" and name == "Muon":  # its time is that of matrix products
-                continue
-            for threads in options.threads:
-                for result in in_child(options, mode, name, threads):
-                    print(show(result), flush=True)
-                    failures += missed(result)
-                    notes |= {f"{name}: {note}" for note in result.get("notes", [])}
+        # Muon's time is that of matrix products, which nothing compiles.
+        names = [name for name in options.optimizers if mode != "compiled" or name != "Muon"]
+        children = [(name, threads) for name in names for threads in options.threads]
+        for number, (name, threads) in enumerate(children, 1):
+            with measuring(f"{mode}, {number} of {len(children)}: {name}, threads: {threads}"):
+                results = in_child(options, mode, name, threads)
+            for result in results:
+                print(show(result), flush=True)
+                failures += missed(result)
+                notes |= {f"{name}: {note}" for note in result.get("notes", [])}
     print()
     for note in sorted(notes):
         print(f"({note})")

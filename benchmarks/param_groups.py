@@ -54,6 +54,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {count:,} parameters into {len(groups)} groups\n")
     print(param_group_table(groups, names=1) + "\n")
     t = interleaved(
+        "all rows, 11 rounds",
         {
             "list(model.named_parameters())": lambda: list(model.named_parameters()),
             "torch.optim.SGD(model.named_parameters())": lambda: torch.optim.SGD(model.named_parameters(), lr=0.1),

@@ -86,7 +86,7 @@ def main() -> None:
             "ours": calling(getattr(timesched, name)(*arguments), 100),
             "theirs": calling(getattr(composers, name)(*arguments), 100),
         }
-        t = interleaved(candidates)
+        t = interleaved(name, candidates)
         ours, theirs = t["ours"] - t["none"], t["theirs"] - t["none"]
         grade = f">= {goal}: {verdict(theirs / ours, goal, True)}"
         print(f"{name:40s}{show(theirs):>13s}{show(ours):>13s}{theirs / ours:8.1f}  {grade}")
@@ -94,7 +94,7 @@ def main() -> None:
     print("\nOver LinearWithWarmupScheduler (goal: at most 2)")
     for what, schedule in NEW.items():
         line = calling(timesched.LinearWithWarmupScheduler("10ba"), 100)
-        t = interleaved({"none": overhead(100), "new": calling(schedule, 100), "line": line})
+        t = interleaved(what, {"none": overhead(100), "new": calling(schedule, 100), "line": line})
         ours, ratio = t["new"] - t["none"], (t["new"] - t["none"]) / (t["line"] - t["none"])
         print(f"{what:53s}{show(ours):>13s}{ratio:8.2f}  {verdict(ratio, 2.0, False)}")
 
@@ -107,7 +107,7 @@ def main() -> None:
         "growing restarts, batch 100 and 1,000,000": [(growing, 100), (growing, 10**6)],
     }
     for what, cases in pairs.items():
-        t = interleaved({str(i): calling(schedule, batch) for i, (schedule, batch) in enumerate(cases)})
+        t = interleaved(what, {str(i): calling(schedule, batch) for i, (schedule, batch) in enumerate(cases)})
         ratio = t["1"] / t["0"]
         print(f"{what:44s}{show(t['0'])}{show(t['1'])}{ratio:8.2f}  {verdict(ratio, 1.25, False)}")
 

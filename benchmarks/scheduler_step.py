@@ -67,6 +67,7 @@ def measure(groups: int) -> None:
     stamp = type(state.timestamp)
     loop_ahead = moving(clock, lambda batch: Timestamp(batch=batch), lambda: None)
     t = interleaved(
+        f"{groups} groups",
         {
             "loop": loop_ahead,
             "torch's LambdaLR, a cosine closure": past_first(LambdaLR(optimizer_of(groups), cosine(10**6))),
@@ -77,7 +78,7 @@ def measure(groups: int) -> None:
             ),
             "Composer's compile, ours": moving(state, lambda batch: stamp(batch=batch), through_composer),
             "Composer's compile, Composer's": moving(state, lambda batch: stamp(batch=batch), composers_own),
-        }
+        },
     )
     loop = t.pop("loop")
     closure, trivial = t["torch's LambdaLR, a cosine closure"], t["torch's LambdaLR, a trivial lambda"]
@@ -113,6 +114,7 @@ def measure_ticks() -> None:
     step = bind(CosineAnnealingScheduler(), optimizer_of(1), clocks[0]).step
     closure = "torch's LambdaLR, a cosine closure"
     t = interleaved(
+        "ticks",
         {
             closure: past_first(LambdaLR(optimizer_of(1), cosine(10**6))),
             "tick(); step()": ticking(clocks[0], step),
@@ -120,7 +122,7 @@ def measure_ticks() -> None:
             "tick(), no rates": Clock("1e9ba").tick,
             "tick(samples=32, tokens=65536)": lambda: clocks[2].tick(samples=32, tokens=65536),
             "tick(); done": ticking(clocks[3], lambda: clocks[3].done),
-        }
+        },
     )
     for name, seconds in t.items():
         line = f"{1:6d}  {name:46s}{show(seconds):>13s}{seconds / t[closure]:8.2f}"

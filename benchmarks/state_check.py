@@ -30,7 +30,8 @@ def main() -> None:
                 p.grad = torch.randn_like(p)
             optimizer = getattr(optim, name)(params, **arguments)
             optimizer.step()
-            t = interleaved({"check": partial(state_follows.follow, optimizer), "step": optimizer.step})
+            candidates = {"check": partial(state_follows.follow, optimizer), "step": optimizer.step}
+            t = interleaved(f"{name}, {size}x{size}", candidates)
             each, share = t["check"] / TENSORS * 1e6, t["check"] / t["step"]
             reached = verdict(share, 0.03, False) if size == 256 else verdict(each, 0.3, False)
             times = f"{show(t['check']):>13s}{show(t['step']):>13s}{each:11.2f} µs{share:13.1%}"

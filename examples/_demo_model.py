@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import pydoc_data.topics
+import sys
+import time
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -110,6 +112,7 @@ class Recorder(Callback):
     def __init__(self, record: Record) -> None:
         self.record = record
         self.shown = 0  # batches in the lines shown so far
+        self.start = time.monotonic()
 
     def batch_start(self, state: Any, logger: Any) -> None:
         self.record.timestamps.append(state.timestamp)
@@ -119,14 +122,18 @@ class Recorder(Callback):
         record = self.record
         record.losses.append(float(state.loss) / BITS)
         before, after = record.fraction(record.timestamps[-1]), record.fraction(state.timestamp)
-        if int(10 * before) < int(10 * after) or len(record.losses) == 1:
+        new_tenth = int(10 * before) < int(10 * after) or len(record.losses) == 1
+        if new_tenth or sys.stdout.isatty():  # on a terminal every batch, in a line that the next batch writes over
             new = record.losses[self.shown :]
-            self.shown = len(record.losses)
             print(
-                f"{min(after, 1):5.0%}   batch {state.timestamp.batch.value:6}   token {state.timestamp.token.value:9}"
-                f"   LR {record.lrs[-1]:.3e}   loss {sum(new) / len(new):.3f} bits/byte",
+                f"{min(after, 1):5.0%}  batch {state.timestamp.batch.value:5}  token {state.timestamp.token.value:9}"
+                f"  LR {record.lrs[-1]:.2e}  loss {sum(new) / len(new):.3f} bits/byte"
+                f"  {time.monotonic() - self.start:4.0f} s",  # no more than 79 columns
+                end="\n" if new_tenth else "\r",
                 flush=True,
             )
+        if new_tenth:
+            self.shown = len(record.losses)
 
 
 def loader(samples: Tensor, batch_size: int, seed: int) -> Any:

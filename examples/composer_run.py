@@ -273,8 +273,8 @@ def main() -> None:
             runs.append(plan(args.duration, ratio, len(demo.windows(text)) // args.batch_size, schedule))
         except ValueError as error:
             parser.error(f"ratio {ratio:g}: {error}")
-    for ratio, horizon in zip(args.ratio, runs):
-        say(f"\nRatio {ratio:g}: {horizon.max_duration}")
+    for number, (ratio, horizon) in enumerate(zip(args.ratio, runs), 1):
+        say(f"\nRun {number} of {len(runs)}, ratio {ratio:g}: {horizon.max_duration}")
         record = demo.train(schedule, args.duration, horizon, args.lr, args.batch_size, args.seed)
         say(f"Held-out text: {record.tested:.3f} bits/byte, where the frequencies of bytes alone give {baseline:.3f}")
         say(f"Checked: the LR of {check(record, schedule, args.lr)} of {record.batches} batches is the schedule's")

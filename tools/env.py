@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import IO
@@ -62,11 +63,37 @@ def take_lock(path: Path) -> IO[str]:
     return lock
 
 
-def run(command: "list[str]", lock: IO[str], advice: str) -> None:
-    # The child inherits the lock. If this script is killed and pip lives on, nobody deletes files under it.
-    code = subprocess.call(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=[lock.fileno()])
-    if code:
-        sys.exit(f"tools/env.py: this command failed ({code}): {shlex.join(command)}\n{advice}")
+def last_lines(output: IO[bytes], count: int) -> "list[str]":
+    size = os.fstat(output.fileno()).st_size
+    text = os.pread(output.fileno(), 20_000, max(0, size - 20_000))  # a child that writes there shares the position
+    return [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()][-count:]
+
+
+def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
+    """Run a command, and tell how long it has run and its last line; the rest of its output is told if it fails."""
+    start, on_terminal, width = time.monotonic(), sys.stderr.isatty(), shutil.get_terminal_size().columns - 1
+    pause = next_line = 0.2 if on_terminal else 10.0  # seconds; a terminal has one line, which is written over
+    with tempfile.TemporaryFile() as output:
+        # The child inherits the lock. If this script is killed and pip lives on, nobody deletes files under it.
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()]
+        ) as child:
+            try:
+                while child.poll() is None:
+                    seconds = time.monotonic() - start
+                    if seconds >= next_line:
+                        next_line = seconds + pause
+                        text = " ".join([f"tools/env.py: {step}, {seconds:.0f} s", *last_lines(output, 1)])
+                        line = f"\r\033[K{text[:width]}" if on_terminal else f"{text}\n"
+                        print(line, end="", file=sys.stderr, flush=True)
+                    time.sleep(0.1)
+            finally:
+                child.kill()
+                if on_terminal:
+                    print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if child.returncode:
+            print(*last_lines(output, 30), sep="\n", file=sys.stderr)
+            sys.exit(f"tools/env.py: this command failed ({child.returncode}): {shlex.join(command)}\n{advice}")
 
 
 def delete(env: Path) -> None:
@@ -78,13 +105,16 @@ def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
     if not all(importlib.util.find_spec(module) for module in ("venv", "ensurepip")):
         sys.exit(f"tools/env.py: {sys.executable} has no venv (Debian: python3-venv). {OTHER_PYTHON}")
     say(f"installing {COST[name]}. This happens once, into {env}")
+    start = time.monotonic()
     delete(env)  # what an interrupted call left
-    run([sys.executable, "-m", "venv", str(env)], lock, f"Check disk space. {OTHER_PYTHON}")
+    run("step 1 of 2, venv", [sys.executable, "-m", "venv", str(env)], lock, f"Check disk space. {OTHER_PYTHON}")
     # -I: packages on the caller's PYTHONPATH must not pass for installed ones.
     pip = [str(env / "bin" / "python"), "-I", "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--progress-bar", "off"]
     advice = f"Check network and disk space, and whether these pins suit your Python. {OTHER_PYTHON}"
-    run([*pip, "-r", str(requirements)], lock, advice)
+    run("step 2 of 2, pip", [*pip, "-r", str(requirements)], lock, advice)
     (env / MARKER).touch()
+    say(f"installed in {time.monotonic() - start:.0f} s")
 
 
 def drop_unused(directory: Path, name: str, current: Path) -> None:

@@ -91,20 +91,24 @@ def configure_param_groups(
     more = as_tags(decay_tag, "decay_tag: ")
     parameters = named(model)
     groups: dict[Any, dict[str, Any]] = {}
+    of_claims: dict[Any, dict[str, Any]] = {}  # the group of all parameters that the same claims select, found once
     for each, chosen in zip(parameters, matched(parameters, claims)):
         if not (frozen or each.tensor.requires_grad):
             continue
-        tags, settings = merged(chosen, each.name)
         decays = no_decay is False or each.decays
-        if weight_decay is not None or not decays:
-            settings.setdefault("weight_decay", weight_decay if decays else 0.0)
-        if comparable(settings.get("weight_decay")) != 0:
-            tags |= more
-        key = (tags, tuple((name, comparable(settings[name])) for name in sorted(settings)))
-        if key not in groups:
-            labels = {"tags": sorted(tags)} if tags else {}
-            groups[key] = {"params": [], **labels, **{name: copied(settings[name]) for name in sorted(settings)}}
-        groups[key]["params"].append((each.name, each.tensor) if names else each.tensor)
+        selected_by = (decays, *map(id, chosen))
+        if selected_by not in of_claims:
+            tags, settings = merged(chosen, each.name)
+            if weight_decay is not None or not decays:
+                settings.setdefault("weight_decay", weight_decay if decays else 0.0)
+            if comparable(settings.get("weight_decay")) != 0:
+                tags |= more
+            key = (tags, tuple((name, comparable(settings[name])) for name in sorted(settings)))
+            if key not in groups:
+                labels = {"tags": sorted(tags)} if tags else {}
+                groups[key] = {"params": [], **labels, **{name: copied(settings[name]) for name in sorted(settings)}}
+            of_claims[selected_by] = groups[key]
+        of_claims[selected_by]["params"].append((each.name, each.tensor) if names else each.tensor)
     if not groups:
         only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
         raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")

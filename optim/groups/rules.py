@@ -107,21 +107,19 @@ def as_factor(what: str, value: Any) -> float:
 def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
     """For each parameter the claims that select it. Every selector has to select one."""
     hits: list[list[Claim]] = [[] for _ in parameters]
+    names = [(name, i) for i, each in enumerate(parameters) for name in each.names]
     kinds = dict.fromkeys(kind for each in parameters for kind, _ in each.owners)
     for claim in claims:
         selected: set[int] = set()
         for selector in claim.selectors:
             matches = re.compile(fnmatch.translate(selector)).match if isinstance(selector, str) else None
+            found = {i for name, i in names if matches(name)} if matches else set()
             layers = {kind for kind in kinds if claim.layers and _is_kind(kind, selector)}
-            found = [
-                i
-                for i, each in enumerate(parameters)
-                if (matches and any(map(matches, each.names)))
-                or (layers and any(kind in layers for kind, _ in each.owners))
-            ]
+            if layers:
+                found |= {i for i, each in enumerate(parameters) if any(kind in layers for kind, _ in each.owners)}
             if not found:
                 raise ValueError(_no_match(claim, selector, parameters, kinds))
-            selected.update(found)
+            selected |= found
         for i in selected:
             hits[i].append(claim)
     return hits

@@ -36,8 +36,8 @@ def needs(page):
 
 
 def runs_here(page):
-    """Whether this environment has what a page needs; one without trainers needs no run beside the trainers."""
-    return all(map(find_spec, needs(page))) if needs(page) else not find_spec("transformers")
+    """Whether this environment has what a page needs; a page that needs no trainer runs where there is none."""
+    return all(map(find_spec, needs(page))) if needs(page) else not any(map(find_spec, TRAINERS))
 
 
 def files(page):

@@ -33,6 +33,9 @@ def test_short_run(tmp_path: Path) -> None:
     done = run(SCRIPT, "--duration", "40000tok", "--ratio", 1, 0.5, "--out", "picture.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
+    assert "Run 2 of 2, ratio 0.5: 20000tok" in done.stdout
+    shown = re.findall(r"^ *(\d+)%  batch +(\d+)  token .* bits/byte +\d+ s$", done.stdout, re.MULTILINE)
+    assert len(shown) == 2 * 11  # not on a terminal: the first batch, and one for each tenth of the run
     # 1024 tokens in a batch: a run ends with the batch that reaches its length
     assert re.findall(r"the LR of (\d+) of (\d+) batches", done.stdout) == [("40", "40"), ("20", "20")]
     assert re.search(r"^ratio +batch +sample +token +fraction +LR$", done.stdout, re.MULTILINE)

@@ -16,8 +16,10 @@ import copy
 import importlib
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -29,6 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
+MEMORY = 16 << 30  # bytes of address space, for one that fills a list without end
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
     **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
@@ -97,30 +100,44 @@ def tests_of(file: str) -> list[str]:
     raise SystemExit(f"{file}: tests.txt names no tests for it; add a line.")
 
 
-def outcome(mutant: dict[str, Any]) -> str:
-    """`killed`, or `survived`; runs in a process of its own, a fork of one that has imported torch and pytest."""
+def outcomes(rows: list[dict[str, Any]], jobs: int) -> Iterator[tuple[int, str]]:
+    """The index of each mutant and `killed` or `survived`, in the order in which their tests end.
+
+    Each runs in a process of its own, a fork of this one, which has imported torch and pytest. A process that dies has
+    noticed, too.
+    """
+    waiting, running = list(enumerate(rows))[::-1], {}
+    with tempfile.TemporaryDirectory() as folder:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                i, row = waiting.pop()
+                place = Path(folder) / str(i)
+                process = multiprocessing.get_context("fork").Process(target=run_tests, args=(row, place))
+                process.start()
+                running[process.sentinel] = i, process, place
+            for sentinel in multiprocessing.connection.wait(list(running)):
+                i, process, place = running.pop(sentinel)  # type: ignore[call-overload]  # of what we put there
+                process.join()
+                shutil.rmtree(place, ignore_errors=True)
+                yield i, "survived" if process.exitcode == 0 else "killed"
+
+
+def run_tests(mutant: dict[str, Any], there: Path) -> None:
+    """Run the tests of a mutant in a copy of the checkout, and exit with their status."""
     import pytest
 
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(TIMEOUT)
-    with tempfile.TemporaryDirectory() as folder:
-        there = Path(folder) / "checkout"
-        shutil.copytree(ROOT, there, ignore=shutil.ignore_patterns(".git", "__pycache__"))
-        (there / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
-        os.chdir(there)
-        os.environ.update(PYTHONPATH=str(there), HYPOTHESIS_PROFILE="ci")
-        sys.path[:] = [str(there), *(path for path in sys.path if path not in ("", str(ROOT), sys.path[0]))]
-        output = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):
-            os.dup2(output, stream)
-        tests = [test for test in tests_of(mutant["file"]) if (there / test).exists()]
-        code = pytest.main(["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *tests])
-        os.chdir(ROOT)
-        return "survived" if code == 0 else "killed"
-
-
-def _too_long(signum: int, frame: Any) -> None:
-    raise TimeoutError(f"The tests of a mutant took more than {TIMEOUT} s.")
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.alarm(TIMEOUT)  # which ends the process
+    shutil.copytree(ROOT, there, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    (there / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
+    os.chdir(there)
+    os.environ.update(PYTHONPATH=str(there), HYPOTHESIS_PROFILE="ci")
+    sys.path[:] = [str(there), *(path for path in sys.path if path not in ("", str(ROOT), sys.path[0]))]
+    output = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    tests = [test for test in tests_of(mutant["file"]) if (there / test).exists()]
+    sys.exit(int(pytest.main(["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *tests])))
 
 
 def compare(old: Path, new: Path) -> int:
@@ -156,21 +173,19 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     for module in ("torch", "pytest"):
         importlib.import_module(module)
-    with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
-        unchanged = {tuple(tests_of(row["file"])): {**row, "text": (ROOT / row["file"]).read_text()} for row in drawn}
-        for tests, said in zip(unchanged, pool.imap(outcome, unchanged.values())):
-            if said == "killed":
-                sys.exit(f"These tests fail on the source as it is, and so tell nothing: {' '.join(tests)}")
-        for i, (mutant, said) in enumerate(zip(drawn, pool.imap(outcome, drawn))):
-            mutant["outcome"] = said
-            if i % 20 == 19:
-                print(f"{i + 1} of {len(drawn)}", flush=True)
-            if said == "survived":
-                print(f"survived: {mutant['file']}: {mutant['what']}: {mutant['line']}", flush=True)
-    rows = [{key: value for key, value in mutant.items() if key != "text"} for mutant in drawn]
-    options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    killed = sum(row["outcome"] == "killed" for row in rows)
-    print(f"{killed} of {len(rows)} killed: {killed / max(len(rows), 1):.0%}")
+    unchanged = {tuple(tests_of(row["file"])): {**row, "text": (ROOT / row["file"]).read_text()} for row in drawn}
+    for i, said in outcomes(list(unchanged.values()), options.jobs):
+        if said == "killed":
+            sys.exit(f"These tests fail on the source as it is, and so tell nothing: {' '.join(list(unchanged)[i])}")
+    rows: list[dict[str, Any]] = []
+    for i, said in outcomes(drawn, options.jobs):
+        rows.append({**{key: value for key, value in drawn[i].items() if key != "text"}, "outcome": said})
+        options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        if said == "survived":
+            print(f"survived: {rows[-1]['file']}: {rows[-1]['what']}: {rows[-1]['line']}", flush=True)
+        if len(rows) % 20 == 0 or len(rows) == len(drawn):
+            killed = sum(row["outcome"] == "killed" for row in rows)
+            print(f"{killed} of {len(rows)} killed, {killed / len(rows):.0%}; {len(drawn)} in all", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+import timesched
 from timesched import (
     CooldownScheduler,
     CosineAnnealingWarmRestartsScheduler,
@@ -95,12 +96,7 @@ def test_compiles_to_machine_code():
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
 def test_shapes_and_dtypes(row, shape):
-    times = {"t_warmup": "10ba", "milestones": ["20ba"], "step_size": "5ba", "t_0": "7ba", "gamma": 0.5, "power": 2.0}
-    times |= {"t_scale": "10ba", "t_cooldown": "10ba", "t_up": "8ba", "t_decay": "80ba", "schedule": LinearScheduler()}
-    times["points"] = [["0ba", 0.0], ["20ba", 1.0], ["60ba", 0.5, "cosine"]]
-    times["schedules"] = [LinearScheduler(), StepScheduler("5ba", gamma=0.5)]
-    names = row.schedule.__dataclass_fields__
-    schedule = row.schedule(**{name: value for name, value in times.items() if name in names})
+    schedule = eval(row.examples[0], vars(timesched))
     curve = schedule.curve(RUN, "ba")
     for given, result in [
         (torch.int64, torch.float64),

@@ -21,12 +21,12 @@ def public(module, base, *but):
 
 
 def test_every_public_class_has_its_name():
-    assert optimizers().own == public(optim, optim.Optimizer, optim.Optimizer) and len(optimizers().own) == 16
-    assert public(timesched, Schedule, Schedule) == SCHEDULES and len(SCHEDULES) == 24
+    assert optimizers().own == public(optim, optim.Optimizer, optim.Optimizer) and len(optimizers().own) >= 16
+    assert public(timesched, Schedule, Schedule) == SCHEDULES and len(SCHEDULES) >= 24
     for module, suffix in ((lr_scheduler, "LR"), (weight_decay_scheduler, "WD")):
         names = {name for name in CLOSED_FORMS if hasattr(module, name)}
         assert {f"{stem}{suffix}" for stem in ("Linear", "CosineDecay", "Sequential", "Chained", "Lambda")} <= names
-        assert len(names) == (21 if suffix == "LR" else 20)  # CosineAnnealingWarmRestarts and ChainedScheduler, too
+        assert names == set(module.__all__) - {"LRScheduler", "WeightDecayScheduler"}
     assert not {"LRScheduler", "WeightDecayScheduler", "Scheduler"} & set(CLOSED_FORMS)
     assert CLOSED_FORMS["ChainedScheduler"] is CLOSED_FORMS["ChainedLR"]
 
