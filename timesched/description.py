@@ -60,20 +60,24 @@ def constructed(text: str, kind: Callable[[str], Any]) -> Any:
 
     def made(node: ast.expr) -> Any:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            named = {str(each.arg): made(each.value) for each in node.keywords}
+            named = {each.arg or "": made(each.value) for each in node.keywords}
+            if "" in named or len(named) < len(node.keywords):
+                raise ValueError(f"{ast.unparse(node):.80}: write each argument once, as in Name(argument=1).")
             return kind(node.func.id)(*map(made, node.args), **named)
         if isinstance(node, ast.List):
             return [made(each) for each in node.elts]
         try:
             return ast.literal_eval(node)
-        except ValueError:
-            raise ValueError(f"{ast.unparse(node)} is no literal: write numbers, texts in quotes, and lists.") from None
+        except (TypeError, ValueError):
+            what = f"{ast.unparse(node):.80}"
+            raise ValueError(f"{what} is no literal: write numbers, texts in quotes, and lists.") from None
 
     try:
-        tree = ast.parse(text, mode="eval").body
+        return made(ast.parse(text, mode="eval").body)
     except SyntaxError as error:
-        raise ValueError(f"{text!r} is no call such as Name(argument=1): {error.msg}") from None
-    return made(tree)
+        raise ValueError(f"{text!r:.80} is no call such as Name(argument=1): {error.msg}") from None
+    except (MemoryError, RecursionError):  # which the parser and its tree raise
+        raise ValueError(f"{text!r:.80} is nested too deeply: write it with fewer levels.") from None
 
 
 def difference(theirs: Any, ours: Any, path: str) -> str:

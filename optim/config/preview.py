@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from timesched.binding import Bound
@@ -31,15 +32,26 @@ def sources(scheduler: Any, run: Horizon | None = None) -> list[Source]:
         )
     horizon = _steps(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
     name = column(scheduler.key, scheduler.tags)
-    factors: dict[float, int] = {}
+    factors: list[tuple[int, float]] = []
     for at, i in enumerate(scheduler.indices):
         scales = getattr(scheduler, "scales", 0)
         factor = scheduler._bases[at] if scheduler.relative else 1.0
         factor *= adjustment(scheduler.optimizer.param_groups[i]) ** scales if scales else 1.0
-        factors.setdefault(factor, i)
-    several = len(factors) > 1
+        factors.append((i, factor))
+    return of_groups(name, schedule, horizon, factors)
+
+
+def of_groups(name: str, schedule: Schedule, horizon: Horizon, factors: Iterable[tuple[int, float]]) -> list[Source]:
+    """What a schedule writes into groups, once for each factor; with several of them, the first group is in the name.
+
+    `factors`: the index of each group, and what its values are multiples of.
+    """
+    first: dict[float, int] = {}
+    for i, factor in factors:
+        first.setdefault(factor, i)
+    several = len(first) > 1
     return [
-        Source(f"{name} of group {i}" if several else name, schedule, horizon, factor) for factor, i in factors.items()
+        Source(f"{name} of group {i}" if several else name, schedule, horizon, factor) for factor, i in first.items()
     ]
 
 

@@ -37,7 +37,11 @@ def read(config: Any) -> Any:
         if ":" not in config and "\n" not in config:
             raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
         return _parsed(config, "the text")
-    return _parsed(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
+    try:
+        text = Path(config).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{os.fspath(config)} is no text: {error}; save it as UTF-8.") from None
+    return _parsed(text, os.fspath(config))
 
 
 def _parsed(text: str, source: str) -> Any:

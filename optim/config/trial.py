@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,7 +32,7 @@ class Trial:
 def trial(config: Mapping[str, Any], model: Any = None, clock: Clock | None = None) -> Trial:
     """Make what a config describes, each scheduler by itself.
 
-    Without a model each scheduler has a small optimizer of one group, and tags select nothing. `clock`: in place of
+    Without a model each scheduler has a small optimizer of one group, which has all its tags. `clock`: in place of
     what the config says of one. Raises `ValueError` and `TypeError` where a config is no mapping with an optimizer.
     """
     given = resolve.sections(config)
@@ -53,8 +52,8 @@ def trial(config: Mapping[str, Any], model: Any = None, clock: Clock | None = No
         try:
             spec = resolve.scheduler(each, path, made.clock)
             if made.optimizer is None:
-                made.schedulers[i] = scheduler_of(_without_tags(spec), _stand_in(entry), made.clock, path)
-                key, tags = made.schedulers[i].key, repr(_tags(spec))
+                made.schedulers[i] = scheduler_of(spec, _stand_in(entry, _tags(spec)), made.clock, path)
+                key, tags = made.schedulers[i].key, repr(made.schedulers[i].tags)
                 if written.setdefault((key, tags), path) != path:
                     raise ValueError(f"{path}: {key!r} is bound already, by {written[key, tags]}: make them one.")
             else:
@@ -65,20 +64,18 @@ def trial(config: Mapping[str, Any], model: Any = None, clock: Clock | None = No
     return made
 
 
-def _tags(spec: Any) -> Any:
-    return (spec.options or {}).get("tags", spec.arguments.get(TAGS)) if isinstance(spec, Spec) else None
-
-
-def _without_tags(spec: Any) -> Any:
+def _tags(spec: Any) -> set[str]:
+    """All tags that a scheduler and its children name."""
     if not isinstance(spec, Spec):
-        return [_without_tags(each) for each in spec] if isinstance(spec, list) else spec
-    arguments = {name: _without_tags(value) for name, value in spec.arguments.items() if name != TAGS}
-    options = None if spec.options is None else {name: v for name, v in spec.options.items() if name != "tags"}
-    return dataclasses.replace(spec, arguments=arguments, options=options)
+        return set()
+    tags = (spec.options or {}).get("tags", spec.arguments.get(TAGS))
+    own = {each for each in (tags if isinstance(tags, list) else [tags]) if isinstance(each, str)}
+    return own.union(*map(_tags, spec.children))
 
 
-def _stand_in(entry: Any) -> torch.optim.Optimizer:
+def _stand_in(entry: Any, tags: set[str]) -> torch.optim.Optimizer:
     if not isinstance(entry, Spec):
         raise TypeError("optimizer: an object in place of an entry cannot be made without its model: pass the model.")
-    made: torch.optim.Optimizer = entry.cls([torch.nn.Parameter(torch.zeros(2, 2))], **entry.arguments)
+    group = {"params": [torch.nn.Parameter(torch.zeros(2, 2))], **({"tags": tags} if tags else {})}
+    made: torch.optim.Optimizer = entry.cls([group], **entry.arguments)
     return made

@@ -1,6 +1,7 @@
 """The command line: what it prints, the errors, and the exit codes."""
 
 import csv
+import datetime
 import io
 import json
 import os
@@ -54,6 +55,8 @@ def model(tmp_path, monkeypatch):
         "number = 3\n"
         "def nothing():\n"
         "    return 3\n"
+        "def broken():\n"
+        "    raise RuntimeError('not today')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "the_model:make"
@@ -140,6 +143,10 @@ def test_a_config_of_several_ranks_is_shown_on_one(capsys, config):
         (["LinearScheduler", "--max-duration", "9ba", "--every", "0ba"], "every 0ba: it has to be above 0"),
         (["LinearScheduler", "--max-duration", "9ba", "--unit", "tok"], "samples_per_batch"),
         (["missing.yaml"], "No such file or directory: 'missing.yaml'"),
+        ([f"LinearScheduler({'-' * 20_000}1)", "--max-duration", "9ba"], "is nested too deeply"),
+        (["LinearScheduler(alpha_f=0.1, alpha_f=0.5)", "--max-duration", "9ba"], "write each argument once"),
+        (["LinearScheduler(**{'alpha_f': 0.1})", "--max-duration", "9ba"], "write each argument once"),
+        (["LinearScheduler({[]: 1})", "--max-duration", "9ba"], "is no literal"),
     ],
 )
 def test_errors_are_one_line(capsys, arguments, words):
@@ -147,8 +154,75 @@ def test_errors_are_one_line(capsys, arguments, words):
     assert (code, out) == (2, "") and err.startswith("timesched show: ") and words in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--lr=nan", "--lr=inf", "--lr=-1"])
+def test_a_learning_rate_is_finite(capsys, option):
+    with pytest.raises(SystemExit) as stop:
+        run(capsys, "show", "LinearScheduler", "--max-duration", "9ba", option)
+    assert stop.value.code == 2 and "is not a finite number of 0 or more" in capsys.readouterr().err
+
+
+def test_values_that_are_not_finite_are_an_error(capsys):
+    _, _, err = run(capsys, "plot", "StepScheduler('1ba', 1e300)", "--max-duration", "9ba")
+    assert err == "timesched plot: StepScheduler('1ba', 1e300) is inf at 2ba: only finite values can be drawn.\n"
+
+
+TWO_TAGS = """
+max_duration: 100ba
+optimizer: AdamW
+schedulers:
+- LinearLR:
+    {initial_learning_rate: 0.1, end_learning_rate: 0.0, total_iters: 1dur, param_group_tags: head}
+- SequentialLR:
+    schedulers:
+    - ConstantLR: {learning_rate: 0.2, total_iters: 10, param_group_tags: ['a "b", c', null]}
+    - ConstantLR: {learning_rate: 0.3}
+    param_group_tags: ['a "b", c', null]
+"""
+
+
+def test_schedulers_of_one_key_are_told_apart_by_their_tags(capsys, config):
+    path = config(TWO_TAGS)
+    names = ["lr [head]", 'lr [a "b", c, no tags]']
+    _, out, _ = run(capsys, "show", path, "--every", "1dur", "--format", "json")
+    first = {"dur": 0, "ba": 0, names[0]: 0.1, names[1]: 0.2}
+    assert json.loads(out) == [first, {"dur": 1, "ba": 100, names[0]: 0.0, names[1]: 0.3}]
+    _, out, _ = run(capsys, "show", path, "--every", "1dur", "--format", "csv")
+    assert next(csv.reader(io.StringIO(out))) == ["dur", "ba", *names]
+    assert run(capsys, "diff", path, path) == (0, "no difference\n", "")
+    assert run(capsys, "check", path)[:2] == (0, "")
+
+
+def test_several_configs_are_told_apart_and_share_their_unit(capsys, config):
+    one, other = config(GOOD, "one.yaml"), config(GOOD.replace("100ba", "200ba"), "other.yaml")
+    _, out, _ = run(capsys, "show", one, other, "--every", "0.5dur", "--format", "json")
+    rows = json.loads(out)
+    # in the second run the decay begins at 160ba
+    assert [(row["ba"], row[f"{one} lr"], row[f"{other} lr"]) for row in rows[1:]] == [(50, 1e-3, 1e-3), (100, 0, 1e-3)]
+    tokens = config(GOOD.replace("100ba", "1e9tok").replace("10ba", "1e8tok"), "tokens.yaml")
+    code, _, err = run(capsys, "plot", one, tokens)
+    assert code == 2 and "the runs are counted in ba and tok" in err
+    assert run(capsys, "plot", one, tokens, "--unit", "dur")[0] == 0
+
+
+def test_a_config_without_schedulers(capsys, config):
+    path = config("max_duration: 100ba\noptimizer: AdamW")
+    code, _, err = run(capsys, "plot", path)
+    assert (
+        code == 2
+        and err
+        == f"timesched plot: {path}: 'schedulers' has no entry of that number, or none at all; they count from 0.\n"
+    )
+
+
+def test_errors_name_the_file(capsys, tmp_path, config):
+    empty = config("", "empty.yaml")
+    assert f"{empty}: config=None: write a mapping" in run(capsys, "show", empty)[2]
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
+    assert "bytes.yaml is no text: 'utf-8' codec" in run(capsys, "show", tmp_path / "bytes.yaml")[2]
+
+
 def test_an_entry_that_is_not_there(capsys, config):
-    assert "there is no such entry" in run(capsys, "show", f"{config(GOOD)}:1")[2]
+    assert "has no entry of that number" in run(capsys, "show", f"{config(GOOD)}:1")[2]
 
 
 # plot
@@ -223,6 +297,20 @@ PLAIN = "max_duration: 100ba\noptimizer: {AdamW: {lr: 1e-3}}\nschedulers:\n"
         (PLAIN + "- CosineAnnealingWarmRestartsScheduler: {t_0: 20ba}", []),
         (PLAIN + "- StepScheduler: {step_size: 20ba}", []),
         (PLAIN + "- LinearScheduler: {alpha_f: 0.1}", []),
+        # a warmup of one batch, and the end of the run, are no jumps
+        (PLAIN + "- CosineAnnealingWithWarmupScheduler: {t_warmup: 1ba, alpha_s: 0.1}", []),
+        (PLAIN + "- WarmupStableDecayScheduler: {t_warmup: 0ba, t_decay: 1ba}", []),
+        ("max_duration: 1ba\noptimizer: AdamW\nschedulers: LinearScheduler", []),
+        # steep at the beginning of a long run
+        ("max_duration: 1e9ba\noptimizer: AdamW\nschedulers:\n"
+         "- InverseSquareRootDecayLR: {initial_learning_rate: 0.1, scale: 4.0, warmup_steps: 16}", []),
+        # what follows the cooldown is never reached
+        (PLAIN + "- CooldownScheduler:\n    {schedule: {CosineAnnealingScheduler: {t_max: 3dur}}, t_start: 50ba, "
+         "t_decay: 50ba}", []),
+        # a number of steps, and no run
+        ("optimizer: AdamW\nschedulers:\n- ConstantLR: {learning_rate: 1e-3}", []),
+        ("optimizer: {AdamW: {lr: -1}}\nschedulers: [LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, "
+         "total_iters: 9}, CosineDecayWD: {initial_val: 0.1, end_val: 0.0, total_iters: 9}]", ["AdamW: lr=-1"]),
     ],
 )  # fmt: skip
 def test_what_is_found(capsys, config, text, words):
@@ -256,6 +344,7 @@ def test_the_thresholds_of_check(capsys, config):
         ("the_model:number", "the_model has no function number"),
         ("the_model:nothing", "returned a int, and no torch.nn.Module"),
         ("no_such_module:make", "No module named 'no_such_module'"),
+        ("the_model:broken", "--model the_model:broken: RuntimeError: not today"),
     ],
 )
 def test_models_that_are_none(capsys, config, model, place, words):
@@ -325,6 +414,98 @@ def test_diff_of_closed_forms_in_checkpoints(capsys, tmp_path, config):
     ]
 
 
+@pytest.mark.parametrize("length", ["1999ba", "24tok", "1ep"])
+def test_the_largest_difference_is_the_largest_of_all_batches(capsys, config, length):
+    rates = "\nsamples_per_batch: 1\ntokens_per_sample: 1\nbatches_per_epoch: 211\n"
+    entries = ["CosineAnnealingWarmRestartsScheduler: {t_0: 7ba, t_mult: 2}", "PolynomialScheduler: {power: 3}"]
+    one, other = (
+        config(f"max_duration: {length}{rates}optimizer: {{SGD: {{lr: 1.0}}}}\nschedulers:\n- {entry}", name)
+        for entry, name in zip(entries, ("a.yaml", "b.yaml"))
+    )
+    found = []
+    for path in (one, other):
+        built = optim.build(torch.nn.Linear(2, 2), path)
+        found.append([])
+        while not built.clock.done:
+            found[-1].append(built.optimizer.param_groups[0]["lr"])
+            built.clock.tick()
+            built.schedulers[0].step()
+        found[-1].append(built.optimizer.param_groups[0]["lr"])
+    gaps = [abs(a - b) for a, b in zip(*found)]
+    said = run(capsys, "diff", one, other, "--no-plot")[1].splitlines()[-1]
+    assert said.startswith(f"lr: the largest difference is {max(gaps):.4g}, at {gaps.index(max(gaps))}ba")
+
+
+def test_the_largest_difference_is_at_a_jump_in_runs_of_other_units(capsys, config):
+    """One batch before the milestone, 0.333, at which no even division of the run lies."""
+    text = PLAIN + "- MultiStepScheduler: {milestones: [%s], gamma: 0.01}"
+    one, other = config(text % "34ba", "a.yaml"), config((text % "0.335dur").replace("100ba", "1000ep"), "b.yaml")
+    _, out, _ = run(capsys, "diff", one, other, "--no-plot")
+    assert out.splitlines()[-1] == "lr: the largest difference is 0.00099, at 0.335dur: 0.001 in A, 1e-05 in B"
+
+
+def test_groups_and_schedulers_of_one_name_are_compared_each_with_itself(capsys, tmp_path):
+    clock = Clock("100ba")
+
+    def optimizer():
+        rates = [
+            {"params": [torch.nn.Parameter(torch.zeros(2))], "lr": lr, "tags": tag}
+            for lr, tag in ((1.0, "a"), (0.1, "b"))
+        ]
+        return optim.SGD(rates, lr=0.1)
+
+    several = bind(LinearScheduler(), optimizer(), clock)
+    other = bind(CosineAnnealingWithWarmupScheduler("1ba"), optimizer(), clock)
+    tagged = optimizer()
+    closed = [
+        optim.lr_scheduler.LinearLR(tagged, 0.1, 0.0, 50, param_group_tags="a"),
+        optim.lr_scheduler.LinearLR(tagged, 0.2, 0.0, 50, param_group_tags="b"),
+    ]
+    torch.save([each.state_dict() for each in (several, other, *closed)], tmp_path / "a.pt")
+    assert run(capsys, "diff", tmp_path / "a.pt", tmp_path / "a.pt") == (0, "no difference\n", "")
+    changed = [each.state_dict() for each in (several, other, *closed)]
+    changed[0]["base"] = [1.0, 0.5]
+    changed[3]["schedule"]["arguments"]["end_learning_rate"] = 0.1
+    torch.save(changed, tmp_path / "b.pt")
+    assert run(capsys, "diff", tmp_path / "a.pt", tmp_path / "b.pt", "--no-plot")[1].splitlines()[2:] == [
+        "[0], lr of group 1: the largest difference is 0.4, at 0ba: 0.1 in A, 0.5 in B",
+        "lr [b]: the largest difference is 0.1, at 50ba: 0 in A, 0.1 in B",
+    ]
+
+
+def test_values_that_a_state_does_not_give_are_not_compared(capsys, tmp_path):
+    clock = Clock("100ba")
+    optimizer = optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    bound = bind(LinearScheduler(), optimizer, clock).state_dict()
+    function = bind(lambda state: 0.5, optimizer, clock).state_dict()
+    broken = [
+        {**bound, "base": None},
+        {**bound, "horizon": f"Horizon('3ba', ssr={'-' * 20_000}1)"},
+        {**bound, "horizon": "Horizon('3ba', ssr=Fraction(1, 0))"},
+        {"key": "lr", "schedule": {"class": "LinearLR"}, "last_epoch": 0},
+        {name: value for name, value in bound.items() if name != "horizon"},
+    ]
+    torch.save([bound, function, *broken], tmp_path / "a.pt")
+    code, out, err = run(capsys, "diff", tmp_path / "a.pt", tmp_path / "a.pt")
+    notes = err.splitlines()[: len(broken) + 1]
+    assert (code, out) == (0, "no difference\n") and len(err.splitlines()) == 2 * len(notes)
+    assert all(f"the values of [{i}] are not compared: " in note for i, note in enumerate(notes, 1))
+    assert "is a function" in notes[0] and notes[-1].endswith("give --max-duration.")
+
+
+def test_checkpoints_with_durations_versions_and_arrays(capsys, tmp_path):
+    """As Composer's: nothing else than these is loaded beside plain data."""
+    path = checkpoint(tmp_path, "a.pt", LinearScheduler())
+    loaded = torch.load(path, weights_only=True)
+    more = {"wct": datetime.timedelta(seconds=3), "torch_version": torch.__version__}
+    numpy = pytest.importorskip("numpy")
+    torch.save({**loaded, **more, "rng": numpy.random.RandomState(0).get_state()}, tmp_path / "b.pt")
+    assert run(capsys, "diff", path, tmp_path / "b.pt") == (0, "no difference\n", "")
+    torch.save({**loaded, "path": Path("x")}, tmp_path / "c.pt")
+    code, _, err = run(capsys, "diff", path, tmp_path / "c.pt")
+    assert code == 2 and "c.pt is neither a .yaml config nor a checkpoint of plain data and tensors (Unpickling" in err
+
+
 def test_files_that_are_no_side_of_a_diff(capsys, tmp_path, config):
     torch.save({"model": torch.zeros(2)}, tmp_path / "weights.pt")
     (tmp_path / "text.pt").write_text("hello")
@@ -347,6 +528,29 @@ def test_memory_is_that_of_the_optimizer(capsys, config, model):
     assert [int(x) for x in rows[-1][1:]] == [4096 + 3 * 64, 16, 4 * 4288, 4 * 4288, total]
 
 
+TRAINER = """
+trainer:
+  init:
+    max_duration: 100ba
+    process_group: true
+    seed: 3
+    optimizer: {SGD: {lr: 1e-3, momentum: 0.9, adjust_learning_rate: {LayerNorm: 0.5}}}
+    schedulers:
+    - ScalePerParamLR:
+        scheduler:
+          LinearLR: {initial_learning_rate: 1e-3, end_learning_rate: 0.0, total_iters: 1dur}
+"""
+
+
+def test_memory_of_what_build_takes(capsys, config, model):
+    """A Trainer's file, factors of groups, several ranks."""
+    code, out, _ = run(capsys, "memory", config(TRAINER), "--model", model)
+    assert code == 0 and out.splitlines()[-1].split() == ["all", "4288", "17152", "17152"]
+    bad = config(TRAINER.replace("lr: 1e-3, m", "lr: -1, m"))
+    code, _, err = run(capsys, "memory", bad, "--model", model)
+    assert code == 2 and "lr=-1: it must be a finite number" in err
+
+
 # The program
 
 
@@ -366,6 +570,25 @@ def test_the_program_and_its_codes(config, tmp_path):
     # an output that cannot show braille has letters
     plain = program("plot", "LinearScheduler", "--max-duration", "9ba", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert plain.returncode == 0 and "a" in plain.stdout and plain.stdout.isascii()
+
+
+def test_a_closed_output():
+    command = f"{sys.executable} -m timesched plot LinearScheduler --max-duration 9ba >&-"
+    closed = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_the_installed_program_finds_a_model_in_its_folder(config, tmp_path):
+    """It does not run with `python -m`, which would look there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "timesched").write_text("from timesched.cli import main\nraise SystemExit(main())")
+    (tmp_path / "mine.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(2, 2)\n")
+    root = str(Path(__file__).parents[2])
+    made = subprocess.run(
+        [sys.executable, "bin/timesched", "memory", config(GOOD), "--model", "mine:make"],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root},
+    )  # fmt: skip
+    assert (made.returncode, made.stderr) == (0, "") and made.stdout.splitlines()[-1].split()[:2] == ["all", "6"]
 
 
 def test_a_reader_that_leaves_early():

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
 from itertools import pairwise
@@ -58,8 +57,7 @@ def test_every_schedule_can_be_drawn(row, data):
     assert list(drawn.y) == list(found.values()) and len(drawn.x) == len(drawn.y)
     assert all(0 <= x <= drawn.x[-1] for _, x in drawn.marks)
     assert max(map(len, text([drawn], 70).splitlines())) <= 70
-    if all(map(math.isfinite, drawn.y)):
-        assert ElementTree.fromstring(svg([drawn])).tag.endswith("svg")
+    assert ElementTree.fromstring(svg([drawn])).tag.endswith("svg")
 
 
 def test_a_jump_is_drawn_as_one():
@@ -112,6 +110,26 @@ def test_the_axis_is_in_the_unit_that_is_asked_for():
 def test_a_run_that_ends_within_a_batch_is_drawn_to_the_next():
     drawn = line(Source("", LinearScheduler(), Horizon("100sp", samples_per_batch=8)), "ba")
     assert drawn.x[-1] == 13.0 and drawn.y[-1] == 0.0
+
+
+def test_a_run_that_ends_within_a_token_is_drawn_to_its_end():
+    drawn = line(Source("", LinearScheduler(), Horizon("3tok", ssr=0.5)))
+    assert (drawn.x, drawn.y, drawn.marks) == ((0.0, 1.0, 1.5), (1.0, 1.0 - 1.0 / 1.5, 0.0), (("end", 1.5),))
+    assert text([drawn], 60).splitlines()[0].strip() == "end"
+
+
+def test_values_that_are_not_finite_are_not_drawn():
+    with pytest.raises(ValueError, match="growth is inf at 2ba: only finite values"):
+        line(Source("growth", StepScheduler("1ba", gamma=1e300), Horizon("3ba")))
+
+
+def test_a_table_of_runs_of_other_lengths():
+    """Each schedule has its own value at the count of the row; at a share of the run, if there is no count."""
+    sources = [Source("short", LinearScheduler(), Horizon("4ba")), Source("long", LinearScheduler(), Horizon("8ba"))]
+    assert values_table(sources, "2ba").rows == [(0, 0, 1.0, 1.0), (0.5, 2, 0.5, 0.75), (1, 4, 0.0, 0.5)]
+    assert values_table(sources, "2ba", "dur").rows == [(0, 1.0, 1.0), (0.5, 0.5, 0.5), (1, 0.0, 0.0)]
+    with pytest.raises(ValueError, match="there is none"):
+        values_table([])
 
 
 def test_plot_draws_on_the_axes_that_it_is_given():

@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code."""
     options = parser().parse_args(argv)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # it is None where it was closed
     try:
         code: int = options.run(options)
         sys.stdout.flush()

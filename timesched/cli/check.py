@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise, takewhile
 from typing import Any
 
 from optim.config.preview import sources
 from optim.config.read import read
 from optim.config.trial import trial
 from optim.groups.parameters import named
-from timesched.cli.schedules import add_run, clock_of, model_of
+from timesched.cli.schedules import add_run, clock_of, finite, model_of
 from timesched.drawing.lines import Source, counted, values
 from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact, number_text
@@ -39,9 +40,11 @@ Look for what is likely to be wrong with a config, and print a line for each:
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
     add_run(check)
     percent = "percent of the highest value (default: %(default)g)"
-    check.add_argument("--jump", type=float, default=50.0, metavar="X", help=f"the largest jump that passes, {percent}")
     check.add_argument(
-        "--far", type=float, default=5.0, metavar="X", help=f"how far from the end value is far, {percent}"
+        "--jump", type=finite, default=50.0, metavar="X", help=f"the largest jump that passes, {percent}"
+    )
+    check.add_argument(
+        "--far", type=finite, default=5.0, metavar="X", help=f"how far from the end value is far, {percent}"
     )
     check.set_defaults(run=_check)
 
@@ -55,14 +58,19 @@ def _check(options: argparse.Namespace) -> int:
         if scheduler is None:
             continue
         try:
-            for source in sources(scheduler, run):
+            written = sources(scheduler, run)
+        except (TypeError, ValueError) as error:  # not a fault of the config
+            print(f"timesched check: schedulers[{i}] is not looked at: {error}", file=sys.stderr)
+            continue
+        try:
+            for source in written:
                 zero = scheduler.key == "lr"
                 found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, zero)]
         except (TypeError, ValueError) as error:
             found.append(f"schedulers[{i}]: {error}")
     if made.optimizer is not None:
         found += decayed(model, made.optimizer, made.schedulers)
-    for each in found:
+    for each in dict.fromkeys(found):
         print(" ".join(each.split()))
     if model is None:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
@@ -74,7 +82,7 @@ def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterato
     not convert.
     """
     unit, length = counted(source.horizon)
-    found, marks = values(source), source.marks()
+    found, marks, value = values(source), source.marks(), source.curve(unit)
     for name, count in marks:
         where, end = f"{_text(count)}{unit.value}", f"{_text(length)}{unit.value}"
         if name == "warmup" and count > length:
@@ -84,9 +92,12 @@ def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterato
         ):
             yield f"the {name} at {where} is never reached in the run of {end}: move it, or leave it out"
     if zero and found[0] == 0.0:
-        yield "the first batch has a learning rate of 0, and changes nothing: start the warmup above 0 (alpha_s)"
+        yield (
+            "the first batch has a learning rate of 0, and changes nothing: start above 0, with alpha_s or "
+            "initial_learning_rate"
+        )
     largest = max(map(abs, found.values()))
-    jumps = list(_jumps(found, marks, options.jump / 100 * largest))
+    jumps = list(_jumps(source, found, options.jump / 100 * largest))
     for before, after in jumps[:1]:
         more = f", and {len(jumps) - 1} more" if jumps[1:] else ""
         yield (
@@ -96,23 +107,37 @@ def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterato
     ends = [count for name, count in marks if name in ("end", "point")]
     if ends and max(ends) > length:
         last = length - 1 if unit is TimeUnit.BATCH else length
-        curve = source.schedule.curve(source.horizon, unit)
-        now, then = (source.factor * curve(exact(count)) for count in (last, max(ends)))
-        if abs(now - then) > options.far / 100 * largest:
+        now, then = value(last), value(max(ends))
+        reached = min(takewhile(lambda count: value(count) == then, sorted(ends, reverse=True)))
+        if reached > length and abs(now - then) > options.far / 100 * largest:
             yield (
-                f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {_text(max(ends))}{unit.value}, "
+                f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {_text(reached)}{unit.value}, "
                 f"in a run of {_text(length)}{unit.value}: end the schedule with the run, as with '1dur'"
             )
 
 
-def _jumps(found: dict[Exact, float], marks: list[tuple[str, Exact]], least: float) -> Iterator[tuple[Exact, Exact]]:
-    """Neighbouring counts whose values are further apart than they are meant to be."""
+def _jumps(source: Source, found: dict[Exact, float], least: float) -> Iterator[tuple[Exact, Exact]]:
+    """Neighbouring counts within the run between which the value jumps further than it is meant to."""
+    unit, length = counted(source.horizon)
+    marks, value = source.marks(), source.curve(unit)
     repeats = any(name == "period" for name, _ in marks)
     for before, after in pairwise(found):
-        if abs(found[after] - found[before]) > least:
+        if after < length and abs(found[after] - found[before]) > least:
             between = [name for name, count in marks if before < count <= after]
-            if not any(name in _INTENDED for name in between) and (between or not repeats):
+            intended = any(name in _INTENDED for name in between) or (repeats and not between)
+            if not intended and _is_sudden(value, before, after, least):
                 yield before, after
+
+
+def _is_sudden(value: Callable[[Exact], float], before: Exact, after: Exact, least: float) -> bool:
+    """Whether most of a change takes place within a millionth of the way: a steep warmup of one batch is no jump."""
+    for _ in range(20):
+        middle = Fraction(before + after) / 2
+        if abs(value(middle) - value(before)) > abs(value(after) - value(middle)):
+            after = middle
+        else:
+            before = middle
+    return abs(value(after) - value(before)) > least
 
 
 def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:

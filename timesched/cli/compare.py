@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
-from optim.config.preview import column
+from optim.config.preview import column, of_groups
 from optim.config.read import read
+from optim.config.resolve import TAGS
 from timesched.cli.schedules import add_run, clock_of, written
 from timesched.cli.show import picture
 from timesched.clock import Clock
 from timesched.composition import ProductScheduler
 from timesched.description import MISSING, differences
-from timesched.drawing.lines import Source, counted, line, values
+from timesched.drawing.lines import Source, counted, line, shares_of, values
 from timesched.resuming import read_horizon, rebuilt
-from timesched.time.units import TimeUnit
+from timesched.time.units import FRACTIONAL, Exact, TimeUnit
 from timesched.time.value import Time
 
 _CONFIG = (".yaml", ".yml")
+_EACH = 100_000  # the longest run that is compared at each count; a longer one at those of its lines
 Side = tuple[Any, list[Source]]  # what one of the two says, in plain data, and what its schedulers write
 
 
@@ -61,22 +66,42 @@ def _side(path: Path, clock: Clock | None) -> Side:
         config = read(path)
         return config, [source for _, source in written(config, clock, str(path))]
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_harmless()):
+            states = dict(_states(torch.load(path, map_location="cpu", weights_only=True), ""))
     except OSError:
         raise
     except Exception as error:  # there is no end to what torch.load raises for other files
         raise ValueError(
-            f"{path} is neither a .yaml config nor a checkpoint of plain data and tensors: {error}"
+            f"{path} is neither a .yaml config nor a checkpoint of plain data and tensors ({type(error).__name__}): "
+            f"save the state dicts of the schedulers in a file of their own."
         ) from None
-    states = dict(_states(loaded, ""))
     if not states:
         raise ValueError(f"{path} holds no state of a scheduler of timesched or optim.")
     said = {
         place: {name: value for name, value in state.items() if name not in ("clock", "last_epoch")}
         for place, state in states.items()
     }
-    found = [source for place, state in states.items() for source in _saved(state, clock, f"{path}: {place}")]
-    return said, found
+    found: list[tuple[str, Source]] = []
+    for place, state in states.items():
+        try:
+            found += [(place, source) for source in _saved(state, clock)]
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of what anybody saved
+            why = " ".join(str(error).split())
+            print(f"timesched diff: {path}: the values of {place} are not compared: {why}", file=sys.stderr)
+    names = Counter(source.name for _, source in found)  # as of two optimizers
+    return said, [
+        replace(source, name=f"{place}, {source.name}") if names[source.name] > 1 else source for place, source in found
+    ]
+
+
+def _harmless() -> list[Any]:
+    """What Composer's and other trainers' checkpoints hold beside plain data: durations, versions, arrays."""
+    try:
+        import numpy
+    except ImportError:
+        return [timedelta, TorchVersion]
+    array = numpy.zeros(1, numpy.uint32)  # as in the states of random numbers
+    return [timedelta, TorchVersion, array.__reduce__()[0], numpy.ndarray, numpy.dtype, type(array.dtype)]
 
 
 def _states(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -91,7 +116,7 @@ def _states(value: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from _states(each, f"{place}[{i}]")
 
 
-def _saved(state: Mapping[str, Any], clock: Clock | None, where: str) -> list[Source]:
+def _saved(state: Mapping[str, Any], clock: Clock | None) -> list[Source]:
     """What the scheduler of a state writes, on the horizon in it, or else on that of the clock."""
     horizon = read_horizon(state["horizon"]) if "horizon" in state else None if clock is None else clock.horizon
     if "base" not in state:
@@ -99,20 +124,20 @@ def _saved(state: Mapping[str, Any], clock: Clock | None, where: str) -> list[So
         if horizon is not None:
             on._set(horizon=horizon)
         config = {"optimizer": {"AdamW": {}}, "schedulers": [_entry(state["schedule"])]}
-        return [source for _, source in written(config, None if horizon is None else on, where)]
+        return [source for _, source in written(config, None if horizon is None else on, "")]
     if horizon is None:
-        raise ValueError(f"{where} does not hold the length of its run: give --max-duration.")
+        raise ValueError("the state does not hold the length of its run: give --max-duration.")
     schedule = rebuilt(state["schedule"])
     schedule = ProductScheduler(schedule) if isinstance(schedule, list) else schedule
-    name = column(state["key"], state["tags"])
-    return [Source(name, schedule, horizon, base) for base in dict.fromkeys(state["base"])]
+    return of_groups(column(state["key"], state["tags"]), schedule, horizon, enumerate(state["base"]))
 
 
 def _entry(described: Any) -> Any:
     """An entry of a config from what a state says of a closed form."""
     if isinstance(described, Mapping):
         arguments = {name: _entry(value) for name, value in described["arguments"].items()}
-        return {described["class"]: arguments}
+        tags = described.get(TAGS)  # which a child does not have
+        return {described["class"]: {**arguments, **({TAGS: tags} if tags else {})}}
     return [_entry(each) for each in described] if isinstance(described, list) else described
 
 
@@ -120,12 +145,14 @@ def _compare(a: Source, b: Source, plot: bool) -> bool:
     """Print where two schedules differ most; whether they differ at all."""
     unit, other = counted(a.horizon)[0], counted(b.horizon)[0]
     if unit is other:
-        curves = [each.schedule.curve(each.horizon, unit) for each in (a, b)]
-        places = sorted({*values(a), *values(b)})
-        both = [(a.factor * curves[0](count), b.factor * curves[1](count), Time._of(count, unit)) for count in places]
+        value_of_a, value_of_b = a.curve(unit), b.curve(unit)
+        last = max(counted(a.horizon)[1], counted(b.horizon)[1])
+        each_count = unit not in FRACTIONAL and last <= _EACH
+        places: Iterable[Exact] = range(int(last) + 1) if each_count else sorted({*values(a), *values(b)})
+        both = [(value_of_a(count), value_of_b(count), Time._of(count, unit)) for count in places]
     else:
-        shares = [Time._of(Fraction(i, 1000), TimeUnit.DURATION) for i in range(1001)]
-        both = [(a.at(share), b.at(share), share) for share in shares]
+        shares = sorted({share for each in (a, b) for share in shares_of(each)})
+        both = [(a.at(share), b.at(share), share) for share in (Time._of(x, TimeUnit.DURATION) for x in shares)]
     in_a, in_b, where = max(both, key=lambda row: abs(row[0] - row[1]))
     if in_a == in_b:
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from optim.config import build
 from optim.config.read import read
+from optim.config.trial import trial
 from optim.foreign.memory import count
 from timesched.cli.schedules import model_of
 from timesched.drawing.table import Table
@@ -25,7 +25,10 @@ def add(commands: Any) -> None:
 
 
 def _memory(options: argparse.Namespace) -> int:
-    print(memory_table(build(model_of(options.model), {**read(options.config), "schedulers": []}).optimizer))
+    made = trial(read(options.config), model_of(options.model))
+    if made.optimizer is None:
+        raise ValueError(made.problems[0])
+    print(memory_table(made.optimizer))
     return 0
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import torch
 
 from optim.config.preview import sources
 from optim.config.read import read
+from optim.config.resolve import located
 from optim.config.trial import trial
 from optim.names import SCHEDULE
 from timesched.clock import Clock
@@ -33,6 +37,14 @@ def add_run(command: argparse.ArgumentParser) -> None:
     group.add_argument("--ssr", type=float, default=1.0, metavar="RATIO", help="the scale-schedule ratio")
 
 
+def finite(text: str) -> float:
+    """A number of an option: finite, and 0 or more."""
+    number = float(text)
+    if not 0.0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more: write one, such as 0.1")
+    return number
+
+
 def clock_of(options: argparse.Namespace) -> Clock | None:
     """The clock of a run that the options describe; None where they give no length."""
     rates = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
@@ -51,11 +63,16 @@ def model_of(place: str | None) -> torch.nn.Module | None:
     module, _, name = place.partition(":")
     if not name:
         raise ValueError(f"--model {place}: write module:name, where the name is a function that returns the model.")
-    make = getattr(importlib.import_module(module), name, None)
+    if os.getcwd() not in sys.path:  # as it is for `python -m`, and not for the installed program
+        sys.path.insert(0, os.getcwd())
+    try:
+        make = getattr(importlib.import_module(module), name, None)
+        with torch.device("meta"):  # without the memory of its parameters
+            model = make() if callable(make) else None
+    except Exception as error:  # there is no end to what a user's module may raise
+        raise ValueError(f"--model {place}: {type(error).__name__}: {error}") from error
     if not callable(make):
         raise ValueError(f"--model {place}: {module} has no function {name}.")
-    with torch.device("meta"):  # without the memory of its parameters
-        model = make()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"--model {place} returned a {type(model).__name__}, and no torch.nn.Module.")
     return model
@@ -72,11 +89,9 @@ def sources_of(text: str, clock: Clock | None, rate: float | None = None) -> lis
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
         return [Source(text, schedule_of(text), Horizon.of(clock), 1.0 if rate is None else rate)]
     found = written(read(Path(config["path"])), clock, config["path"])
-    if config["entry"] is None:
-        return [source for _, source in found]
-    chosen = [source for i, source in found if i == int(config["entry"])]
+    chosen = [source for i, source in found if config["entry"] in (None, str(i))]
     if not chosen:
-        raise ValueError(f"{text}: there is no such entry under 'schedulers', which count from 0.")
+        raise ValueError(f"{text}: 'schedulers' has no entry of that number, or none at all; they count from 0.")
     return chosen
 
 
@@ -91,8 +106,9 @@ def schedule_of(text: str) -> Schedule:
 
 def written(config: Any, clock: Clock | None, where: str) -> list[tuple[int, Source]]:
     """What the schedulers of a config write, each with the index of its entry; `where` begins the errors."""
-    made = trial(config, clock=clock)
-    if made.problems:
-        raise ValueError(f"{where}: {made.problems[0]}")
-    run = None if made.clock is None else Horizon.of(made.clock)
-    return [(i, source) for i, scheduler in enumerate(made.schedulers) for source in sources(scheduler, run)]
+    with located(where):
+        made = trial(config, clock=clock)
+        if made.problems:
+            raise ValueError(made.problems[0])
+        run = None if made.clock is None else Horizon.of(made.clock)
+        return [(i, source) for i, scheduler in enumerate(made.schedulers) for source in sources(scheduler, run)]

@@ -6,9 +6,10 @@ import argparse
 import os
 import shutil
 import sys
+from dataclasses import replace
 from typing import Any
 
-from timesched.cli.schedules import add_run, clock_of, sources_of
+from timesched.cli.schedules import add_run, clock_of, finite, sources_of
 from timesched.drawing.axes import save
 from timesched.drawing.lines import Line, Source, line
 from timesched.drawing.table import values_table
@@ -23,7 +24,7 @@ def add(commands: Any) -> None:
     for command in (show, plot):
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
         add_run(command)
-        command.add_argument("--lr", type=float, metavar="RATE", help="the learning rate, which multipliers multiply")
+        command.add_argument("--lr", type=finite, metavar="RATE", help="the learning rate, which multipliers multiply")
         command.add_argument("--unit", help="of the count beside the share: ep, ba, sp, tok, ... (default: the run's)")
     show.add_argument("--every", default="0.1dur", metavar="TIME", help="a row each, such as 1000ba (default: 0.1dur)")
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
@@ -34,7 +35,12 @@ def add(commands: Any) -> None:
 
 def _sources(options: argparse.Namespace) -> list[Source]:
     clock = clock_of(options)
-    return [source for each in options.schedules for source in sources_of(each, clock, options.lr)]
+    found = [(each, source) for each in options.schedules for source in sources_of(each, clock, options.lr)]
+    several = len(options.schedules) > 1  # each of which may be a config that writes 'lr'
+    return [
+        replace(source, name=f"{each} {source.name}") if several and source.name != each else source
+        for each, source in found
+    ]
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -45,6 +51,9 @@ def _show(options: argparse.Namespace) -> int:
 
 def _plot(options: argparse.Namespace) -> int:
     lines = [line(source, options.unit) for source in _sources(options)]
+    units = sorted({line.unit.value for line in lines})
+    if units[1:]:
+        raise ValueError(f"the runs are counted in {' and '.join(units)}, and one axis has one unit: give --unit dur.")
     if options.out is None:
         print(picture(lines))
     else:

@@ -37,6 +37,11 @@ class Source:
         """The value at a time of the run."""
         return self.factor * self.schedule.at(time, self.horizon)
 
+    def curve(self, unit: TimeUnit) -> Callable[[Exact], float]:
+        """The value as a function of a count of `unit`."""
+        curve = self.schedule.curve(self.horizon, unit)
+        return lambda count: self.factor * curve(exact(count))
+
     def marks(self) -> list[tuple[str, Exact]]:
         """The marks of the schedule, as counts of the unit of `counted`."""
         own, _ = counted(self.horizon)
@@ -69,13 +74,18 @@ def counted(horizon: Horizon) -> tuple[TimeUnit, Exact]:
         return unit, count
 
 
+def end_of(horizon: Horizon) -> Exact:
+    """The exact end of a run in the unit of `counted`, which may lie within a batch."""
+    return horizon.change(*horizon.locate("1dur"), counted(horizon)[0])
+
+
 def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Callable[[Exact], float]]:
     """The unit of the horizontal axis, by default that of the length of the run, and where a count lies on it."""
     own, length = counted(horizon)
     assert horizon.max_duration is not None  # else `counted` has raised
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
-        end = horizon.change(*horizon.locate("1dur"), own)
+        end = end_of(horizon)
         return wanted, lambda count: float(Fraction(count) / end)
     horizon.change(length, own, wanted)  # raises where a rate is missing
     return wanted, lambda count: float(horizon.change(count, own, wanted))
@@ -84,32 +94,41 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
 def values(source: Source) -> dict[Exact, float]:
     """The value at counts of the unit of `counted`, from 0 to the end, in order."""
     unit, length = counted(source.horizon)
-    curve, factor = source.schedule.curve(source.horizon, unit), source.factor
+    value = source.curve(unit)
     whole = unit not in FRACTIONAL
 
     def near(count: Exact) -> Exact:
         return math.floor(count) if whole else count
 
-    places = {near(Fraction(length) * i / _POINTS) for i in range(_POINTS + 1)}
+    places = {length, *(near(Fraction(length) * i / _POINTS) for i in range(_POINTS))}
     for _, mark in source.marks():
         places |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
-    found = {count: factor * curve(count) for count in sorted(places) if 0 <= count <= length}
+    found = {count: value(count) for count in sorted(places) if 0 <= count <= length}
     step = _STEP * (max(found.values()) - min(found.values()))
     gaps = list(zip(found, list(found)[1:]))
     while gaps and len(found) < _MOST:
         first, last = gaps.pop()
         middle = near(Fraction(first + last) / 2)
         if abs(found[last] - found[first]) > step and middle > first and last - first > Fraction(length) / 10**6:
-            found[middle] = factor * curve(middle)
+            found[middle] = value(middle)
             gaps += [(first, middle), (middle, last)]
     return dict(sorted(found.items()))
 
 
+def shares_of(source: Source) -> list[Fraction]:
+    """The counts of `values`, as shares of the run."""
+    end = end_of(source.horizon)
+    return [min(Fraction(count) / end, Fraction(1)) for count in values(source)]
+
+
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
-    """The line of a schedule on its run. Raises `ValueError` where a rate is missing."""
-    _, length = counted(source.horizon)
+    """The line of a schedule on its run. Raises `ValueError` where a rate is missing, or a value is not finite."""
+    own, length = counted(source.horizon)
     wanted, place = axis(source.horizon, unit)
     found = values(source)
+    for count, value in found.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
     return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted)
 

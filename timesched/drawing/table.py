@@ -11,7 +11,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-from timesched.drawing.lines import Source, axis, counted
+from timesched.drawing.lines import Source, axis, counted, end_of
 from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact
 from timesched.time.value import Time, TimeLike
@@ -62,8 +62,7 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
 
     Raises `ValueError` where the time is not above 0, or has more than 100,000 multiples.
     """
-    own, _ = counted(horizon)
-    end = horizon.change(*horizon.locate("1dur"), own)
+    own, end = counted(horizon)[0], end_of(horizon)
     time = Time.from_input(every)
     step = horizon.change(*horizon.locate(time, scale=False), own)
     if step <= 0 or end / Fraction(step) > _MOST:
@@ -74,14 +73,22 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
 
 
 def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:
-    """The values of several schedules, of which the first says how long the run is."""
+    """The values of several schedules, of which the first says how long the run is. One on another run has its value at
+    the count of the row; or with `unit` "dur", at the share of its own run.
+
+    Raises `ValueError` where there is no schedule, or a unit does not convert.
+    """
+    if not sources:
+        raise ValueError("a table needs a schedule, and there is none.")
     horizon = sources[0].horizon
-    wanted, place = axis(horizon, unit)
+    own, (wanted, place) = counted(horizon)[0], axis(horizon, unit)
     share_alone = wanted is TimeUnit.DURATION
     rows: list[tuple[Any, ...]] = []
     for share, count in moments(horizon, every):
         there = () if share_alone else (_tidy(place(count)),)
-        rows.append((_tidy(float(share.exact)), *there, *(source.at(share) for source in sources)))
+        other = share if share_alone else Time._of(count, own)
+        found = (source.at(share if source.horizon == horizon else other) for source in sources)
+        rows.append((_tidy(float(share.exact)), *there, *found))
     return Table(("dur", *(() if share_alone else (wanted.value,)), *(source.name for source in sources)), rows)
 
 

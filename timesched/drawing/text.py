@@ -12,7 +12,7 @@ _ROWS = 14
 
 
 def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille: bool = True) -> str:
-    """A picture of lines, at most `width` characters wide, with the marks above it.
+    """A picture of lines with the marks above it, `width` characters wide, but at least 20 beside the numbers.
 
     `colours`: whether the terminal has them. `braille`: whether its characters can be written; else letters stand for
     the lines.
