@@ -24,8 +24,8 @@ from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
 from ..names import optimizers
 from ..scheduler import ScalePerParamScheduler, Scheduler
+from ..schedules.preview import sources
 from . import resolve
-from .preview import sources
 from .read import plain, read
 from .resolve import RUN, TAGS, Spec, is_scheduler, located
 

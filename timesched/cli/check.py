@@ -9,11 +9,11 @@ from fractions import Fraction
 from itertools import pairwise, takewhile
 from typing import Any
 
-from optim.config.preview import sources
 from optim.config.read import read
-from optim.config.trial import trial
 from optim.groups.parameters import named
+from optim.schedules.preview import sources
 from timesched.cli.schedules import add_run, clock_of, finite, model_of
+from timesched.cli.trial import trial
 from timesched.drawing.lines import Source, counted, values
 from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact, number_text

@@ -6,9 +6,9 @@ import argparse
 from typing import Any
 
 from optim.config.read import read
-from optim.config.trial import trial
 from optim.foreign.memory import count
 from timesched.cli.schedules import model_of
+from timesched.cli.trial import trial
 from timesched.drawing.table import Table
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from optim.config.preview import sources
 from optim.config.read import read
 from optim.config.resolve import located
-from optim.config.trial import trial
 from optim.names import SCHEDULE
+from optim.schedules.preview import sources
+from timesched.cli.trial import trial
 from timesched.clock import Clock
 from timesched.description import constructed
 from timesched.drawing.lines import Source

@@ -1,4 +1,4 @@
-"""What the schedulers of a config do over a run, for tables, pictures and checks."""
+"""What schedulers write over a run, for tables, pictures and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from timesched.drawing.lines import Source
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 
-from ..schedules.arguments import adjustment
+from .arguments import adjustment
 
 
 def sources(scheduler: Any, run: Horizon | None = None) -> list[Source]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
+from optim.config import resolve
+from optim.config.build import check_written, clock_of, optimizer_of, scheduler_of
+from optim.config.resolve import RUN, TAGS, Spec
 from timesched.clock import Clock
-
-from . import resolve
-from .build import check_written, clock_of, optimizer_of, scheduler_of
-from .resolve import RUN, TAGS, Spec
 
 
 @dataclass
