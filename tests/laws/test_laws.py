@@ -1,5 +1,7 @@
 """Every law on every row of the one table of schedules."""
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,5 +54,20 @@ def test_law_on_examples(row, law):
     @given(st.data())
     def holds(data):
         LAWS[law](data.draw(st.sampled_from(schedules)), data.draw(runs()), data.draw, row.promise)
+
+    holds()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_equality_asks_for_no_conversion(row):
+    """Times of other units are not equal, and comparing schedules that have them raises nothing."""
+
+    @settings(max_examples=settings.default.max_examples // 10 + 1)
+    @given(st.data())
+    def holds(data):
+        run = data.draw(runs())
+        one, other = (data.draw(row.schedules(run)) for _ in range(2))
+        assert one == eval(repr(one), {**vars(timesched), "Fraction": Fraction})
+        assert one != other or hash(one) == hash(other)
 
     holds()
