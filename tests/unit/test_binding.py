@@ -18,6 +18,7 @@ from timesched import (
     bind,
     compile_composer_scheduler,
 )
+from timesched.binding import unchanged_on_error
 
 
 def parameters(n=1):
@@ -260,3 +261,19 @@ def test_an_initial_value_that_is_no_number(first):
     with pytest.raises(ValueError, match="initial_lr"):
         bind(LinearScheduler(), optimizer, Clock("4ba"))
     assert optimizer.param_groups[0]["lr"] == 0.5 and optimizer.param_groups[0]["initial_lr"] is first
+
+
+def test_after_an_error_the_earlier_scheduler_owns_its_key_again():
+    """As where a config fails at its second scheduler, on an optimizer that has one of before."""
+    optimizer, clock = torch.optim.SGD(parameters(), lr=0.5), Clock("8ba")
+    earlier = bind(LinearScheduler(), optimizer, clock)
+    with pytest.raises(ValueError, match="of a later part"), unchanged_on_error(optimizer):
+        later = bind(ConstantScheduler(0.25), optimizer, clock)
+        assert optimizer.param_groups[0]["lr"] == 0.125
+        raise ValueError("of a later part")
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    clock.tick()
+    earlier.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5 * 7 / 8
+    with pytest.raises(ValueError, match="unbound"):
+        later.step()
