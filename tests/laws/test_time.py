@@ -190,6 +190,7 @@ def test_units_never_mix_silently(operation):
         lambda: Time(3, "ba") + True,
         lambda: Time(3, "ba") * [1],
         lambda: Time.from_timedelta("3ba"),
+        lambda: Time.from_timedelta("3600sec"),
         lambda: Time.from_timestring(3),
     ],
 )
