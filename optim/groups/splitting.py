@@ -57,7 +57,7 @@ def split_groups(
         for j, tensor in enumerate(group["params"]):
             hits, name = chosen[id(tensor)]
             parts.setdefault(merged([*here, *hits], name)[1].get(FACTOR), []).append(j)
-        if len(parts) > 1 and ("initial_lr" in group or bound_to(optimizer)):  # the first: as torch's leave it
+        if len(parts) > 1 and (hasattr(optimizer.step, "_wrapped_by_lr_sched") or bound_to(optimizer)):  # torch's; ours
             raise ValueError(
                 f"Parameter group {i} is to be split, but schedulers go by the numbers of the groups: split them "
                 f"before schedulers are made, or call unbind() on these and make them again."

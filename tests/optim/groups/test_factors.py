@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import optim
+import timesched
 from optim.groups import configure_param_groups, split_groups
 from tests.optim.groups.models import Conv, Tied, by_name, loss_of, values
 
@@ -227,6 +228,17 @@ def test_splits_that_are_refused():
     for wrong, call in (("optimizer", (model, {})), ("model", (named, {}, model.named_parameters()))):
         with pytest.raises(TypeError, match=f"{wrong}="):
             split_groups(*call)
+
+
+@OPTIMIZERS
+def test_a_split_after_unbind(kind):
+    """It leaves the initial rate behind, which is no sign of a scheduler."""
+    optimizer = kind(Conv().named_parameters(), lr=0.1)
+    scheduler = timesched.bind(timesched.LinearScheduler(), optimizer, timesched.Clock("4ba"))
+    refused(optimizer, {"0.*": 0.5}, "Parameter group 0 is to be split")
+    scheduler.unbind()
+    split_groups(optimizer, {"0.*": 0.5})
+    assert [group.get(KEY) for group in optimizer.param_groups] == [0.5, None]
 
 
 @OPTIMIZERS
