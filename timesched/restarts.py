@@ -35,7 +35,9 @@ def restarting(frame: Frame, first: TimeLike, growth: float, name: str = "t_mult
         _check_reach(frame, mark, cycles.end, f"{name}={growth}")
     if cycles.limit is None:
         return cycles.done
-    return switch(Mark(mark.counter, mark.unit, cycles.limit), cycles.done, lambda counts: 1.0)
+    last = Mark(mark.counter, mark.unit, cycles.limit)
+    frame.note("end", last)
+    return switch(last, cycles.done, lambda counts: 1.0)
 
 
 def _check_reach(frame: Frame, mark: Mark, end: Fraction, growth: str) -> None:

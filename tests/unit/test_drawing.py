@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from timesched import (
@@ -71,6 +71,21 @@ def test_a_jump_is_drawn_as_one():
     for a, b in pairwise(restarts):
         if restarts[a] - restarts[b] > 0.01:  # what is less cannot be seen
             assert b - a <= 1000 and any(a < n * 123456789 <= b for n in range(1, 9))
+
+
+@settings(max_examples=settings.default.max_examples // 10 + 1)
+@given(st.data())
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_end_that_a_row_promises_is_marked(row, data):
+    run = data.draw(runs(longest=2000))
+    horizon, schedule = run.horizon(), data.draw(row.schedules(run))
+    try:
+        until = row.promise(schedule, horizon).until
+        found = {horizon.change(time.exact, time.unit, TimeUnit.BATCH) for _, time in schedule.marks(horizon)}
+    except ValueError:  # the schedule does not suit the run
+        reject()
+    if until is not None and until[0] > 0:
+        assert horizon.change(*until, TimeUnit.BATCH) in found
 
 
 def test_marks_are_where_phases_begin_and_end():

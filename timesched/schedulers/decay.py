@@ -123,7 +123,7 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
-            warm, end = frame.mark(self.t_warmup, False, note="warmup"), frame.mark(self.t_max, note="end")
+            warm, end = frame.mark(self.t_warmup, False, note="warmup"), frame.mark(self.t_max)
             first = frame.change(warm.count, warm.unit, end.unit)
             scale = frame.after(Mark(end.counter, end.unit, first), self.t_scale) - first
             begin = max(first, frame.before(end, self.t_cooldown))
@@ -142,6 +142,7 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         ]
         marks = [Mark(end.counter, end.unit, begin)]
         frame.note("decay", marks[0])
+        frame.note("end", Mark(end.counter, end.unit, begin + cooldown))
         return stages([warm, *marks], [ramp, *functions]) if warm.count else stages(marks, functions)
 
 
