@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from configparser import ConfigParser
 from email.message import Message
 from pathlib import Path
 
@@ -107,8 +108,14 @@ def test_extras(metadata: Message) -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
-def test_hypothesis_finds_our_hook(wheel: Path) -> None:
-    assert "[hypothesis]\ntimesched = timesched.testing.hook:register\n" in read(wheel, "entry_points.txt")
+def test_entry_points(wheel: Path) -> None:
+    """The command, and what Hypothesis calls when it starts."""
+    found = ConfigParser()
+    found.read_string(read(wheel, "entry_points.txt"))
+    assert {name: dict(found[name]) for name in found.sections()} == {
+        "console_scripts": {"timesched": "timesched.cli:main"},
+        "hypothesis": {"timesched": "timesched.testing.hook:register"},
+    }
 
 
 def test_both_packages_are_whole_and_typed(wheel: Path) -> None:

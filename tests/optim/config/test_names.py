@@ -9,7 +9,11 @@ import optim
 import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.names import CLOSED_FORMS, SCHEDULES, optimizers
+from tests.optim.schedulers.building import name_of
+from tests.optim.schedulers.signatures import WD as GENERIC
+from tests.optim.signatures import SIGNATURES
 from timesched.schedule import Schedule
+from timesched.testing.rows import ROWS
 
 PACKAGE = Path(optim.__file__).parent
 
@@ -21,12 +25,14 @@ def public(module, base, *but):
 
 
 def test_every_public_class_has_its_name():
-    assert optimizers().own == public(optim, optim.Optimizer, optim.Optimizer) and len(optimizers().own) >= 16
-    assert public(timesched, Schedule, Schedule) == SCHEDULES and len(SCHEDULES) >= 24
-    for module, suffix in ((lr_scheduler, "LR"), (weight_decay_scheduler, "WD")):
-        names = {name for name in CLOSED_FORMS if hasattr(module, name)}
-        assert {f"{stem}{suffix}" for stem in ("Linear", "CosineDecay", "Sequential", "Chained", "Lambda")} <= names
-        assert names == set(module.__all__) - {"LRScheduler", "WeightDecayScheduler"}
+    assert optimizers().own == public(optim, optim.Optimizer, optim.Optimizer)
+    assert optimizers().own.keys() == {*SIGNATURES, "AdamBase"}
+    assert public(timesched, Schedule, Schedule) == SCHEDULES
+    assert SCHEDULES.keys() == {row.schedule.__name__ for row in ROWS}
+    for module, family in ((lr_scheduler, "lr"), (weight_decay_scheduler, "wd")):
+        names = {name for name in CLOSED_FORMS if hasattr(module, name)} - {"ChainedScheduler"}
+        assert names == {name_of(stem, family) for stem in GENERIC}
+        assert set(module.__all__) - {"LRScheduler", "WeightDecayScheduler", "ChainedScheduler"} == names
     assert not {"LRScheduler", "WeightDecayScheduler", "Scheduler"} & set(CLOSED_FORMS)
     assert CLOSED_FORMS["ChainedScheduler"] is CLOSED_FORMS["ChainedLR"]
 

@@ -245,9 +245,8 @@ def test_arguments_that_are_no_such_numbers(wrong, argument):
     stepped(one, 3)
     state = one.state_dict()
     state["schedule"]["arguments"][argument] = wrong
-    assert_refused(
-        one, state, f"another schedule:\n    schedule.arguments.{argument}(.0.)? is .* in the state, and .* here"
-    )
+    place = argument + r"\[0\]" * (type(wrong) is list and argument == "milestones")  # the element that differs
+    assert_refused(one, state, f"another schedule:\n    schedule.arguments.{place} is .* in the state, and .* here")
 
 
 def test_times_are_compared_as_they_were_written():
