@@ -124,7 +124,7 @@ class Bound:
 
     def _run(self) -> Any:
         """What the schedule is called with: the clock, or a copy of it on the horizon that was saved."""
-        return self.clock if self._horizon is None else _on(self.clock, self._horizon)
+        return self.clock if self._horizon is None else on_horizon(self.clock, self._horizon)
 
     # The value
 
@@ -548,7 +548,7 @@ class Bound:
                 )
             bases = [_base(value, f"the initial {self.key}") for value in bases]
         clock = self.clock if isinstance(self.clock, Clock) else None
-        then = None if clock is None else _on(clock, self._run().horizon)
+        then = None if clock is None else on_horizon(clock, self._run().horizon)
         if then is not None and "clock" in state_dict:
             try:
                 then.load_state_dict(state_dict["clock"])
@@ -829,7 +829,7 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
     return lambda: _multiplier(scheduler(state, 1.0 if ratio is None else ratio), scheduler)
 
 
-def _on(clock: Clock, horizon: Horizon) -> Clock:
+def on_horizon(clock: Clock, horizon: Horizon) -> Clock:
     """A copy of a clock on a horizon."""
     other = copy.copy(clock)
     other.horizon = horizon
@@ -850,7 +850,7 @@ def _value_of(schedule: Any, clock: Clock | None, horizon: Any, count: int) -> f
     """The value of a schedule at the moment of a clock, on a horizon; without a clock, after a number of steps."""
     if clock is None:
         return float(schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))((count,)))
-    return float(_reader(schedule, _on(clock, horizon), None)())
+    return float(_reader(schedule, on_horizon(clock, horizon), None)())
 
 
 def _multiplier(value: Any, scheduler: Any) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction
-from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
@@ -199,6 +198,8 @@ class Schedule:
         return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
 
     def _repr_html_(self) -> str | None:
+        from html import escape
+
         from timesched.drawing.lines import Source, line, presumed
         from timesched.drawing.svg import svg
 

@@ -252,7 +252,7 @@ def over(name: str, terms: ast.GeneratorExp) -> str:
         start = row(part(loop.target), op("="), "<mn>0</mn>")
         limits = f"<munderover>{sign}{start}{part(last)}</munderover>" if last else f"<munder>{sign}{bound}</munder>"
         return row(limits, part(terms.elt, PRODUCT))
-    if name not in ("max", "min") or ast.dump(terms.elt) != ast.dump(ast.Name(loop.target.id, ast.Load())):  # type: ignore[attr-defined]
+    if name not in ("max", "min") or ast.unparse(terms.elt) != ast.unparse(loop.target):
         raise NoNotation(f"{name}({ast.unparse(terms)})")
     bound = row(part(loop.target), op("≤"), part(last)) if last else bound
     conditions = [words(" with ") + part(test) for test in loop.ifs]

@@ -9,6 +9,7 @@ import pkgutil
 import re
 from abc import ABC
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol, get_origin
@@ -186,15 +187,15 @@ class Api(SphinxDirective):
         return parsed
 
 
-def public_modules(env: BuildEnvironment) -> Iterator[ModuleType]:
+@cache
+def public_modules(env: BuildEnvironment) -> list[ModuleType]:
     """The modules that say in `__all__` what is public."""
+    found = []
     for package in PACKAGES:
         root = imported(env, package)
-        yield root
-        for info in pkgutil.walk_packages(root.__path__, package + "."):
-            module = imported(env, info.name)
-            if hasattr(module, "__all__"):
-                yield module
+        modules = (imported(env, info.name) for info in pkgutil.walk_packages(root.__path__, package + "."))
+        found += [root, *(module for module in modules if hasattr(module, "__all__"))]
+    return found
 
 
 def public_bases(env: BuildEnvironment, thing: Any) -> list[Any]:
@@ -313,12 +314,7 @@ def relinked(text: str, folder: Path, app: Sphinx) -> str:
     return re.sub(r"\[([^]]*)\]\((?!\w+:)([^)#\s]+)", target, text)
 
 
-GLOB = re.compile(r"```\{toctree\}\n:caption: \w+\n:hidden:\n:glob:\n\n(\w+)/\*\n```\n")
-
-
 def read(app: Sphinx, docname: str, text: list[str]) -> None:
-    # Sphinx warns of a toctree of a folder that is not there.
-    text[0] = GLOB.sub(lambda match: match[0] if (Path(app.srcdir) / match[1]).is_dir() else "", text[0])
     text[0] = relinked(text[0], (Path(app.srcdir) / docname).parent, app)
 
 

@@ -12,7 +12,6 @@ import torch
 from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.drawing.table import Table, values_table
-from timesched.horizon import Horizon
 from timesched.keys import known_tags
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
@@ -65,8 +64,7 @@ class Built:
         0.5   2  0.05
           1   4     0
         """
-        run = None if self.clock is None else Horizon.of(self.clock)
-        return values_table([source for each in self.schedulers for source in sources(each, run)], every)
+        return values_table([source for each in self.schedulers for source in sources(each, self.clock)], every)
 
 
 def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:

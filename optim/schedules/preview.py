@@ -14,13 +14,13 @@ from timesched.schedule import Schedule
 from .arguments import adjustment
 
 
-def sources(scheduler: Any, run: Horizon | None = None) -> list[Source]:
+def sources(scheduler: Any, run: Any = None) -> list[Source]:
     """What a scheduler writes over a run, once for each initial value or factor among its groups, under names such as
     `lr` and `lr [head]`.
 
-    `run`: the run of a scheduler that has no clock; each of its steps is a batch. None for as many steps as it is made
-    for. Raises `ValueError` where neither says how long that is, and `TypeError` for a scheduler of torch's, or one of
-    functions, whose value at another time is not known.
+    `run`: the clock of a run, for a scheduler that has none; each of its steps is a batch. None for as many steps as it
+    is made for. Raises `ValueError` where neither says how long that is, and `TypeError` for a scheduler of torch's, or
+    one of functions, whose value at another time is not known.
     """
     schedule = getattr(scheduler, "schedule", None)
     if isinstance(schedule, (list, tuple)) and all(isinstance(each, Schedule) for each in schedule):
@@ -62,10 +62,11 @@ def column(key: str, tags: Any) -> str:
     return f"{key} [{shown}]" if shown else key
 
 
-def _steps(scheduler: Any, run: Horizon | None) -> Horizon:
+def _steps(scheduler: Any, run: Any) -> Horizon:
     """The run of a scheduler that counts its own steps, which no ratio stretches."""
     if run is not None:
-        return Horizon._of(run.max_duration, 1, run._rates, scaled=True)
+        horizon = Horizon.of(run)
+        return Horizon._of(horizon.max_duration, 1, horizon._rates, scaled=True)
     total = getattr(scheduler, "total_iters", None)
     if not isinstance(total, int) or not total:
         raise ValueError(

@@ -15,7 +15,6 @@ from optim.schedules.preview import sources
 from timesched.cli.schedules import add_run, clock_of, finite, model_of
 from timesched.cli.trial import trial
 from timesched.drawing.lines import Source, counted, values
-from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact, number_text
 
 _INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
@@ -53,12 +52,11 @@ def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
     made = trial(read(options.config), model, clock_of(options))
     found = list(made.problems)
-    run = None if made.clock is None else Horizon.of(made.clock)
     for i, scheduler in enumerate(made.schedulers):
         if scheduler is None:
             continue
         try:
-            written = sources(scheduler, run)
+            written = sources(scheduler, made.clock)
         except (TypeError, ValueError) as error:  # not a fault of the config
             print(f"timesched check: schedulers[{i}] is not looked at: {error}", file=sys.stderr)
             continue

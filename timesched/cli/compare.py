@@ -17,6 +17,7 @@ from torch.torch_version import TorchVersion
 from optim.config.read import read
 from optim.config.resolve import TAGS
 from optim.schedules.preview import column, of_groups
+from timesched.binding import on_horizon
 from timesched.cli.schedules import add_run, clock_of, written
 from timesched.cli.show import picture
 from timesched.clock import Clock
@@ -120,11 +121,9 @@ def _saved(state: Mapping[str, Any], clock: Clock | None) -> list[Source]:
     """What the scheduler of a state writes, on the horizon in it, or else on that of the clock."""
     horizon = read_horizon(state["horizon"]) if "horizon" in state else None if clock is None else clock.horizon
     if "base" not in state:
-        on = Clock("1ba")
-        if horizon is not None:
-            on._set(horizon=horizon)
         config = {"optimizer": {"AdamW": {}}, "schedulers": [_entry(state["schedule"])]}
-        return [source for _, source in written(config, None if horizon is None else on, "")]
+        on = None if horizon is None else on_horizon(Clock("1ba"), horizon)
+        return [source for _, source in written(config, on, "")]
     if horizon is None:
         raise ValueError("the state does not hold the length of its run: give --max-duration.")
     schedule = rebuilt(state["schedule"])

@@ -110,5 +110,4 @@ def written(config: Any, clock: Clock | None, where: str) -> list[tuple[int, Sou
         made = trial(config, clock=clock)
         if made.problems:
             raise ValueError(made.problems[0])
-        run = None if made.clock is None else Horizon.of(made.clock)
-        return [(i, source) for i, scheduler in enumerate(made.schedulers) for source in sources(scheduler, run)]
+        return [(i, source) for i, each in enumerate(made.schedulers) for source in sources(each, made.clock)]

@@ -45,7 +45,8 @@ def _sources(options: argparse.Namespace) -> list[Source]:
 
 def _show(options: argparse.Namespace) -> int:
     table = values_table(_sources(options), options.every, options.unit)
-    print({"table": str(table), "csv": table.csv().rstrip("\n"), "json": table.json()}[options.format])
+    write = {"csv": table.csv, "json": table.json}.get(options.format, table.__str__)
+    print(write().rstrip("\n"))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from timesched.drawing.lines import NAMES, Line, number
+from timesched.drawing.lines import NAMES, Line, marks_of, number
 from timesched.drawing.svg import COLOURS
 
 SIZE = (7.0, 2.8)  # inches
@@ -25,7 +25,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     first = len(ax.get_legend_handles_labels()[1])  # without marks
     for i, line in enumerate(lines):
         ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
-    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1]):
+    for name, x in marks_of(lines):
         _mark(ax, name, x)
     ax.xaxis.set_major_formatter(lambda x, _: number(x))  # 5e9 at the mark itself, no factor beside the axis
     ax.set_xlabel(NAMES[lines[0].unit])

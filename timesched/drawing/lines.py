@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ class Source:
     def curve(self, unit: TimeUnit) -> Callable[[Exact], float]:
         """The value as a function of a count of `unit`."""
         curve = self.schedule.curve(self.horizon, unit)
-        return lambda count: self.factor * curve(exact(count))
+        return lambda count: self.factor * curve(count)
 
     def marks(self) -> list[tuple[str, Exact]]:
         """The marks of the schedule, as counts of the unit of `counted`."""
@@ -131,6 +131,17 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
     return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted)
+
+
+def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
+    """The end of the horizontal axis of a picture, and the ends of the vertical one, which has 0 in it."""
+    low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
+    return max(max(line.x) for line in lines), low, high if high > low else low + 1.0
+
+
+def marks_of(lines: Sequence[Line]) -> list[tuple[str, float]]:
+    """The marks of a picture from left to right, each once."""
+    return sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1])
 
 
 def presumed(schedule: Schedule) -> Horizon | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from timesched.drawing.lines import NAMES, Line, number, ticks
+from timesched.drawing.lines import NAMES, Line, extent, marks_of, number, ticks
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind people, too
 _WIDTH, _HEIGHT = 640, 240
@@ -14,10 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
 
 def svg(lines: Sequence[Line]) -> str:
     """A picture of several lines over one axis."""
-    end = max(max(line.x) for line in lines)
-    low = min(0.0, *(min(line.y) for line in lines))
-    high = max(max(line.y) for line in lines)
-    high = high if high > low else low + 1.0
+    end, low, high = extent(lines)
 
     def across(x: float) -> float:
         return round(_LEFT + x / end * (_WIDTH - _LEFT - _RIGHT), 2)
@@ -41,7 +38,7 @@ def svg(lines: Sequence[Line]) -> str:
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{NAMES[lines[0].unit]}</text>')
     written = -1000.0
-    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1]):
+    for name, x in marks_of(lines):
         at = across(x)
         parts.append(
             f'<path d="M{at} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".5" stroke-dasharray="3 3"/>'

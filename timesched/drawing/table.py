@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from html import escape
 from typing import Any
 
 from timesched.drawing.lines import Source, axis, counted, end_of
@@ -51,6 +50,8 @@ class Table:
         return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._texts())
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

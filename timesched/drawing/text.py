@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from timesched.drawing.lines import NAMES, Line, number, ticks
+from timesched.drawing.lines import NAMES, Line, extent, marks_of, number, ticks
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character: four rows of two
 _COLOURS = (34, 33, 32, 35, 36, 31)  # of a terminal
@@ -17,16 +17,14 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     `colours`: whether the terminal has them. `braille`: whether its characters can be written; else letters stand for
     the lines.
     """
-    end = max(max(line.x) for line in lines)
-    low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
-    high = high if high > low else low + 1.0
+    end, low, high = extent(lines)
     scale = {round((high - y) / (high - low) * (_ROWS - 1)): number(y) for y in ticks(low, high, 5)}
     left = max(map(len, scale.values())) + 2
     columns = max(width - left - 1, 20)
     dotted = braille and (colours or len(lines) == 1)
     cells = [[" "] * columns for _ in range(_ROWS)]
     above = [" "] * columns
-    for name, x in sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1]):
+    for name, x in marks_of(lines):
         at = round(x / end * (columns - 1))
         for cell in cells:
             cell[at] = "┊" if braille else ":"
