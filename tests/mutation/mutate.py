@@ -3,9 +3,11 @@
     python tests/mutation/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
 
 Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
-source). It runs in a copy of the checkout, with the tests that tests.txt names for its file, and is killed where one of
-them fails. The survivors are printed with their lines, and written to --out as JSON, by which two runs are compared:
-`--compare OLD.json NEW.json` lists the mutants of unchanged lines that were killed in OLD and survive in NEW.
+source). It runs in a copy of the checkout, and is killed where a test fails: of those that tests.txt names for its
+file, the ones that call the changed function, the quickest first; all of them for a change outside of functions. Which
+test calls which function is recorded before, on the source as it is. The survivors are printed with their lines, and
+written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of unchanged
+lines that were killed in OLD and survive in NEW.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+PACKAGES = (f"{ROOT}/timesched/", f"{ROOT}/optim/")
 TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
 MEMORY = 16 << 30  # bytes of address space, for one that fills a list without end
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -67,6 +75,11 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
     skipped: set[int] = set()  # annotations, which nothing runs
+    within: dict[int, int] = {}  # the first line of the function around a node, as Python counts it
+    for function in ast.walk(tree):  # the inner functions come later
+        if isinstance(function, (ast.FunctionDef, ast.Lambda)):
+            first = min(each.lineno for each in [function, *getattr(function, "decorator_list", [])])
+            within.update(dict.fromkeys(map(id, ast.walk(function)), first))
     for parent in ast.walk(tree):
         for name in ("annotation", "returns"):
             if isinstance(getattr(parent, name, None), ast.AST):
@@ -81,7 +94,8 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
                     changed = ast.unparse(ast.fix_missing_locations(tree))
                     _put(parent, field, i, child)
                     line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # what is mutated has a line
-                    yield {"file": str(path.relative_to(ROOT)), "line": line, "what": what, "text": changed}
+                    of = within.get(id(child))
+                    yield {"file": str(path.relative_to(ROOT)), "line": line, "what": what, "text": changed, "of": of}
 
 
 def _put(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
@@ -100,48 +114,119 @@ def tests_of(file: str) -> list[str]:
     raise SystemExit(f"{file}: tests.txt names no tests for it; add a line.")
 
 
-def outcomes(rows: list[dict[str, Any]], jobs: int) -> Iterator[tuple[int, str]]:
-    """The index of each mutant and `killed` or `survived`, in the order in which their tests end.
+class Recorder:
+    """A plugin of pytest: which functions of the packages each test calls, and how long it takes."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, set[tuple[str, int]]] = {}
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        called = self.calls[item.nodeid] = set()
+
+        def trace(frame: FrameType, event: str, argument: object) -> None:
+            if frame.f_code.co_filename.startswith(PACKAGES):
+                called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+        sys.settrace(trace)
+        threading.settrace(trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+
+class Selector:
+    """A plugin of pytest: only these tests, in this order."""
+
+    def __init__(self, wanted: list[str]) -> None:
+        self.places = {test: i for i, test in enumerate(wanted)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted(
+            (each for each in items if each.nodeid in self.places), key=lambda each: self.places[each.nodeid]
+        )
+
+
+def in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int) -> Iterator[tuple[int, bool]]:
+    """The index of each row, and whether `target(row, folder)` ended well, in the order in which they end.
 
     Each runs in a process of its own, a fork of this one, which has imported torch and pytest. A process that dies has
-    noticed, too.
+    not ended well.
     """
-    waiting, running = list(enumerate(rows))[::-1], {}
+    waiting = list(enumerate(rows))[::-1]
+    running: dict[Any, tuple[int, BaseProcess, Path]] = {}
     with tempfile.TemporaryDirectory() as folder:
         while waiting or running:
             while waiting and len(running) < jobs:
                 i, row = waiting.pop()
                 place = Path(folder) / str(i)
-                process = multiprocessing.get_context("fork").Process(target=run_tests, args=(row, place))
+                process = multiprocessing.get_context("fork").Process(target=target, args=(row, place))
                 process.start()
                 running[process.sentinel] = i, process, place
             for sentinel in multiprocessing.connection.wait(list(running)):
-                i, process, place = running.pop(sentinel)  # type: ignore[call-overload]  # of what we put there
+                i, process, place = running.pop(sentinel)
                 process.join()
                 shutil.rmtree(place, ignore_errors=True)
-                yield i, "survived" if process.exitcode == 0 else "killed"
+                yield i, process.exitcode == 0
+
+
+def pytest_in(folder: Path, *arguments: str, plugin: object) -> int:
+    """Run pytest quietly in a checkout, and give its status."""
+    os.chdir(folder)
+    os.environ.update(PYTHONPATH=str(folder), HYPOTHESIS_PROFILE="ci")
+    sys.path[:] = [str(folder), *(path for path in sys.path if path not in ("", str(ROOT), sys.path[0]))]
+    output = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    return int(pytest.main(["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments], [plugin]))
+
+
+def record(row: tuple[str, Path], there: Path) -> None:
+    """Write down what the tests of a path call, and exit with their status."""
+    recorder = Recorder()
+    code = pytest_in(ROOT, row[0], plugin=recorder)
+    found = [
+        {
+            "test": test,
+            "seconds": recorder.seconds[test],
+            "calls": sorted((os.path.relpath(f, ROOT), n) for f, n in calls),
+        }
+        for test, calls in recorder.calls.items()
+    ]
+    row[1].write_text(json.dumps(found), encoding="utf-8")
+    sys.exit(code)
 
 
 def run_tests(mutant: dict[str, Any], there: Path) -> None:
     """Run the tests of a mutant in a copy of the checkout, and exit with their status."""
-    import pytest
-
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.alarm(TIMEOUT)  # which ends the process
-    shutil.copytree(ROOT, there, ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    shutil.copytree(ROOT, there, ignore=shutil.ignore_patterns(".git", "build", "__pycache__"))
     (there / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
-    os.chdir(there)
-    os.environ.update(PYTHONPATH=str(there), HYPOTHESIS_PROFILE="ci")
-    sys.path[:] = [str(there), *(path for path in sys.path if path not in ("", str(ROOT), sys.path[0]))]
-    output = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    for test in tests_of(mutant["file"]):  # one by one: most mutants die before the large folders are collected
-        code = (
-            pytest.main(["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", test]) if Path(test).exists() else 0
-        )
-        if code:
-            sys.exit(int(code))
+    files = dict.fromkeys(test.partition("::")[0] for test in mutant["tests"])
+    sys.exit(pytest_in(there, *files, plugin=Selector(mutant["tests"])) if files else 0)
+
+
+def tests_for(mutant: dict[str, Any], recorded: list[dict[str, Any]]) -> list[str]:
+    """The recorded tests that meet a mutant, the quickest first."""
+    place, covering = [mutant["file"], mutant["of"]], tests_of(mutant["file"])
+    found = [
+        row
+        for row in recorded
+        if any(is_within(row["test"].partition("::")[0], path) for path in covering)
+        and (mutant["of"] is None or place in row["calls"])
+    ]
+    return [row["test"] for row in sorted(found, key=lambda row: row["seconds"])]
+
+
+def is_within(path: str, other: str) -> bool:
+    return Path(path).is_relative_to(other)
 
 
 def compare(old: Path, new: Path) -> int:
@@ -175,17 +260,24 @@ def main() -> None:
     drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
     print(f"{len(found)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
     os.environ["OMP_NUM_THREADS"] = "1"
-    for module in ("torch", "pytest"):
-        importlib.import_module(module)
-    unchanged = {tuple(tests_of(row["file"])): {**row, "text": (ROOT / row["file"]).read_text()} for row in drawn}
-    for i, said in outcomes(list(unchanged.values()), options.jobs):
-        if said == "killed":
-            sys.exit(f"These tests fail on the source as it is, and so tell nothing: {' '.join(list(unchanged)[i])}")
+    importlib.import_module("torch")
+    named = sorted({path for row in drawn for path in tests_of(row["file"]) if (ROOT / path).exists()})
+    paths = [path for path in named if not any(is_within(path, other) for other in named if other != path)]
+    with tempfile.TemporaryDirectory() as folder:
+        places = [(path, Path(folder) / f"{i}.json") for i, path in enumerate(paths)]
+        for i, well in in_processes(record, places, options.jobs):
+            if not well:
+                sys.exit(f"These tests fail on the source as it is, and so tell nothing: {paths[i]}")
+            print(f"recorded: {paths[i]}", flush=True)
+        recorded = [row for _, place in places for row in json.loads(place.read_text(encoding="utf-8"))]
+    for mutant in drawn:
+        mutant["tests"] = tests_for(mutant, recorded)
     rows: list[dict[str, Any]] = []
-    for i, said in outcomes(drawn, options.jobs):
-        rows.append({**{key: value for key, value in drawn[i].items() if key != "text"}, "outcome": said})
+    for i, survived in in_processes(run_tests, drawn, options.jobs):
+        row = {key: drawn[i][key] for key in ("file", "line", "what")}
+        rows.append({**row, "tests": len(drawn[i]["tests"]), "outcome": "survived" if survived else "killed"})
         options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        if said == "survived":
+        if survived:
             print(f"survived: {rows[-1]['file']}: {rows[-1]['what']}: {rows[-1]['line']}", flush=True)
         if len(rows) % 20 == 0 or len(rows) == len(drawn):
             killed = sum(row["outcome"] == "killed" for row in rows)
