@@ -15,7 +15,6 @@ Rate = int | float | Fraction
 
 # The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
-_SSR = "the scale-schedule ratio (ssr)"
 _RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
 SMALLEST = Fraction(1, LARGEST)  # what a length, a rate or a ratio may be; it may be LARGEST, too
@@ -58,7 +57,8 @@ class Horizon:
     `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, a plain int
     counts epochs, None if it is not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
     1.5ba, and the run ends at the first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
-    `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed.
+    `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed. The
+    float 5 / 3 as `ssr` stands for exactly five thirds, and so for any quotient of numbers up to a million.
     `samples_per_batch` may also be a `BatchPlan`, whose batches change their size. Batches then convert to samples and
     tokens, and back, as positions from the start of the run: `Horizon.after` and `Horizon.before` take a length.
 
@@ -96,7 +96,7 @@ class Horizon:
         rates: tuple[Any, ...] = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
         if plan and len(plan.entries) > 1:  # else it is a number
             rates = rates[0], plan, rates[2]
-        self._fill(_read_length(max_duration, positive), positive(ssr, _SSR), rates, scaled=False)
+        self._fill(_read_length(max_duration, positive), read_ratio(ssr), rates, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> None:
         put = object.__setattr__
@@ -122,7 +122,7 @@ class Horizon:
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
-        given = [positive(ratio, _SSR) for ratio in ratios if ratio is not None]
+        given = [read_ratio(ratio) for ratio in ratios if ratio is not None]
         for other in given[1:]:
             if float(other) != float(given[0]):
                 raise ValueError(
@@ -377,6 +377,22 @@ def positive(value: Any, what: str) -> Exact:
             f"{what} is {str(value)[:40]}: it has to be more than 0, and neither below 1e-300 nor above 1e300."
         )
     return number
+
+
+def read_ratio(value: Any) -> Exact:
+    """A scale-schedule ratio as an exact number: 5 / 3 stands for five thirds, as does every float of such a quotient
+    whose denominator is at most a million; any other float for its shortest decimal.
+
+    Raises `ValueError` unless it is positive and finite.
+
+    >>> read_ratio(5 / 3), read_ratio(0.29), read_ratio(1.6666667)
+    (Fraction(5, 3), Fraction(29, 100), Fraction(16666667, 10000000))
+    """
+    number = positive(value, "the scale-schedule ratio (ssr)")
+    if isinstance(number, int) or not isinstance(value, float):
+        return number
+    quotient = number.limit_denominator()
+    return quotient if float(quotient) == value else number
 
 
 def _not_negative(value: Any, what: str) -> Exact:

@@ -67,6 +67,22 @@ def test_values(name: str, ratio: float) -> None:
     assert compared > 1000
 
 
+@pytest.mark.parametrize(("new", "old"), [(5, 3), (4, 3), (7, 6), (5, 6), (8, 3), (1, 3)])
+def test_ratios_that_are_no_decimals(new: int, old: int) -> None:
+    """The quotient of two lengths, which a float does not hold exactly."""
+    given = {
+        "StepScheduler": {"step_size": f"{old}ba", "gamma": 0.5},
+        "MultiStepScheduler": {"milestones": [f"{old}ba", f"{4 * old}ba"], "gamma": 0.5},
+        "LinearWithWarmupScheduler": {"t_warmup": "2ba", "t_max": f"{6 * old}ba"},
+    }
+    state = state_of(f"{6 * new}ba")
+    for name, arguments in given.items():
+        ours, theirs = pair(name, arguments)
+        for batch in range(6 * new + 1):
+            at(state, batch=batch)
+            assert ours(state, new / old) == pytest.approx(theirs(state, new / old), abs=1e-12), (name, batch)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_values_without_a_ratio(name: str) -> None:
     """Called with the state alone, as `scheduler(state)`."""

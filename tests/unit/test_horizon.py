@@ -28,6 +28,21 @@ def test_the_ratio_is_exact(run, sigma):
     assert eval(repr(horizon), {"Horizon": Horizon, "Fraction": Fraction}) == horizon
 
 
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_a_float_ratio_is_the_quotient_that_it_rounds(p, q):
+    """The new length over the old one, as people write it: the run has exactly the new length."""
+    assert Horizon(f"{q}ba", ssr=p / q).max_duration == f"{p}ba"
+    assert Horizon.of(Horizon(f"{q}ba", ssr=Fraction(p, q)), p / q).ssr == p / q
+
+
+@given(st.decimals("0.001", 1000, places=9))
+def test_any_other_float_ratio_is_its_decimal(ratio):
+    simple = Fraction(ratio).limit_denominator()
+    expected = simple if float(simple) == float(ratio) else Fraction(ratio)
+    assert Horizon("1ba", ssr=float(ratio)).max_duration.exact == expected
+    assert Horizon("1ba", ssr=1.6666667).max_duration.exact == Fraction(16666667, 10**7)
+
+
 def test_a_scaled_length_may_be_half_a_batch():
     run = Horizon("3ba", ssr=0.5)
     assert (run.max_duration.exact, str(run.max_duration)) == (Fraction(3, 2), "1.5ba")

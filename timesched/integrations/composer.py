@@ -16,7 +16,7 @@ from composer import Callback
 from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.description import difference
-from timesched.horizon import positive
+from timesched.horizon import read_ratio
 from timesched.keys import Key
 from timesched.schedule import Schedule
 
@@ -83,7 +83,7 @@ class Schedules(Callback):
             if not (isinstance(entry, Binding) or _is_scheduler(entry) or callable(entry)):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
         self.entries = entries
-        self.ssr = float(positive(ssr, "the scale-schedule ratio (ssr)"))
+        self.ssr = float(read_ratio(ssr))
         self.log = log
         self._begin()
 
