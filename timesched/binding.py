@@ -33,6 +33,7 @@ from timesched.positions import Frame, Resolved
 from timesched.resuming import compared, horizon_changes, moment, read_change, read_horizon, rebuilt, refusal
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit, exact
+from timesched.time.value import counter
 
 _SILENT = TorchVersion(torch.__version__) < "2.9"  # torch 2.7 says that an error was raised in a graph, not which
 # Graphs of these versions cannot compare two dicts by identity (seen in 2.7): there it is left to the eager steps.
@@ -41,6 +42,7 @@ _BLIND = TorchVersion(torch.__version__) < "2.13"
 _log = logging.getLogger(__name__)
 
 _UNBOUND = "was unbound: make another one"
+_GIVEN = (TimeUnit.SAMPLE, TimeUnit.TOKEN)  # what a clock counts only where it is told how many
 _bound: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Bound]]] = weakref.WeakKeyDictionary()
 
 
@@ -470,10 +472,12 @@ class Bound:
         others = [other for ref in _bound.get(self.optimizer, []) if (other := ref()) not in (None, self)]
         for other in others:  # those superseded before, too: they are to name the owner of now
             if other.key == self.key and mine.intersection(other.indices) and other.refusal != _UNBOUND:
+                several = "bind the list of both, which multiplies them, or make them one sequence"
+                closed = "make one SequentialLR or ChainedLR (WD, Scheduler) of both, as far as both are of optim"
                 other.refusal = (
-                    f"was superseded by {self._name()}, which was made later: step that one. For two schedules "
-                    f"of one number, bind the list of both, which multiplies them, or make them one sequence; "
-                    f"or give them different tags (there are: {known_tags(self.optimizer.param_groups)})"
+                    f"was superseded by {self._name()}, which was made later: step that one. For two schedules of one "
+                    f"number, {several if self.relative and other.relative else closed}; or give them different tags "
+                    f"(there are: {known_tags(self.optimizer.param_groups)})"
                 )
                 other._leave_clock()
         _bound[self.optimizer] = [*map(weakref.ref, others), weakref.ref(self)]
@@ -507,6 +511,8 @@ class Bound:
         The value follows from schedule, horizon, counters and initial values; nothing else is needed to go on. What a
         later version adds has to be optional on load.
         """
+        if self.refusal is None and len(self.optimizer.param_groups) > self._seen:
+            self._take_later_groups()  # whose initial values belong to it
         state = {"key": self.key, "schedule": self.description(), "last_epoch": int(self._count)}
         if self.relative:
             tags = [self.tags] if isinstance(self.tags, str) else self.tags
@@ -524,7 +530,7 @@ class Bound:
         Raises `ValueError` where that is "same" and the values differ, when the state is of another key, tags or number
         of groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
         """
-        self.check()
+        self._catch_up()
         name = type(self).__name__
         if not isinstance(state_dict, Mapping):
             raise ValueError(f"{name}: {state_dict!r} is not a state: pass what state_dict() returned.")
@@ -661,6 +667,14 @@ class Bound:
                     stacklevel=3,
                 )
             units = self.units()
+            missing = [unit for unit in _GIVEN if unit in units and not counter(clock.timestamp, unit).exact]
+            if missing and not still:
+                names = " and ".join(f"{unit.name.lower()}s" for unit in missing)
+                warnings.warn(
+                    f"The schedule of this {self._name()} counts {names}, and the clock has counted none in two steps: "
+                    f"pass their number to clock.tick(), or give the clock the rates that they follow from.",
+                    stacklevel=3,
+                )
             if clock.differs_between_ranks(units):
                 warnings.warn(
                     f"The clock of this {self._name()} counts on each rank alone, and the ranks may differ in "

@@ -82,6 +82,8 @@ class Clock:
                 f"before the clock is made."
             )
         self._stop = None if stop_at is None else self.horizon.locate(stop_at, scale=False)
+        if self._stop is not None and self._stop[0] < 0:
+            raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
         self._given = False  # whether a batch was counted by what tick() was given
         self._pace: tuple[Horizon, int | None, int, int] | None = None  # what a tick without arguments counts
         self._last = time.monotonic()

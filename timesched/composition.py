@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ def _read_horizon(name: str, value: Any) -> Horizon | None:
 
 
 def _read(name: str, value: Any) -> tuple[Schedule, ...]:
-    schedules = tuple(value) if isinstance(value, Iterable) else (value,)
+    schedules = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (Mapping, Set)) else (value,)
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"{name}: {schedule!r} is not a schedule of this package; bind([...]) takes functions too.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from itertools import pairwise
 from typing import Any
 
@@ -140,7 +140,7 @@ def _several(one: Any, what: str) -> Any:
     read_one = one.metadata["read"]
 
     def read(name: str, value: object) -> tuple[Any, ...]:
-        if isinstance(value, str) or not isinstance(value, Iterable):
+        if isinstance(value, (str, Mapping, Set)) or not isinstance(value, Iterable):
             raise TimeError(f"{name}={value!r}: pass a list of {what}.")
         return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
 

@@ -332,7 +332,9 @@ class Horizon:
             elif rate is not None:
                 text = number_text(rate)
                 arguments.append(f"{name}={repr(rate) if '/' in text else text}")
-        return f"Horizon({', '.join(arguments + ([] if self._ratio == 1 else [f'ssr={self.ssr!r}']))})"
+        if self._ratio != 1:
+            arguments.append(f"ssr={self.ssr if read_ratio(self.ssr) == self._ratio else self._ratio!r}")
+        return f"Horizon({', '.join(arguments)})"
 
 
 class _Stages:

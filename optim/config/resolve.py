@@ -158,7 +158,8 @@ def optimizer(entry: Any) -> Any:
         return entry
     name, given, path = _named(entry, "optimizer", "optimizer_type")
     cls = optimizers().find(name, "optimizer")
-    rules = given.pop("params", None) or []
+    rules = given.pop("params", None)
+    rules = [] if rules is None else rules
     rules = [rules] if isinstance(rules, Mapping) else rules
     options = {"no_decay": False} | {key: given.pop(key) for key in GROUPING if key in given}
     arguments = checked(cls, given, path, ("params", *GROUPING))

@@ -57,10 +57,12 @@ def split_groups(
         for j, tensor in enumerate(group["params"]):
             hits, name = chosen[id(tensor)]
             parts.setdefault(merged([*here, *hits], name)[1].get(FACTOR), []).append(j)
-        if len(parts) > 1 and (hasattr(optimizer.step, "_wrapped_by_lr_sched") or bound_to(optimizer)):  # torch's; ours
+        torchs = hasattr(optimizer.step, "_wrapped_by_lr_sched")  # by a scheduler of torch, for good
+        if len(parts) > 1 and (torchs or bound_to(optimizer)):
+            again = "and the optimizer, too" if torchs else "or call unbind() on these and make them again"
             raise ValueError(
                 f"Parameter group {i} is to be split, but schedulers go by the numbers of the groups: split them "
-                f"before schedulers are made, or call unbind() on these and make them again."
+                f"before schedulers are made, {again}."
             )
         split.append(parts)
     result = []

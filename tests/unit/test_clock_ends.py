@@ -27,6 +27,12 @@ def test_stop_at_is_not_stretched():
     assert clock.done
 
 
+@pytest.mark.parametrize("stop_at", ["-1ba", "-0.5dur"])
+def test_a_run_does_not_stop_before_it_begins(stop_at):
+    with pytest.raises(ValueError, match=f"stop_at='{stop_at}' is negative"):
+        Clock("10ba", stop_at=stop_at)
+
+
 def test_extend_writes_the_value_on_the_longer_run():
     clock = Clock("10ba")
     scheduler = bind(LinearScheduler(), optimizer(), clock)

@@ -43,6 +43,12 @@ def test_any_other_float_ratio_is_its_decimal(ratio):
     assert Horizon("1ba", ssr=1.6666667).max_duration.exact == Fraction(16666667, 10**7)
 
 
+@given(st.fractions(Fraction(1, 10**9), 10**9), st.fractions(Fraction(1, 10**9), 10**9))
+def test_repr_reads_back_exactly(rate, ratio):
+    horizon = Horizon("7ba", batches_per_epoch=rate, tokens_per_sample=1 / rate, ssr=ratio)
+    assert eval(repr(horizon), {"Horizon": Horizon, "Fraction": Fraction}) == horizon
+
+
 def test_a_scaled_length_may_be_half_a_batch():
     run = Horizon("3ba", ssr=0.5)
     assert (run.max_duration.exact, str(run.max_duration)) == (Fraction(3, 2), "1.5ba")

@@ -164,6 +164,48 @@ def test_a_foreign_state_is_not_saved():
     assert scheduler.get_last_lr() == [0.8]
 
 
+@pytest.mark.parametrize("added_before", [False, True])
+@pytest.mark.parametrize("saved_after_a_step", [False, True])
+def test_a_group_that_was_added_belongs_to_the_state(added_before, saved_after_a_step):
+    def started(before):
+        optimizer, clock = sgd(), Clock("10ba")
+        if before:
+            optimizer.add_param_group({"params": parameters(), "lr": 0.5})
+        scheduler = bind(LinearScheduler(), optimizer, clock)
+        if not before:
+            optimizer.add_param_group({"params": parameters(), "lr": 0.5})
+        return clock, scheduler
+
+    clock, scheduler = started(False)
+    if saved_after_a_step:
+        clock.tick()
+        scheduler.step()
+    state = scheduler.state_dict()
+    assert state["base"] == [0.8, 0.5]
+    _, other = started(added_before)
+    other.load_state_dict(state)
+    assert other.get_last_lr() == scheduler.get_lr() and other.base_lrs == [0.8, 0.5]
+
+
+@pytest.mark.parametrize("unit", ["tok", "sp"])
+def test_a_count_that_nobody_gives_the_clock_is_said_once(unit):
+    optimizer, clock = sgd(), Clock("10ba")
+    scheduler = bind(LinearScheduler(t_max=f"1000{unit}"), optimizer, clock)
+    clock.tick()
+    scheduler.step()
+    clock.tick()
+    with pytest.warns(UserWarning, match=r"the clock has counted none in two steps: pass their number to clock\.tick"):
+        scheduler.step()
+    clock.tick(samples=100, tokens=100)
+    scheduler.step()
+    assert scheduler.get_last_lr() == [0.8 * 0.9]
+    given = Clock("10ba", samples_per_batch=1, tokens_per_sample=1)
+    other = bind(LinearScheduler(t_max=f"1000{unit}"), optimizer, given)
+    for _ in range(3):
+        given.tick()
+        other.step()  # no warning, which would be an error here
+
+
 def test_a_clock_that_is_never_ticked_is_said_once():
     _, _, scheduler = bound()
     scheduler.step()

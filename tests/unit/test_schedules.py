@@ -568,6 +568,12 @@ def test_threads_share_a_schedule():
     assert not wrong
 
 
+@pytest.mark.parametrize("several", [set, dict.fromkeys])
+def test_schedules_are_in_an_order(several):
+    with pytest.raises(TypeError, match=r"^SequenceScheduler.schedules: \{.*\} is not a schedule of this package"):
+        SequenceScheduler(several([LinearScheduler(), ConstantScheduler()]), ["5ba"])
+
+
 def test_a_strange_horizon_attribute_is_not_ours():
     state = types.SimpleNamespace(timestamp=Timestamp(batch=5), max_duration="10ba", dataloader_len=None, horizon=7)
     assert LinearScheduler()(state) == 0.5

@@ -141,7 +141,7 @@ class Time(Ordered, Generic[TValue]):
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact(i)
         if default_int_unit is None:
-            raise TimeError(f"{i!r} has no unit: pass a text such as '{i}ba', or default_int_unit.")
+            raise TimeError(f"{i!r} has no unit: pass a text such as '{i}ba'.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property

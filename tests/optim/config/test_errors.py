@@ -224,6 +224,7 @@ def test_all_names_are_checked_before_the_model_is_looked_at():
         (optimizer(lr="fast"), "optimizer.SGD: SGD: lr='fast' is of type str"),
         (optimizer(params="*bias"), "optimizer.SGD.params='*bias'"),
         (optimizer(params=["*bias"]), "optimizer.SGD.params[0]='*bias'"),
+        (optimizer(params=0), "optimizer.SGD.params=0"),
         (optimizer(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
         (optimizer(frozen=0), "optimizer.SGD: frozen=0"),
         ({"optimizer": LinearScheduler()}, "is a schedule: put it into the list 'schedulers'"),

@@ -108,7 +108,7 @@ FALLING = [[30, 10], [-1, 5], [2.5, 5], [nan, 5], ["x", 5], [None, 5], [[1], 2]]
 @pytest.mark.parametrize(
     ("stem", "milestones"),
     [
-        *((stem, wrong) for stem in OTHERS for wrong in (*FALLING, "10", 10, None)),
+        *((stem, wrong) for stem in OTHERS for wrong in (*FALLING, "10", 10, None, {10}, {10: 1})),
         ("PiecewiseConstant", {}),
         ("Sequential", {}),
     ],
@@ -131,7 +131,9 @@ def test_as_many_milestones_as_belong_between(milestones):
     refused("Sequential", match=f"are {len(milestones)}", schedulers=[WARMUP, COSINE], milestones=milestones)
 
 
-@pytest.mark.parametrize("vals", [[0.1, nan], [0.1, "x"], [0.1, None], "0.1", 0.1, None, [0.1, [0.2]]])
+@pytest.mark.parametrize(
+    "vals", [[0.1, nan], [0.1, "x"], [0.1, None], "0.1", 0.1, None, [0.1, [0.2]], {0.1, 0.2}, {0.1: 1, 0.2: 2}]
+)
 def test_values(vals):
     refused("PiecewiseConstant", match="learning_rates", vals=vals, milestones=[3])
 

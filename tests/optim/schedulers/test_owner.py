@@ -40,7 +40,8 @@ def test_the_scheduler_made_last_owns_the_key(first, second, tags):
     two = MAKERS[second](on, clock, tags[1])
     clock.load_state_dict(clock.state_dict())  # which the first does not follow any more
     before, name = rates(on), {"bind": "LinearScheduler"}
-    words = rf"{name.get(first, 'LinearLR')}.* of 'lr' was superseded by {name.get(second, 'LinearLR')}.*'a', 'b', 'c'"
+    how = "bind the list of both" if first == second == "bind" else "make one SequentialLR or ChainedLR"
+    words = f"{name.get(first, 'LinearLR')}.* of 'lr' was superseded by {name.get(second, 'LinearLR')}.*{how}.*'a', 'b'"
     for call in (one.step, one.refresh, one.check, lambda: one.load_state_dict({**state, "last_epoch": 1})):
         with pytest.raises(ValueError, match=words):
             call()
