@@ -57,6 +57,8 @@ def model(tmp_path, monkeypatch):
         "    return 3\n"
         "def broken():\n"
         "    raise RuntimeError('not today')\n"
+        "def leaves():\n"
+        "    raise SystemExit(3)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "the_model:make"
@@ -142,6 +144,7 @@ def test_a_config_of_several_ranks_is_shown_on_one(capsys, config):
         (["LinearScheduler", "--max-duration", "9 batches"], "9 batches"),
         (["LinearScheduler", "--max-duration", "9ba", "--every", "0ba"], "every 0ba: it has to be above 0"),
         (["LinearScheduler", "--max-duration", "9ba", "--unit", "tok"], "samples_per_batch"),
+        (["run.cfg"], "run.cfg is no literal"),
         (["missing.yaml"], "No such file or directory: 'missing.yaml'"),
         ([f"LinearScheduler({'-' * 20_000}1)", "--max-duration", "9ba"], "is nested too deeply"),
         (["LinearScheduler(alpha_f=0.1, alpha_f=0.5)", "--max-duration", "9ba"], "write each argument once"),
@@ -164,6 +167,11 @@ def test_a_learning_rate_is_finite(capsys, option):
 def test_values_that_are_not_finite_are_an_error(capsys):
     _, _, err = run(capsys, "plot", "StepScheduler('1ba', 1e300)", "--max-duration", "9ba")
     assert err == "timesched plot: StepScheduler('1ba', 1e300) is inf at 2ba: only finite values can be drawn.\n"
+    steep = "LinearScheduler(alpha_i=1e300, alpha_f=-1e300)"
+    code, _, err = run(capsys, "plot", steep, "--max-duration", "9ba", "--lr", "1e8")
+    assert code == 2 and err.startswith("timesched plot: ") and err.count("\n") == 1
+    _, out, _ = run(capsys, "show", "StepScheduler('1ba', 1e300)", "--max-duration", "2ba", "--format", "json")
+    assert [row["StepScheduler('1ba', 1e300)"] for row in json.loads(out)][::5] == [1.0, 1e300, None]
 
 
 TWO_TAGS = """
@@ -293,6 +301,10 @@ PLAIN = "max_duration: 100ba\noptimizer: {AdamW: {lr: 1e-3}}\nschedulers:\n"
         (PLAIN + "- LinearScheduler: {t_max: 10ep}", ["10ep cannot be converted to ba: batches_per_epoch"]),
         (PLAIN + "- LinearScheduler\n- CosineAnnealingScheduler", ["schedulers[1]: 'lr' is bound already"]),
         (PLAIN + "- LinearScheduler: {t_mx: 10ba}", ["did you mean 't_max'?"]),
+        (PLAIN + "- MultiplicativeLR: {initial_learning_rate: 1.0, coefficient: 1e100}",
+         ["the value is inf at 4ba, where a step stops with an error"]),
+        (PLAIN + "- LinearLR: {initial_learning_rate: 1.0, end_learning_rate: -1.0, total_iters: 100}",
+         ["the value is -0.02 at 51ba"]),
         (PLAIN + "- MultiStepScheduler: {milestones: [50ba]}", []),
         (PLAIN + "- CosineAnnealingWarmRestartsScheduler: {t_0: 20ba}", []),
         (PLAIN + "- StepScheduler: {step_size: 20ba}", []),
@@ -320,6 +332,13 @@ def test_what_is_found(capsys, config, text, words):
         assert word in line
 
 
+def test_a_config_may_have_any_name(capsys, config, model):
+    path = config(GOOD, "run.cfg")
+    assert run(capsys, "check", path, "--jump", 90)[0] == 0 and run(capsys, "memory", path, "--model", model)[0] == 0
+    code, _, err = run(capsys, "check", "optimizer: {SGD: {lr: 1}}")
+    assert code == 2 and "No such file" in err
+
+
 def test_what_is_found_with_a_model(capsys, config, model):
     text = GOOD.replace("rate: 0.0}", "rate: 0.0, param_group_tags: head}") + "- LinearWD: "
     text += "{initial_val: 0.1, end_val: 0.0, total_iters: 100}\n- ConstantWD: {val: 0.1}"
@@ -345,6 +364,7 @@ def test_the_thresholds_of_check(capsys, config):
         ("the_model:nothing", "returned a int, and no torch.nn.Module"),
         ("no_such_module:make", "No module named 'no_such_module'"),
         ("the_model:broken", "--model the_model:broken: RuntimeError: not today"),
+        ("the_model:leaves", "--model the_model:leaves: SystemExit: 3"),
     ],
 )
 def test_models_that_are_none(capsys, config, model, place, words):
@@ -399,6 +419,18 @@ def test_diff_of_checkpoints(capsys, tmp_path):
         "schedulers[0].schedule.arguments.alpha_f: 0.0 -> 0.5",
         "schedulers[0].horizon: \"Horizon('100ba')\" -> \"Horizon('200ba')\"",
         "lr: the largest difference is 0.00075, at 100ba: 0 in A, 0.00075 in B",
+    ]
+
+
+def test_values_that_only_one_side_has(capsys, tmp_path):
+    paths = [tmp_path / "a.pt", tmp_path / "b.pt"]
+    for path, rates in zip(paths, ([1.0], [1.0, 0.1])):
+        optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(2))], "lr": lr} for lr in rates])
+        torch.save(bind(LinearScheduler(), optimizer, Clock("10ba")).state_dict(), path)
+    code, out, err = run(capsys, "diff", *paths)
+    assert (code, out) == (1, "state.base[1]: only in B\n") and err.splitlines() == [
+        f"timesched diff: the values of {name} are not compared: only one of the two has it"
+        for name in ("lr", "lr of group 0", "lr of group 1")
     ]
 
 

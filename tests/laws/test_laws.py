@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import timesched
 from optim.schedules import formulas
 from timesched import Schedule
+from timesched.batch_plan import BatchSizeScheduler
 from timesched.testing.laws import LAWS
 from timesched.testing.rows import ROWS
 from timesched.testing.runs import runs, runs_with_plans
@@ -71,7 +72,7 @@ def test_every_schedule_is_frozen_and_compares_as_schedules_do():
     for each in ours:
         assert each.__init__ is Schedule.__init__ or each.__dataclass_params__.frozen, each
         assert (each.__eq__, each.__hash__) == (Schedule.__eq__, Schedule.__hash__), each
-    assert {each for each in ours if each.__repr__ is not Schedule.__repr__} == {timesched.BatchSizeScheduler}
+    assert {each for each in ours if each.__repr__ is not Schedule.__repr__} == {BatchSizeScheduler}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

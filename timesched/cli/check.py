@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import pairwise, takewhile
+from pathlib import Path
 from typing import Any
 
 from optim.config.read import read
@@ -50,7 +52,7 @@ Look for what is likely to be wrong with a config, and print a line for each:
 
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
-    made = trial(read(options.config), model, clock_of(options))
+    made = trial(read(Path(options.config)), model, clock_of(options))
     found = list(made.problems)
     for i, scheduler in enumerate(made.schedulers):
         if scheduler is None:
@@ -81,6 +83,13 @@ def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterato
     """
     unit, length = counted(source.horizon)
     found, marks, value = values(source), source.marks(), source.curve(unit)
+    for count, each in found.items():
+        if not math.isfinite(each) or (zero and each < 0):
+            yield (
+                f"the value is {each:.4g} at {_text(count)}{unit.value}, where a step stops with an error: end the "
+                f"schedule before, or change its arguments"
+            )
+            return
     for name, count in marks:
         where, end = f"{_text(count)}{unit.value}", f"{_text(length)}{unit.value}"
         if name == "warmup" and count > length:

@@ -53,10 +53,12 @@ def _diff(options: argparse.Namespace) -> int:
     for where, a, b in said:
         print(f"{where}: only in {'B' if a == MISSING else 'A'}" if MISSING in (a, b) else f"{where}: {a} -> {b}")
     moved = False
-    in_b = {source.name: source for source in sources_of_b}
-    for source in sources_of_a:
-        if source.name in in_b:
-            moved |= _compare(source, in_b[source.name], not options.no_plot)
+    in_a, in_b = ({source.name: source for source in found} for found in (sources_of_a, sources_of_b))
+    for name in in_a:
+        if name in in_b:
+            moved |= _compare(in_a[name], in_b[name], not options.no_plot)
+    for name in sorted(in_a.keys() ^ in_b.keys()):
+        print(f"timesched diff: the values of {name} are not compared: only one of the two has it", file=sys.stderr)
     if not said and not moved:
         print("no difference")
     return 1 if said or moved else 0

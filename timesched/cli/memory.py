@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from optim.config.read import read
@@ -25,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def _memory(options: argparse.Namespace) -> int:
-    made = trial(read(options.config), model_of(options.model))
+    made = trial(read(Path(options.config)), model_of(options.model))
     if made.optimizer is None:
         raise ValueError(made.problems[0])
     print(memory_table(made.optimizer))

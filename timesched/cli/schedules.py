@@ -69,7 +69,7 @@ def model_of(place: str | None) -> torch.nn.Module | None:
         make = getattr(importlib.import_module(module), name, None)
         with torch.device("meta"):  # without the memory of its parameters
             model = make() if callable(make) else None
-    except Exception as error:  # there is no end to what a user's module may raise
+    except (Exception, SystemExit) as error:  # there is no end to what a user's module may raise
         raise ValueError(f"--model {place}: {type(error).__name__}: {error}") from error
     if not callable(make):
         raise ValueError(f"--model {place}: {module} has no function {name}.")
@@ -85,9 +85,10 @@ def sources_of(text: str, clock: Clock | None, rate: float | None = None) -> lis
     """
     config = _CONFIG.fullmatch(text)
     if config is None:
+        schedule = schedule_of(text)
         if clock is None:
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
-        return [Source(text, schedule_of(text), Horizon.of(clock), 1.0 if rate is None else rate)]
+        return [Source(text, schedule, Horizon.of(clock), 1.0 if rate is None else rate)]
     found = written(read(Path(config["path"])), clock, config["path"])
     chosen = [source for i, source in found if config["entry"] in (None, str(i))]
     if not chosen:
