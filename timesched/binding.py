@@ -434,6 +434,15 @@ class Bound:
             return
         groups, first = self.optimizer.param_groups, "initial_" + self.key
         bases = [_base(groups[i].get(first, each), first) for i, each in zip(indices, values)]
+        first_of: dict[int, tuple[int, float]] = {}
+        for i, base in zip([*self.indices, *indices], [*self._bases, *bases]):
+            held = self._key.peek(groups[i])
+            other, known = first_of.setdefault(id(held), (i, base)) if isinstance(held, Tensor) else (i, base)
+            if known != base:
+                raise ValueError(
+                    f"Parameter groups {other} and {i} share one tensor as {self.key!r}, and their initial values are "
+                    f"{known!r} and {base!r}: give each group a tensor of its own."
+                )
         self._hold_bases([*self._bases, *bases], value)
         for i, each in zip(indices, values):
             groups[i].setdefault(first, each.clone() if isinstance(each, Tensor) else each)

@@ -64,6 +64,13 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
             f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build "
             "the optimizer with the groups that were saved."
         )
+    mine, theirs = ([n for g in each if isinstance(g, Mapping) for n in g.get("param_names", ())] for each in (groups, saved))
+    if mine != theirs and sorted(mine) == sorted(theirs):
+        at = next(i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b)
+        raise ValueError(
+            f"{name}: parameter {at} is {mine[at]!r} here and {theirs[at]!r} in the state dict; build the optimizer with "
+            "the parameters that were saved, in their order."
+        )
     result = []
     for i, (group, packed) in enumerate(zip(groups, saved)):
         where = f"{name}, group {i} of the state dict: "

@@ -305,7 +305,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if not state_follows.complete(self):
             state_follows.follow(self)
         state = super().state_dict()
-        for group in state["param_groups"]:
+        for group in state.get("param_groups", ()):  # a hook may have returned anything
             if "tags" in group:
                 group["tags"] = sorted(group["tags"])
         return state

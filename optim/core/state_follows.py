@@ -63,6 +63,9 @@ def plan(optimizer: Optimizer, keep: bool = True) -> dict[Tensor, State]:
     where it was resized before its first step: what `preinitialize()` makes. Without `keep`, as before a load, always
     the latter. Raises `ValueError` where values cannot be kept.
     """
+    for key in optimizer.state:
+        if not isinstance(key, Tensor):
+            raise ValueError(f"{type(optimizer).__name__}: optimizer.state has the key {key!r}: it is for parameters only.")
     changed: dict[Tensor, str] = {}
     groups = []
     for i, group in enumerate(optimizer.param_groups):
@@ -160,7 +163,10 @@ def _fits(optimizer: Optimizer, p: Tensor) -> bool:
     before, state = optimizer._seen.get(p), optimizer.state.get(p)
     if before is None or state is None or _kind(p) != before.parameter:
         return False
-    return all(name in state and (kind is None or _kind(state[name]) == kind) for name, kind in before.state.items())
+    return all(
+        name in state and (kind is None or (isinstance(state[name], Tensor) and _kind(state[name]) == kind))
+        for name, kind in before.state.items()
+    )
 
 
 def _carried(optimizer: Optimizer, p: Tensor, fresh: State, name: str) -> State:
@@ -170,9 +176,10 @@ def _carried(optimizer: Optimizer, p: Tensor, fresh: State, name: str) -> State:
         return fresh
     where = f"{type(optimizer).__name__}: {name}"
     cure = "To begin anew with this parameter, pass it to optimizer.reset_state([...])."
-    lacking = (fresh if before is None else before.state).keys() - state.keys()
+    needed = fresh if before is None else before.state
+    lacking = [k for k in needed if k not in state or isinstance(fresh.get(k), Tensor) > isinstance(state[k], Tensor)]
     if lacking:
-        raise ValueError(f"{where} lacks the state {', '.join(map(repr, sorted(lacking)))}. {cure}")
+        raise ValueError(f"{where} lacks the state {', '.join(map(repr, sorted(lacking)))}, a tensor. {cure}")
     pairs = {key: (state[key], x) for key, x in fresh.items() if isinstance(x, Tensor) and key in state}
     misfits = [f"its state {key!r} is {_text(old)}" for key, (old, new) in pairs.items() if not _castable(old, new)]
     if before is not None and before.parameter.shape != p.shape:

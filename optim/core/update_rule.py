@@ -192,7 +192,7 @@ class RuleOptimizer(Optimizer):
         return works
 
     def _check_gradients(self, params: Tensors, grads: Tensors) -> None:
-        if all([g.layout is torch.strided for g in grads]) and list(map(numel, grads)) == list(map(numel, params)):
+        if all([g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]):
             return
         for p, g in zip(params, grads):
             if g.layout is not torch.strided:
@@ -201,10 +201,10 @@ class RuleOptimizer(Optimizer):
                     "only dense gradients are supported; make the layer give dense ones (sparse=False), or use "
                     "torch.optim.SparseAdam."
                 )
-            if g.numel() != p.numel():
+            if g.shape != p.shape or g.dtype != p.dtype:
                 raise RuntimeError(
-                    f"{type(self).__name__}: a parameter of shape {tuple(p.shape)} has a gradient of shape "
-                    f"{tuple(g.shape)}, from before it was resized; call zero_grad() after resizing."
+                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient "
+                    f"{g.dtype} of shape {tuple(g.shape)}, from before it was resized or cast; call zero_grad() then."
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.optimizer import Optimizer
+from ..core.state_follows import plan
 from .trial_copies import (
     Refused,
     like,
@@ -73,7 +74,10 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
             "torch's kind, or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
         )
     try:
-        return count(optimizer, optimizer.state) if isinstance(optimizer, Optimizer) else foreseen(optimizer)
+        if isinstance(optimizer, Optimizer):
+            planned = {**optimizer.state, **plan(optimizer)}
+            return count(optimizer, {p: planned[p] for p in parameters(optimizer)})
+        return foreseen(optimizer)
     except Refused as refused:
         fix = "Pass an optimizer that has its state, after optim.preinitialize() or a step"
         if not refused.fix and not without_state(optimizer):

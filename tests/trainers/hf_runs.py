@@ -44,7 +44,9 @@ class Recorder(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         groups = optimizer.param_groups
-        row = {key: [float(group[key]) for group in groups if key in group] for key in ("lr", "weight_decay")}
+        row = {
+            key: [float(group[key]) for group in groups if group.get(key) is not None] for key in ("lr", "weight_decay")
+        }
         self.rows.append({**row, "betas[0]": [float(group["betas"][0]) for group in groups if "betas" in group]})
 
 

@@ -78,7 +78,12 @@ def test_wrong_use_is_refused():
     optimizer.step()
     with pytest.raises(ValueError, match=r"counts tokens, .* call step\(tokens=...\)"):
         scheduler.step()
-    assert scheduler.clock.timestamp.batch == 0
+    assert scheduler.clock.timestamp.batch == 0 and scheduler.counts == {}
+    scheduler.counts = {"samples": 3}  # of earlier microbatches
+    with pytest.raises(ValueError, match="counts tokens"):
+        scheduler.step(samples=4)
+    scheduler.step(samples=4, tokens=9)
+    assert (scheduler.clock.timestamp.sample, scheduler.clock.timestamp.token) == (7, 9) and scheduler.counts == {}
     again = accelerator.prepare(schedule(accelerator, optimizer, LinearScheduler(), max_duration="9ba"))
     with pytest.raises(ValueError, match=r"leave it out of accelerator.prepare\(\)"):
         again.step()

@@ -160,6 +160,16 @@ def test_training_twice_begins_anew(tmp_path):
     check(trainer.recorder.rows, [*range(4), *range(4)], Horizon("4ba"))
 
 
+def test_an_optimizer_that_makes_its_own_rate(tmp_path):
+    """It is logged as NaN."""
+    model = new_model()
+    optimizer = optim.Adafactor(model.parameters(), lr=None, relative_step=True, weight_decay=0.1)
+    binding = Binding(LinearScheduler(), "weight_decay")
+    trainer = run(tmp_path, binding, max_steps=2, model=model, optimizers=(optimizer, None))
+    assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1], [0.05]]
+    assert [math.isnan(each["learning_rate"]) for each in trainer.state.log_history[:-1]] == [True, True]
+
+
 @pytest.mark.parametrize("kind", [optim.SGD, torch.optim.SGD])
 def test_tags(tmp_path, kind):
     model = new_model()

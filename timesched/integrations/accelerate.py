@@ -42,13 +42,13 @@ class MicrobatchSchedulers(CountingSchedulers):
         """
         if any(prepared.scheduler is self for prepared in self.accelerator._schedulers):
             raise ValueError("This scheduler counts the processes by itself: leave it out of accelerator.prepare().")
-        for name, more in (("samples", samples), ("tokens", tokens)):
-            if more is not None:
-                self.counts[name] = self.counts.get(name, 0) + more
+        given = {name: more for name, more in (("samples", samples), ("tokens", tokens)) if more is not None}
+        counts = self.counts | {name: self.counts.get(name, 0) + more for name, more in given.items()}
         if self.accelerator.sync_gradients:
-            counts, self.counts = self.counts, {}
             self.tick(counts)
+            counts = {}
             super().step(epoch)
+        self.counts = counts
 
 
 def schedule(

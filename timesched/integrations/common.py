@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +91,8 @@ class Schedulers(LRScheduler):
 
     def get_last_lr(self) -> list[Any]:
         """The learning rate of each parameter group, scheduled or not, for those who log it."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
+        rates = [group.get("lr") for group in self.optimizer.param_groups]
+        return [math.nan if rate is None else float(rate) for rate in rates]
 
     def state_dict(self) -> dict[str, Any]:
         """The states of all, in plain values."""
