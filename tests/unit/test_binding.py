@@ -255,6 +255,29 @@ def test_an_infinite_first_value_changes_nothing():
     assert [group["lr"] for group in optimizer.param_groups] == [5e9, 1e300]
 
 
+def test_groups_that_share_a_tensor_have_one_initial_value():
+    """torch gives a group that is added the very tensor that the optimizer was made with."""
+    optimizer, clock = torch.optim.SGD(parameters(), lr=torch.tensor(0.5, dtype=torch.float64)), Clock("10ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    for _ in range(5):
+        clock.tick()
+        scheduler.step()
+    optimizer.add_param_group({"params": parameters()})
+    clock.tick()
+    words = "Parameter groups 0 and 1 share one tensor as 'lr', and their initial values are 0.5 and 0.25"
+    with pytest.raises(ValueError, match=words):
+        scheduler.step()
+    assert [group["lr"].item() for group in optimizer.param_groups] == [0.25, 0.25]
+    optimizer.param_groups[1]["lr"] = torch.tensor(0.1, dtype=torch.float64)
+    scheduler.step()
+    assert [group["lr"].item() for group in optimizer.param_groups] == pytest.approx([0.2, 0.04], rel=1e-15)
+    shared = torch.tensor(0.5)
+    both = [{"lr": shared, "initial_lr": 0.5}, {"lr": shared, "initial_lr": 0.1}]
+    with pytest.raises(ValueError, match=r"their initial values are 0\.5 and 0\.1"):
+        bind(LinearScheduler(), torch.optim.SGD(groups(*both), lr=0.5), clock)
+    assert shared.item() == 0.5
+
+
 @pytest.mark.parametrize("first", [10**400, float("inf"), float("nan"), "1", torch.tensor(float("nan"))])
 def test_an_initial_value_that_is_no_number(first):
     optimizer = torch.optim.SGD(groups({"initial_lr": first}), lr=0.5)
