@@ -64,11 +64,14 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
             f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build "
             "the optimizer with the groups that were saved."
         )
-    mine, theirs = ([n for g in each if isinstance(g, Mapping) for n in g.get("param_names", ())] for each in (groups, saved))
+    mine, theirs = (
+        [str(n) for group in each if isinstance(group, Mapping) for n in group.get("param_names") or ()]
+        for each in (groups, saved)
+    )
     if mine != theirs and sorted(mine) == sorted(theirs):
-        at = next(i for i, (a, b) in enumerate(zip(mine, theirs)) if a != b)
+        i = next(i for i, names in enumerate(zip(mine, theirs)) if len(set(names)) > 1)
         raise ValueError(
-            f"{name}: parameter {at} is {mine[at]!r} here and {theirs[at]!r} in the state dict; build the optimizer with "
+            f"{name}: parameter {i} is {mine[i]!r} here and {theirs[i]!r} in the state dict; build the optimizer with "
             "the parameters that were saved, in their order."
         )
     result = []

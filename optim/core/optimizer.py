@@ -133,7 +133,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         finally:
             self.param_groups, self.state = kept
 
-    def reset_state(self, params: Iterable[Tensor] | None = None) -> None:
+    def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Make the state of the given parameters, or of all, what it was at construction.
 
         Tensors that fit their parameter are overwritten in place. Raises `ValueError` for a tensor that is in no group.

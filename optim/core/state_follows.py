@@ -65,7 +65,10 @@ def plan(optimizer: Optimizer, keep: bool = True) -> dict[Tensor, State]:
     """
     for key in optimizer.state:
         if not isinstance(key, Tensor):
-            raise ValueError(f"{type(optimizer).__name__}: optimizer.state has the key {key!r}: it is for parameters only.")
+            raise ValueError(
+                f"{type(optimizer).__name__}: optimizer.state has the key {key!r}, and its keys are parameters: keep "
+                "what is of all of them in the groups."
+            )
     changed: dict[Tensor, str] = {}
     groups = []
     for i, group in enumerate(optimizer.param_groups):
@@ -97,9 +100,9 @@ def settle(optimizer: Optimizer, planned: Mapping[Tensor, State]) -> None:
         del optimizer._seen[p]
 
 
-def reset(optimizer: Optimizer, params: Iterable[Tensor] | None) -> None:
+def reset(optimizer: Optimizer, params: Tensor | Iterable[Tensor] | None) -> None:
     """See `Optimizer.reset_state`."""
-    chosen = set(_params(optimizer) if params is None else params)
+    chosen = set(_params(optimizer) if params is None else [params] if isinstance(params, Tensor) else params)
     for unknown in chosen.difference(_params(optimizer)):
         raise ValueError(
             f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups; pass "

@@ -192,7 +192,9 @@ class RuleOptimizer(Optimizer):
         return works
 
     def _check_gradients(self, params: Tensors, grads: Tensors) -> None:
-        if all([g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]):
+        if all(
+            [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
+        ):
             return
         for p, g in zip(params, grads):
             if g.layout is not torch.strided:

@@ -207,6 +207,28 @@ def test_named_parameters_keep_their_names(tmp_path):
     assert other.param_groups[0]["param_names"] == ["weight", "bias"]
 
 
+@pytest.mark.parametrize("order", [[1, 0], [0, 1]], ids=["groups", "parameters"])
+def test_named_parameters_in_another_order_are_refused(order):
+    """The state would go to the wrong parameter, as that of the weights of two layers of one shape."""
+
+    def made(order, turned):
+        layers = [torch.nn.Linear(3, 3, bias=False).named_parameters(prefix=name) for name in "abcd"]
+        named = [pair for layer in layers for pair in layer]
+        groups = [named[:2], named[2:]]
+        return optim.Adam([{"params": groups[i][:: -1 if turned else 1]} for i in order])
+
+    saved = made([0, 1], False).state_dict()
+    made([0, 1], False).load_state_dict(saved)
+    with pytest.raises(ValueError, match=r"parameter 0 is '[bc].weight' here and 'a.weight' in the state dict"):
+        made(order, order == [0, 1]).load_state_dict(saved)
+
+
+def test_a_hook_may_return_any_state_dict():
+    optimizer = optim.Adam([torch.nn.Parameter(torch.ones(1))])
+    optimizer.register_state_dict_post_hook(lambda optimizer, state: {"wrapped": state})
+    assert optimizer.state_dict()["wrapped"].keys() == {"state", "param_groups"}
+
+
 # How versions of torch, and others, have kept a count.
 COUNTS = {
     "int64": torch.tensor,

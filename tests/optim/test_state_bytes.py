@@ -150,6 +150,32 @@ def test_a_part_of_the_state_is_there() -> None:
         optim.state_bytes((Masked, [weight]))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_ours_after_changes_that_the_state_has_not_seen(name: str) -> None:
+    """The bytes after the next step; asking changes nothing."""
+
+    def resized(optimizer: Any) -> None:
+        of(optimizer)[0].data = torch.ones(50, 4)
+
+    def cast(optimizer: Any) -> None:
+        for p in of(optimizer):
+            p.data = p.data.double()
+
+    def replaced(optimizer: Any) -> None:
+        optimizer.param_groups[0]["params"][1] = Parameter(torch.ones(30, 2))
+
+    for change in (resized, cast, replaced, lambda optimizer: optimizer.state.clear()):
+        optimizer = getattr(optim, name)([Parameter(torch.ones(4, 4)), Parameter(torch.ones(3, 3))], **LR)
+        change(optimizer)
+        before = {p: dict(state) for p, state in optimizer.state.items()}
+        foreseen = optim.state_bytes(optimizer)
+        assert {p: dict(state) for p, state in optimizer.state.items()} == before
+        for p in of(optimizer):
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        assert foreseen == optim.state_bytes(optimizer) == allocated(optimizer)
+
+
 def test_what_had_a_step_and_is_refused() -> None:
     """Its history is there, and grows: the bytes of now are not those that it comes to have."""
     weight = torch.ones(5)

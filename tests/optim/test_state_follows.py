@@ -235,6 +235,23 @@ def test_gradient_from_before_it_was_resized(name: str, way: str) -> None:
 
 
 @EACH
+def test_gradient_from_before_it_was_cast_or_turned(name: str, way: str) -> None:
+    """Nothing is counted, and no parameter moves, also not those that come first."""
+    for change, shown in ((Tensor.double, "torch.float64"), (lambda x: x.t().contiguous(), "(2, 6)")):
+        training = Training(name, way)
+        training.gradients(1)
+        training.params[2].data = change(training.params[2].data)
+        before = training.values()
+        with pytest.raises(RuntimeError) as caught:
+            training.optimizer.step()
+        assert_names(caught.value, shown, "(6, 2)", "zero_grad")
+        assert all(map(torch.equal, before, training.values()))
+        training.optimizer.zero_grad()
+        other = training.fresh()
+        same(training.run(1, 2), other.run(1, 2))
+
+
+@EACH
 def test_another_parameter_in_the_group(name: str, way: str) -> None:
     training = Training(name, way).run(1, 2)
     kept = training.optimizer.state_dict()
@@ -296,6 +313,33 @@ def test_reset(name: str, way: str) -> None:
     same(training.run(3, 4), other.run(3, 4))
     with refused(training, name, (2, 2), "in none of the groups"):
         training.optimizer.reset_state([torch.ones(2, 2)])
+
+
+@EACH
+def test_numbers_in_place_of_state(name: str, way: str) -> None:
+    """As where somebody sets a step counter back by hand; nothing is changed before it is right again."""
+    for number in some(way, 0, 0.5, None):
+        training = Training(name, way).run(1, 2)
+        p, before = training.params[0], training.values()
+        key = sorted(training.optimizer.state[p])[0]
+        training.optimizer.state[p][key] = number
+        training.gradients(3)
+        with pytest.raises(ValueError) as caught:
+            training.optimizer.step()
+        assert_names(caught.value, name, "parameter 0 of group 0", f"lacks the state {key!r}, a tensor", "reset_state")
+        assert all(map(torch.equal, before, training.values()))
+        training.optimizer.reset_state(p)
+        training.optimizer.step()
+        assert isinstance(training.optimizer.state[p][key], Tensor) and not torch.equal(before[0], p)
+
+
+@NAMED
+def test_state_is_of_parameters_alone(name: str) -> None:
+    training = Training(name, "eager")
+    training.optimizer.state["global"] = {"x": torch.ones(1)}  # type: ignore[index]  # as somebody may
+    training.gradients(1)
+    with pytest.raises(ValueError, match=f"{name}: optimizer.state has the key 'global', and its keys are parameters"):
+        training.optimizer.step()
 
 
 @EACH
