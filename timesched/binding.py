@@ -606,10 +606,8 @@ class Bound:
         """Undo a load, the clock and the values in the groups aside."""
         values = dict(before)
         self._count_to(values.pop("count"))
-        changed = values["_schedule"] is not self._schedule or values["_horizon"] is not self._horizon
         self.__dict__.update(values)
-        if changed:
-            self._prepare()
+        self._prepare()
 
     def _goes_on(
         self, state: Mapping[str, Any], own: Mapping[str, Any], count: int, clock: Clock | None

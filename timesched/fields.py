@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Set
-from itertools import pairwise
 from typing import Any
 
 from timesched.time.units import LARGEST, TimeError, TimeUnit, exact
@@ -89,17 +88,8 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
 
 
 def counts() -> Any:
-    """Several counts, not falling where they are numbers of steps; kept as a tuple."""
-    field = _several(count(), "step counts, as in [10, 20]")
-
-    def read(name: str, value: object) -> tuple[int | Time[Any], ...]:
-        several: tuple[int | Time[Any], ...] = field.metadata["read"](name, value)
-        steps = [each for each in several if isinstance(each, int)]
-        if any(later < earlier for earlier, later in pairwise(steps)):
-            raise TimeError(f"{name}={list(steps)}: the milestones must not fall; sort them.")
-        return several
-
-    return _field(read, _REQUIRED)
+    """Several counts, kept as a tuple."""
+    return _several(count(), "step counts, as in [10, 20]")
 
 
 def choice(default: Any, *options: Any) -> Any:

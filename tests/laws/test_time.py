@@ -276,8 +276,12 @@ def test_a_timestamp_counts(stamp, samples, tokens, took):
     later = after.to_next_epoch(took).to_next_iteration(took)
     assert later.total_wct == stamp.total_wct + 3 * took and later.batch == after.batch
     assert later.epoch == stamp.epoch + 1 and later.iteration == stamp.iteration + 1
-    inner = [getattr(later, name) for name in Timestamp.__slots__ if "_in_" in name]
-    assert all(time == 0 for time in inner)
+    epoch, inner = after.to_next_epoch(took), ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+    assert [getattr(epoch, name).value for name in inner] == [0, 0, 0]
+    assert (
+        epoch.epoch_in_iteration == after.epoch_in_iteration + 1 and epoch.iteration_wct == after.iteration_wct + took
+    )
+    assert [getattr(later, name).value for name in (*inner, "epoch_in_iteration", "token_in_iteration")] == [0] * 5
 
 
 @pytest.mark.parametrize(

@@ -115,15 +115,25 @@ def tests_of(file: str) -> list[str]:
 
 
 class Recorder:
-    """A plugin of pytest: which functions of the packages each test calls, and how long it takes."""
+    """A plugin of pytest: which functions of the packages each test calls, and how long it takes; and which tests
+    start processes, whose calls are not seen.
+    """
 
     def __init__(self) -> None:
         self.calls: dict[str, set[tuple[str, int]]] = {}
         self.seconds: dict[str, float] = {}
+        self.starting: set[str] = set()
+        self.now = ""
+        sys.addaudithook(self.note)
+
+    def note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and "python" in f"{arguments[0]}" and "inductor" not in f"{arguments[1]}":
+            self.starting.add(self.now)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         called = self.calls[item.nodeid] = set()
+        self.now = item.nodeid
 
         def trace(frame: FrameType, event: str, argument: object) -> None:
             if frame.f_code.co_filename.startswith(PACKAGES):
@@ -195,6 +205,7 @@ def record(row: tuple[str, Path], there: Path) -> None:
         {
             "test": test,
             "seconds": recorder.seconds[test],
+            "starts": test in recorder.starting,
             "calls": sorted((os.path.relpath(f, ROOT), n) for f, n in calls),
         }
         for test, calls in recorder.calls.items()
@@ -220,7 +231,7 @@ def tests_for(mutant: dict[str, Any], recorded: list[dict[str, Any]]) -> list[st
         row
         for row in recorded
         if any(is_within(row["test"].partition("::")[0], path) for path in covering)
-        and (mutant["of"] is None or place in row["calls"])
+        and (mutant["of"] is None or row["starts"] or place in row["calls"])
     ]
     return [row["test"] for row in sorted(found, key=lambda row: row["seconds"])]
 
@@ -229,13 +240,17 @@ def is_within(path: str, other: str) -> bool:
     return Path(path).is_relative_to(other)
 
 
+def key_of(row: dict[str, Any]) -> tuple[str, ...]:
+    return Path(row["file"]).name, row["line"], row["what"]
+
+
+def read(path: Path) -> dict[tuple[str, ...], str]:
+    """The outcomes of an earlier run, by what tells its mutants apart."""
+    return {key_of(row): row["outcome"] for row in json.loads(path.read_text(encoding="utf-8"))}
+
+
 def compare(old: Path, new: Path) -> int:
     """The mutants that both runs tried and only the old one killed."""
-
-    def read(path: Path) -> dict[tuple[str, ...], str]:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {(Path(row["file"]).name, row["line"], row["what"]): row["outcome"] for row in rows}
-
     before, after = read(old), read(new)
     lost = [key for key in before.keys() & after.keys() if (before[key], after[key]) == ("killed", "survived")]
     print(f"{len(before.keys() & after.keys())} mutants of unchanged lines in both, {len(lost)} killed before only")
@@ -251,12 +266,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
+    parser.add_argument("--again", type=Path, metavar="OLD", help="only mutants that survived in this earlier output")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
     options = parser.parse_args()
     if options.compare:
         sys.exit(bool(compare(*options.compare)))
     files = [file for path in map(ROOT.joinpath, options.paths) for file in sorted(path.rglob("*.py")) or [path]]
     found = [mutant for file in files if "testing" not in file.parts for mutant in mutants(file)]
+    if options.again is not None:
+        survivors = {key for key, outcome in read(options.again).items() if outcome == "survived"}
+        found = [mutant for mutant in found if key_of(mutant) in survivors]
     drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
     print(f"{len(found)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -77,6 +77,11 @@ def test_elements_of_betas_and_momentum():
     sgd = torch.optim.SGD(parameters(), lr=1, momentum=0.9)
     bind([lambda state: 0.5, lambda state, ssr: ssr], sgd, Clock("2ba", ssr=1.0), key="momentum")
     assert sgd.param_groups[0]["momentum"] == 0.45
+    composers = SimpleNamespace(timestamp=Timestamp(), max_duration="2ba", dataloader_len=None)  # without a ratio
+    bind(lambda state, ssr: ssr / 4, sgd, composers, key="momentum")
+    assert sgd.param_groups[0]["momentum"] == 0.9 / 4
+    with pytest.raises(TypeError, match=r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"):
+        bind(0.5, sgd, Clock("2ba"))
     bind(ConstantScheduler(0.5), sgd, Clock("2ba"))
     assert sgd.param_groups[0]["lr"] == 0.5
 

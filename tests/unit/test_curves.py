@@ -1,9 +1,12 @@
 """The tensor path: dtypes, gradients, large counts, and whole graphs."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -30,7 +33,24 @@ from timesched import (
     WarmupScheduler,
     WarmupStableDecayScheduler,
 )
+from timesched.curves import mix
+from timesched.ops import exponential
 from timesched.testing.rows import ROWS
+
+finite = st.floats(-1e6, 1e6)
+
+
+@given(finite, finite, st.floats(0, 1))
+def test_mixed_tensors_are_exact_at_both_ends_and_never_outside(start, end, share):
+    found = mix(torch.tensor([0.0, share, 1.0], dtype=torch.float64), start, end)
+    assert found.tolist() == [mix(0.0, start, end), mix(share, start, end), end]
+    assert min(start, end) <= found.min() and found.max() <= max(start, end)
+
+
+def test_a_power_that_is_too_large_keeps_its_sign():
+    for base, count, power in ((1e200, 3, math.inf), (-1e200, 3, -math.inf), (-1e200, 2, math.inf)):
+        assert exponential(base, count) == exponential(base, torch.tensor(count)).item() == power
+
 
 RUN = Horizon("100ba", batches_per_epoch=10, samples_per_batch=4, tokens_per_sample=8)
 SAMPLES = [
@@ -98,14 +118,14 @@ def test_compiles_to_machine_code():
 def test_shapes_and_dtypes(row, shape):
     schedule = eval(row.examples[0], vars(timesched))
     curve = schedule.curve(RUN, "ba")
-    for given, result in [
+    for dtype, result in [
         (torch.int64, torch.float64),
         (torch.int32, torch.float64),
         (torch.float64, torch.float64),
         (torch.float32, torch.float32),
         (torch.bfloat16, torch.bfloat16),
     ]:
-        out = curve(torch.full(shape, 30, dtype=given))
+        out = curve(torch.full(shape, 30, dtype=dtype))
         assert out.shape == shape and out.dtype is result
         assert torch.allclose(
             out.double(), torch.full(shape, curve(30), dtype=torch.float64), rtol=4e-3 * (result != torch.float64)

@@ -313,6 +313,7 @@ LINE = LinearScheduler()
         (OneCycleScheduler("1dur", 0.5, 2.0, 2.0, "linear", True), {0: 0.5, 50: 1.0, 75: 0.75, 100: 0.25}),
         (CyclicScheduler("10ba", "30ba", 0.0, 1.0), {0: 0.0, 10: 1.0, 25: 0.5, 40: 0.0, 45: 0.5}),
         (CyclicScheduler("10ba", "10ba", 0.0, 1.0, "exp_range", 0.25), {10: 0.5, 20: 0.0, 30: 0.125}),
+        (CyclicScheduler("10ba", "10ba", 0.0, 1.0, "exp_range", 4.0), {10: 2.0, 20: 0.0, 30: 8.0}),
         (WarmupScheduler(LINE, "0ba", alpha_s=0.5), {0: 1.0, 25: 0.75}),
         (WarmupScheduler(LINE, "50ba", 0.25), {0: 0.25, 25: 0.375, 50: 0.5, 75: 0.25}),
         (CooldownScheduler(LINE, "0ba", "50ba", alpha_f=0.1), {49: 0.51, 50: 0.1, 100: 0.1}),

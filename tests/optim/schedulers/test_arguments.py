@@ -128,7 +128,10 @@ def test_milestones_that_fall_on_a_clock(stem, milestones):
 @pytest.mark.parametrize("milestones", [[], [5, 10], [5, 10, 15]])
 def test_as_many_milestones_as_belong_between(milestones):
     refused("PiecewiseConstant", match="are 2", vals=[0.1, 0.2], milestones=milestones)
-    refused("Sequential", match=f"are {len(milestones)}", schedulers=[WARMUP, COSINE], milestones=milestones)
+    words = (
+        f"2 schedulers need 1 milestones, one at the beginning of each but the first, and there are {len(milestones)}"
+    )
+    refused("Sequential", match=words, schedulers=[WARMUP, COSINE], milestones=milestones)
 
 
 @pytest.mark.parametrize(
