@@ -281,6 +281,8 @@ def test_a_timestamp_counts(stamp, samples, tokens, took):
     assert (
         epoch.epoch_in_iteration == after.epoch_in_iteration + 1 and epoch.iteration_wct == after.iteration_wct + took
     )
+    none = datetime.timedelta(0)
+    assert epoch.epoch_wct == epoch.batch_wct == later.iteration_wct == later.epoch_wct == later.batch_wct == none
     assert [getattr(later, name).value for name in (*inner, "epoch_in_iteration", "token_in_iteration")] == [0] * 5
 
 

@@ -153,6 +153,14 @@ def test_what_differs_and_both_values(schedule, duration, more, words):
     assert_refused(made(schedule, duration, **more), state, words)
 
 
+def test_what_only_one_of_two_has():
+    one, two = (made([COSINE] * n, "10ba") for n in (1, 2))
+    for (*_, bound), (*_, other), words in ((one, two, "here"), (two, one, "in the state")):
+        other.clock.load_state_dict({**other.clock.state_dict(), "batch": 5})
+        with pytest.raises(ValueError, match=rf"schedule\[1\] is only {words}"):
+            other.load_state_dict({**bound.state_dict(), "clock": other.clock.state_dict()})
+
+
 def test_a_rate_that_a_schedule_reads():
     def of(duration, tokens):
         return made(LinearScheduler(t_max=duration), "10ba", samples_per_batch=2, tokens_per_sample=tokens)
