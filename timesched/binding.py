@@ -434,18 +434,23 @@ class Bound:
             return
         groups, first = self.optimizer.param_groups, "initial_" + self.key
         bases = [_base(groups[i].get(first, each), first) for i, each in zip(indices, values)]
-        first_of: dict[int, tuple[int, float]] = {}
-        for i, base in zip([*self.indices, *indices], [*self._bases, *bases]):
-            held = self._key.peek(groups[i])
-            other, known = first_of.setdefault(id(held), (i, base)) if isinstance(held, Tensor) else (i, base)
-            if known != base:
-                raise ValueError(
-                    f"Parameter groups {other} and {i} share one tensor as {self.key!r}, and their initial values are "
-                    f"{known!r} and {base!r}: give each group a tensor of its own."
-                )
+        self._refuse_shared([*self.indices, *indices], [*self._bases, *bases])
         self._hold_bases([*self._bases, *bases], value)
         for i, each in zip(indices, values):
             groups[i].setdefault(first, each.clone() if isinstance(each, Tensor) else each)
+
+    def _refuse_shared(self, indices: list[int], bases: list[float]) -> None:
+        """Raise `ValueError` where groups share one tensor and would write different values into it."""
+        first: dict[int, tuple[int, float]] = {}
+        for i, base in zip(indices, bases):
+            held = self._key.peek(self.optimizer.param_groups[i])
+            if isinstance(held, Tensor):
+                other, known = first.setdefault(id(held), (i, base))
+                if known != base and not torch.equal(held.new_tensor(known), held.new_tensor(base)):
+                    raise ValueError(
+                        f"Parameter groups {other} and {i} share one tensor as {self.key!r}, and their initial values "
+                        f"are {known!r} and {base!r}: give each group a tensor of its own."
+                    )
 
     def _hold_bases(self, bases: list[float], value: Any) -> None:
         """Take these as the initial values, if they are finite times a value."""
@@ -482,7 +487,7 @@ class Bound:
         for other in others:  # those superseded before, too: they are to name the owner of now
             if other.key == self.key and mine.intersection(other.indices) and other.refusal != _UNBOUND:
                 several = "bind the list of both, which multiplies them, or make them one sequence"
-                closed = "make one SequentialLR or ChainedLR (WD, Scheduler) of both, as far as both are of optim"
+                closed = "if both are schedulers of optim, make one SequentialLR or ChainedLR of them"
                 other.refusal = (
                     f"was superseded by {self._name()}, which was made later: step that one. For two schedules of one "
                     f"number, {several if self.relative and other.relative else closed}; or give them different tags "
@@ -518,10 +523,14 @@ class Bound:
         """What is scheduled how, the steps taken, and the clock: plain values that no step changes afterwards.
 
         The value follows from schedule, horizon, counters and initial values; nothing else is needed to go on. What a
-        later version adds has to be optional on load.
+        later version adds has to be optional on load. Groups that were added belong to it; raises `ValueError` where
+        one of them is not for this scheduler, as `step` does.
         """
         if self.refusal is None and len(self.optimizer.param_groups) > self._seen:
-            self._take_later_groups()  # whose initial values belong to it
+            self._take_later_groups()
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         state = {"key": self.key, "schedule": self.description(), "last_epoch": int(self._count)}
         if self.relative:
             tags = [self.tags] if isinstance(self.tags, str) else self.tags
@@ -539,11 +548,11 @@ class Bound:
         Raises `ValueError` where that is "same" and the values differ, when the state is of another key, tags or number
         of groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
         """
-        self._catch_up()
+        self.check()
         name = type(self).__name__
         if not isinstance(state_dict, Mapping):
             raise ValueError(f"{name}: {state_dict!r} is not a state: pass what state_dict() returned.")
-        own = self.state_dict()
+        own = self._state()
         needed = ("key", "last_epoch", *(("base",) if self.relative else ("schedule",)))
         missing = [key for key in needed if key not in state_dict]
         if missing:
@@ -556,12 +565,15 @@ class Bound:
         bases = self._bases
         if self.relative:
             bases = state_dict["base"]
+            if isinstance(bases, (list, tuple)) and len(bases) > len(self._bases):
+                self._catch_up()  # of groups that were added since
             if not isinstance(bases, (list, tuple)) or len(bases) != len(self._bases):
                 raise ValueError(
                     f"{name}: base={bases!r} in the state, and {len(self._bases)} parameter groups are selected here: "
                     f"load it into the groups that were saved."
                 )
             bases = [_base(value, f"the initial {self.key}") for value in bases]
+            self._refuse_shared(self.indices, bases)
         clock = self.clock if isinstance(self.clock, Clock) else None
         then = None if clock is None else on_horizon(clock, self._run().horizon)
         if then is not None and "clock" in state_dict:
@@ -599,8 +611,9 @@ class Bound:
 
     def snapshot(self) -> dict[str, Any]:
         """What a load may change, the clock aside."""
-        kept = ("_schedule", "_horizon", "_bases", "_largest")
-        return {"count": int(self._count), **{name: getattr(self, name) for name in kept}}
+        kept = ("_schedule", "_horizon", "_bases", "_largest", "_seen")
+        lists = {"indices": list(self.indices), "_selected": list(self._selected)}
+        return {"count": int(self._count), **lists, **{name: getattr(self, name) for name in kept}}
 
     def restore(self, before: Mapping[str, Any]) -> None:
         """Undo a load, the clock and the values in the groups aside."""
@@ -675,7 +688,8 @@ class Bound:
                 )
             units = self.units()
             missing = [unit for unit in _GIVEN if unit in units and not counter(clock.timestamp, unit).exact]
-            if missing and not still:
+            missing = [] if still else [unit for unit in missing if self._depends(clock, unit)]
+            if missing:
                 names = " and ".join(f"{unit.name.lower()}s" for unit in missing)
                 warnings.warn(
                     f"The schedule of this {self._name()} counts {names}, and the clock has counted none in two steps: "
@@ -690,6 +704,16 @@ class Bound:
                     f"tick() is given the numbers of all ranks.",
                     stacklevel=3,
                 )
+
+    def _depends(self, clock: Clock, unit: TimeUnit) -> bool:
+        """Whether the value changes with a count, as it does not where all times in that unit are 0."""
+        later = copy.copy(clock)
+        later.timestamp = clock.timestamp.copy(**{unit.name.lower(): 2**53})
+        horizon = self._run().horizon
+        try:
+            return _value_of(self.schedule, clock, horizon, 0) != _value_of(self.schedule, later, horizon, 0)
+        except (OverflowError, ValueError):
+            return True
 
     def units(self) -> set[TimeUnit]:
         """The units that are read of the clock, as far as the schedules say so: functions of a user do not."""

@@ -382,8 +382,8 @@ def positive(value: Any, what: str) -> Exact:
 
 
 def read_ratio(value: Any) -> Exact:
-    """A scale-schedule ratio as an exact number: 5 / 3 stands for five thirds, as does every float of such a quotient
-    whose denominator is at most a million; any other float for its shortest decimal.
+    """A scale-schedule ratio as an exact number: 5 / 3 stands for five thirds, as does every float that is a quotient
+    of numbers up to a million; any other float for its shortest decimal.
 
     Raises `ValueError` unless it is positive and finite.
 
@@ -394,7 +394,7 @@ def read_ratio(value: Any) -> Exact:
     if isinstance(number, int) or not isinstance(value, float):
         return number
     quotient = number.limit_denominator()
-    return quotient if float(quotient) == value else number
+    return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
 def _not_negative(value: Any, what: str) -> Exact:

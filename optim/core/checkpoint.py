@@ -56,6 +56,16 @@ def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
         post_hook(optimizer)
 
 
+def _names(groups: Any) -> list[Any]:
+    """The names of the parameters, in order; torch.distributed.checkpoint has them in place of the numbers."""
+    return [
+        number if isinstance(number, str) else name
+        for group in groups
+        if isinstance(group, Mapping) and isinstance(group.get("param_names"), (list, tuple))
+        for number, name in zip(group.get("params") or (), group["param_names"])
+    ]
+
+
 def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]:
     """The values to take over for each group."""
     groups = optimizer.param_groups
@@ -64,16 +74,13 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
             f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build "
             "the optimizer with the groups that were saved."
         )
-    mine, theirs = (
-        [str(n) for group in each if isinstance(group, Mapping) for n in group.get("param_names") or ()]
-        for each in (groups, saved)
-    )
-    if mine != theirs and sorted(mine) == sorted(theirs):
-        i = next(i for i, names in enumerate(zip(mine, theirs)) if len(set(names)) > 1)
-        raise ValueError(
-            f"{name}: parameter {i} is {mine[i]!r} here and {theirs[i]!r} in the state dict; build the optimizer with "
-            "the parameters that were saved, in their order."
-        )
+    mine, theirs = _names(groups), _names(saved)
+    for i, (here, there) in enumerate(zip(mine, theirs)):
+        if here != there and there in mine:
+            raise ValueError(
+                f"{name}: parameter {i} is {here!r} here and {there!r} in the state dict; build the optimizer with the "
+                "parameters that were saved, in their order."
+            )
     result = []
     for i, (group, packed) in enumerate(zip(groups, saved)):
         where = f"{name}, group {i} of the state dict: "
@@ -101,6 +108,8 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
                     f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides "
                     f"about its state or formula; build it with {key}={values[key]!r}."
                 )
+        if "param_names" in group:  # torch.distributed.checkpoint leaves the saved ones beside parameters in our order
+            values.pop("param_names", None)
         if "tags" in values:
             values["tags"] = as_tags(values["tags"], where)
         for key, value in values.items():

@@ -66,8 +66,8 @@ def plan(optimizer: Optimizer, keep: bool = True) -> dict[Tensor, State]:
     for key in optimizer.state:
         if not isinstance(key, Tensor):
             raise ValueError(
-                f"{type(optimizer).__name__}: optimizer.state has the key {key!r}, and its keys are parameters: keep "
-                "what is of all of them in the groups."
+                f"{type(optimizer).__name__}: optimizer.state has the key {key!r}, and its keys are parameters: delete "
+                f"optimizer.state[{key!r}], and keep such a value in param_groups."
             )
     changed: dict[Tensor, str] = {}
     groups = []
@@ -180,9 +180,13 @@ def _carried(optimizer: Optimizer, p: Tensor, fresh: State, name: str) -> State:
     where = f"{type(optimizer).__name__}: {name}"
     cure = "To begin anew with this parameter, pass it to optimizer.reset_state([...])."
     needed = fresh if before is None else before.state
-    lacking = [k for k in needed if k not in state or isinstance(fresh.get(k), Tensor) > isinstance(state[k], Tensor)]
+    lacking = [
+        key
+        for key in needed
+        if key not in state or (isinstance(fresh.get(key), Tensor) and not isinstance(state[key], Tensor))
+    ]
     if lacking:
-        raise ValueError(f"{where} lacks the state {', '.join(map(repr, sorted(lacking)))}, a tensor. {cure}")
+        raise ValueError(f"{where} lacks the state {', '.join(map(repr, sorted(lacking)))} as a tensor. {cure}")
     pairs = {key: (state[key], x) for key, x in fresh.items() if isinstance(x, Tensor) and key in state}
     misfits = [f"its state {key!r} is {_text(old)}" for key, (old, new) in pairs.items() if not _castable(old, new)]
     if before is not None and before.parameter.shape != p.shape:

@@ -206,7 +206,8 @@ class RuleOptimizer(Optimizer):
             if g.shape != p.shape or g.dtype != p.dtype:
                 raise RuntimeError(
                     f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient "
-                    f"{g.dtype} of shape {tuple(g.shape)}, from before it was resized or cast; call zero_grad() then."
+                    f"{g.dtype} of shape {tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or "
+                    "a resize, and leave grad_dtype as it is."
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:

@@ -40,8 +40,9 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     target is an optimizer, or (class, parameters) or (class, parameters, arguments): what would be given to the
     class, with the keyword arguments as a dict. The optimizer is then built on the meta device, so that nothing is
     allocated; the parameters may be there as well. State that does not exist yet, as in any torch optimizer before
-    its first step, is counted as it will be; nothing is created and nothing is changed. Only where steps on the
-    meta device fail and every parameter has state already, of which a part may be missing, a temporary copy is stepped.
+    its first step, is counted as it will be; nothing is changed. For a moment there is new state of parameters that
+    were cast, resized or replaced since an optimizer here made theirs. Where steps on the meta device fail and every
+    parameter has state already, of which a part may be missing, there is a copy, which is stepped.
 
     Each tensor of the state counts with its number of elements times the bytes of an element. One that is there under
     several keys counts once, one that is a parameter does not count, a DTensor counts with its local part. Python
@@ -51,6 +52,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     Raises TypeError if target is something else, and ValueError if
     * a step fails on the meta device, because it needs values to decide on, or the addresses of tensors: the fix is to
       pass an optimizer that has its state;
+    * state of an optimizer here does not fit a parameter that was resized: the next step would raise the same;
     * the step fails on a copy as well, because it needs a closure (LBFGS);
     * its size is not constant, or it holds an object that is no tensor, number, text or collection of these.
 

@@ -59,10 +59,11 @@ def split_groups(
             parts.setdefault(merged([*here, *hits], name)[1].get(FACTOR), []).append(j)
         torchs = hasattr(optimizer.step, "_wrapped_by_lr_sched")  # by a scheduler of torch, for good
         if len(parts) > 1 and (torchs or bound_to(optimizer)):
-            again = "and the optimizer, too" if torchs else "or call unbind() on these and make them again"
+            ours = "split them before schedulers are made, or call unbind() on these and make them again"
+            again = "make the optimizer again, split it, and then make torch's schedulers, which have no unbind()"
             raise ValueError(
-                f"Parameter group {i} is to be split, but schedulers go by the numbers of the groups: split them "
-                f"before schedulers are made, {again}."
+                f"Parameter group {i} is to be split, but schedulers go by the numbers of the groups: "
+                f"{again if torchs else ours}."
             )
         split.append(parts)
     result = []

@@ -227,13 +227,15 @@ def run_tests(mutant: dict[str, Any], there: Path) -> None:
 def tests_for(mutant: dict[str, Any], recorded: list[dict[str, Any]]) -> list[str]:
     """The recorded tests that meet a mutant, the quickest first."""
     place, covering = [mutant["file"], mutant["of"]], tests_of(mutant["file"])
-    found = [
-        row
-        for row in recorded
-        if any(is_within(row["test"].partition("::")[0], path) for path in covering)
-        and (mutant["of"] is None or row["starts"] or place in row["calls"])
-    ]
+    found = [row for row in recorded if any(is_within(file_of(row), path) for path in covering)]
+    if any(place in row["calls"] for row in found):  # else it runs outside of tests, as at an import
+        starting = {file_of(row) for row in found if row["starts"]}  # which may be in a fixture for all of a file
+        found = [row for row in found if place in row["calls"] or file_of(row) in starting]
     return [row["test"] for row in sorted(found, key=lambda row: row["seconds"])]
+
+
+def file_of(row: dict[str, Any]) -> str:
+    return str(row["test"].partition("::")[0])
 
 
 def is_within(path: str, other: str) -> bool:

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import optim
 from tests.optim.problems import (
@@ -207,20 +208,50 @@ def test_named_parameters_keep_their_names(tmp_path):
     assert other.param_groups[0]["param_names"] == ["weight", "bias"]
 
 
-@pytest.mark.parametrize("order", [[1, 0], [0, 1]], ids=["groups", "parameters"])
-def test_named_parameters_in_another_order_are_refused(order):
-    """The state would go to the wrong parameter, as that of the weights of two layers of one shape."""
+def named_adam(*groups):
+    """Of layers of one shape, by their names."""
+    layers = {name: torch.nn.Linear(3, 3, bias=False) for name in "".join(groups)}
+    return optim.Adam(
+        [{"params": [pair for name in group for pair in layers[name].named_parameters(name)]} for group in groups]
+    )
 
-    def made(order, turned):
-        layers = [torch.nn.Linear(3, 3, bias=False).named_parameters(prefix=name) for name in "abcd"]
-        named = [pair for layer in layers for pair in layer]
-        groups = [named[:2], named[2:]]
-        return optim.Adam([{"params": groups[i][:: -1 if turned else 1]} for i in order])
 
-    saved = made([0, 1], False).state_dict()
-    made([0, 1], False).load_state_dict(saved)
-    with pytest.raises(ValueError, match=r"parameter 0 is '[bc].weight' here and 'a.weight' in the state dict"):
-        made(order, order == [0, 1]).load_state_dict(saved)
+def test_named_parameters_in_another_order_are_refused():
+    """The state would go to another parameter; names that are new, as with a prefix, say nothing."""
+    saved = named_adam("ab", "cd").state_dict()
+    for groups, here, there in (
+        (("cd", "ab"), "c", "a"),
+        (("ba", "cd"), "b", "a"),
+        (("ad", "cb"), "d", "b"),
+        (("be", "fg"), "e", "b"),
+    ):
+        optimizer = named_adam(*groups)
+        before = snapshot(optimizer)
+        with pytest.raises(ValueError, match=f"is '{here}.weight' here and '{there}.weight' in the state dict"):
+            optimizer.load_state_dict(saved)
+        assert not differences(before, snapshot(optimizer))
+    for groups in (("ab", "cd"), ("ef", "gh"), ("ae", "cd")):
+        named_adam(*groups).load_state_dict(saved)
+
+
+def test_the_distributed_checkpoint_finds_parameters_by_their_names():
+    """It loads into another order, too; and the names stay those of the parameters."""
+
+    def made(turned):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
+        return model, optim.Adam(list(model.named_parameters())[:: -1 if turned else 1])
+
+    model, optimizer = made(False)
+    for i, p in enumerate(model.parameters()):
+        p.grad = torch.full_like(p, i + 1.0)
+    optimizer.step()
+    saved = get_optimizer_state_dict(model, optimizer)
+    model, other = made(True)
+    set_optimizer_state_dict(model, other, saved)
+    assert other.param_groups[0]["param_names"] == ["1.weight", "0.weight"]
+    for i, p in enumerate(model.parameters()):
+        torch.testing.assert_close(other.state[p]["exp_avg"], torch.full((3, 3), 0.1 * (i + 1)))
 
 
 def test_a_hook_may_return_any_state_dict():

@@ -89,6 +89,17 @@ def test_wrong_use_is_refused():
         again.step()
 
 
+def test_microbatches_count_once_where_the_write_fails():
+    accelerator, optimizer = prepared()
+    scheduler = schedule(accelerator, optimizer, LinearScheduler(), max_duration="9ba")
+    scheduler.counts = {"samples": 3}  # of earlier microbatches
+    optimizer.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float("nan")})
+    optimizer.step()
+    with pytest.raises(ValueError, match="nan"):
+        scheduler.step(samples=4)
+    assert (scheduler.clock.timestamp.sample, scheduler.counts) == (7, {})
+
+
 def test_on_change_says_which_schedule_of_two_runs_goes_on():
     def made(length, on_change="same"):
         accelerator, optimizer = prepared()

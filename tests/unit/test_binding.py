@@ -281,6 +281,14 @@ def test_groups_that_share_a_tensor_have_one_initial_value():
     with pytest.raises(ValueError, match=r"their initial values are 0\.5 and 0\.1"):
         bind(LinearScheduler(), torch.optim.SGD(groups(*both), lr=0.5), clock)
     assert shared.item() == 0.5
+    scheduler = bind(LinearScheduler(), torch.optim.SGD(groups({"lr": shared}, {"lr": shared}), lr=0.5), Clock("10ba"))
+    with pytest.raises(ValueError, match=r"their initial values are 0\.5 and 0\.1"):
+        scheduler.load_state_dict({**scheduler.state_dict(), "base": [0.5, 0.1]})
+    same = [
+        {"lr": shared, "initial_lr": 0.1},
+        {"lr": shared, "initial_lr": torch.tensor(0.1)},
+    ]  # as that tensor holds it
+    assert bind(LinearScheduler(), torch.optim.SGD(groups(*same), lr=0.5), Clock("10ba")).get_last_lr()[0] == 0.1
 
 
 @pytest.mark.parametrize("first", [10**400, float("inf"), float("nan"), "1", torch.tensor(float("nan"))])

@@ -9,6 +9,7 @@ import torch
 
 from optim.lr_scheduler import LinearLR
 from timesched import Clock, ConstantScheduler, CosineAnnealingWithWarmupScheduler, LinearScheduler, Timestamp, bind
+from timesched.integrations.common import Binding, Schedulers
 
 
 def parameters(n=1):
@@ -17,7 +18,7 @@ def parameters(n=1):
 
 
 def sgd(*groups, lr=0.8):
-    return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr)
+    return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, momentum=0.5)
 
 
 # Whole runs, as they are saved with parameters and optimizer
@@ -187,6 +188,36 @@ def test_a_group_that_was_added_belongs_to_the_state(added_before, saved_after_a
     assert other.get_last_lr() == scheduler.get_lr() and other.base_lrs == [0.8, 0.5]
 
 
+def test_a_refused_load_leaves_an_added_group_to_the_next_step():
+    """Also where the load takes it, since the state holds one group more than there were."""
+    optimizer, clock = sgd(), Clock("10ba")
+    both = Schedulers(optimizer, clock, [LinearScheduler(), Binding(LinearScheduler(), "momentum")])
+    optimizer.add_param_group({"params": parameters(), "lr": 0.5})
+    before = [dict(group) for group in optimizer.param_groups]
+    with pytest.raises(ValueError, match="lacks"):
+        both.load_state_dict({"schedulers": [{}, {}]})
+    assert optimizer.param_groups == before
+    state = {**both.bound[0].state_dict(), "base": [1.0, 0.5]}
+    with pytest.raises(ValueError, match="lacks"):
+        both.load_state_dict({"schedulers": [state, {}]})
+    for _ in range(5):
+        clock.tick()
+        both.step()
+    assert both.get_last_lr() == [0.4, 0.25] and len(both.bound[0].get()) == 2
+
+
+def test_a_state_from_before_a_group_was_added():
+    """It loads as long as the group waits for its first step, and is refused afterwards."""
+    clock, optimizer, scheduler = bound()
+    state = scheduler.state_dict()
+    optimizer.add_param_group({"params": parameters(), "lr": 0.5})
+    scheduler.load_state_dict(state)
+    clock.tick()
+    scheduler.step()
+    with pytest.raises(ValueError, match="and 2 parameter groups are selected here"):
+        scheduler.load_state_dict(state)
+
+
 @pytest.mark.parametrize("unit", ["tok", "sp"])
 def test_a_count_that_nobody_gives_the_clock_is_said_once(unit):
     optimizer, clock = sgd(), Clock("10ba")
@@ -201,9 +232,11 @@ def test_a_count_that_nobody_gives_the_clock_is_said_once(unit):
     assert scheduler.get_last_lr() == [0.8 * 0.9]
     given = Clock("10ba", samples_per_batch=1, tokens_per_sample=1)
     other = bind(LinearScheduler(t_max=f"1000{unit}"), optimizer, given)
+    empty = [ConstantScheduler(1.0, f"0{unit}"), CosineAnnealingWithWarmupScheduler(f"0{unit}")]
+    third = bind(empty, optimizer, Clock("10ba"), key="momentum")  # times of 0, which no count changes
     for _ in range(3):
-        given.tick()
-        other.step()  # no warning, which would be an error here
+        given.tick(), third.clock.tick()
+        other.step(), third.step()  # no warning, which would be an error here
 
 
 def test_a_clock_that_is_never_ticked_is_said_once():

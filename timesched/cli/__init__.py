@@ -53,6 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # what reads the output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ArithmeticError, ImportError, OSError, TypeError, ValueError) as error:
+    except (ImportError, OSError, TypeError, ValueError) as error:
         print(f"timesched {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -64,8 +64,8 @@ def _check(options: argparse.Namespace) -> int:
             continue
         try:
             for source in written:
-                zero = scheduler.key == "lr"
-                found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, zero)]
+                rate = scheduler.key == "lr"
+                found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, rate)]
         except (TypeError, ValueError) as error:
             found.append(f"schedulers[{i}]: {error}")
     if made.optimizer is not None:
@@ -77,19 +77,25 @@ def _check(options: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterator[str]:
-    """What may be wrong with one schedule; with `zero`, also that it begins at 0. Raises `ValueError` where a time does
-    not convert.
+def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterator[str]:
+    """What may be wrong with one schedule; of a learning `rate` also that it begins at 0, or falls below. Raises
+    `ValueError` where a time does not convert.
     """
     unit, length = counted(source.horizon)
     found, marks, value = values(source), source.marks(), source.curve(unit)
     for count, each in found.items():
-        if not math.isfinite(each) or (zero and each < 0):
+        if not math.isfinite(each):
             yield (
                 f"the value is {each:.4g} at {_text(count)}{unit.value}, where a step stops with an error: end the "
                 f"schedule before, or change its arguments"
             )
             return
+    below = next((count for count, each in found.items() if each < 0), None)
+    if rate and below is not None:
+        yield (
+            f"the learning rate is {found[below]:.4g} at {_text(below)}{unit.value}, and steps go uphill from there: "
+            f"end at 0 or above"
+        )
     for name, count in marks:
         where, end = f"{_text(count)}{unit.value}", f"{_text(length)}{unit.value}"
         if name == "warmup" and count > length:
@@ -98,7 +104,7 @@ def findings(source: Source, options: argparse.Namespace, zero: bool) -> Iterato
             name == "point" and count > length
         ):
             yield f"the {name} at {where} is never reached in the run of {end}: move it, or leave it out"
-    if zero and found[0] == 0.0:
+    if rate and found[0] == 0.0:
         yield (
             "the first batch has a learning rate of 0, and changes nothing: start above 0, with alpha_s or "
             "initial_learning_rate"

@@ -134,8 +134,13 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
-    """The end of the horizontal axis of a picture, and the ends of the vertical one, which has 0 in it."""
+    """The end of the horizontal axis of a picture, and the ends of the vertical one, which has 0 in it.
+
+    Raises `ValueError` where these are too far apart for a float.
+    """
     low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
+    if not math.isfinite(high - low):
+        raise ValueError(f"values from {low:.4g} to {high:.4g} are too far apart to be drawn: scale them down.")
     return max(max(line.x) for line in lines), low, high if high > low else low + 1.0
 
 

@@ -44,11 +44,12 @@ class MicrobatchSchedulers(CountingSchedulers):
             raise ValueError("This scheduler counts the processes by itself: leave it out of accelerator.prepare().")
         given = {name: more for name, more in (("samples", samples), ("tokens", tokens)) if more is not None}
         counts = self.counts | {name: self.counts.get(name, 0) + more for name, more in given.items()}
-        if self.accelerator.sync_gradients:
-            self.tick(counts)
-            counts = {}
-            super().step(epoch)
-        self.counts = counts
+        if not self.accelerator.sync_gradients:
+            self.counts = counts
+            return
+        self.tick(counts)  # counts nothing where it raises
+        self.counts = {}
+        super().step(epoch)
 
 
 def schedule(

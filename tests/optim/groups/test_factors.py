@@ -222,7 +222,7 @@ def test_splits_that_are_refused():
     refused(named, {"*": 0.25}, f"'0.weight' gets {KEY}=0.5 from parameter group 0 and {KEY}=0.25")
     scheduled = torch.optim.SGD(model.named_parameters())
     torch.optim.lr_scheduler.LambdaLR(scheduled, lambda step: 1.0)
-    words = "Parameter group 0 is to be split.* before schedulers are made, and the optimizer, too"
+    words = "Parameter group 0 is to be split.*: make the optimizer again, split it, and then make torch's schedulers"
     refused(scheduled, {"0.*": 0.5}, words)  # torch's leave their mark on the optimizer
     split_groups(scheduled, {"*": 0.5})  # no split is needed
     assert scheduled.param_groups[0][KEY] == 0.5
