@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timesched
+from optim.schedules import formulas
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched import (
     Clock,
@@ -46,6 +47,7 @@ from timesched import (
     WarmupScheduler,
     WarmupStableDecayScheduler,
 )
+from timesched.batch_plan import BatchSizeScheduler
 from timesched.testing.rows import ROWS
 
 RUN = Horizon("100ba", batches_per_epoch=10)
@@ -584,3 +586,17 @@ def test_a_strange_horizon_attribute_is_not_ours():
     assert schedule(state) == 0.75
     with pytest.raises(TypeError, match="is no run"):
         schedule.at("1ba", "10ba")
+
+
+def subclasses(cls):
+    return {cls, *(each for inner in cls.__subclasses__() for each in subclasses(inner))}
+
+
+def test_every_schedule_is_frozen_and_compares_as_schedules_do():
+    """Those of the closed forms, too."""
+    ours = [each for each in subclasses(Schedule) if each.__module__.partition(".")[0] in ("timesched", "optim")]
+    assert {Schedule, formulas.Linear, *(row.schedule for row in ROWS)} < {*ours}
+    for each in ours:
+        assert each.__init__ is Schedule.__init__ or each.__dataclass_params__.frozen, each
+        assert (each.__eq__, each.__hash__) == (Schedule.__eq__, Schedule.__hash__), each
+    assert {each for each in ours if each.__repr__ is not Schedule.__repr__} == {BatchSizeScheduler}
