@@ -116,7 +116,8 @@ def tests_of(file: str) -> list[str]:
 
 class Recorder:
     """A plugin of pytest: which functions of the packages each test calls, and how long it takes; and which tests
-    start processes, whose calls are not seen.
+    start processes, whose calls are not seen. Neither are those that torch.compile traces: a mutant that only a
+    compiled test would notice counts as a survivor.
     """
 
     def __init__(self) -> None:
