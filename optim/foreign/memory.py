@@ -82,7 +82,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
         return foreseen(optimizer)
     except Refused as refused:
         fix = "Pass an optimizer that has its state, after optim.preinitialize() or a step"
-        if not refused.fix and optimizer.state:
+        if not refused.fix and not without_state(optimizer):
             fix = "Add up the tensors in its state yourself, after a step"
         raise ValueError(
             f"state_bytes: the state of {type(optimizer).__name__} cannot be foreseen: {refused}. {refused.fix or fix}."

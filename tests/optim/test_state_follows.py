@@ -326,7 +326,7 @@ def test_numbers_in_place_of_state(name: str, way: str) -> None:
         training.gradients(3)
         with pytest.raises(ValueError) as caught:
             training.optimizer.step()
-        assert_names(caught.value, name, "parameter 0 of group 0", f"lacks the state {key!r}, a tensor", "reset_state")
+        assert_names(caught.value, name, "parameter 0 of group 0", f"lacks the state {key!r} as a tensor")
         assert all(map(torch.equal, before, training.values()))
         training.optimizer.reset_state(p)
         training.optimizer.step()
