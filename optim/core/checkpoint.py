@@ -74,9 +74,10 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
             f"{name}: the state dict has {len(saved)} parameter groups, this optimizer {len(groups)}; build "
             "the optimizer with the groups that were saved."
         )
-    mine, theirs = _names(groups), _names(saved)
-    for i, (here, there) in enumerate(zip(mine, theirs)):
-        if here != there and there in mine:
+    mine = _names(groups)
+    known = set(mine)
+    for i, (here, there) in enumerate(zip(mine, _names(saved))):
+        if here != there and isinstance(there, str) and there in known:
             raise ValueError(
                 f"{name}: parameter {i} is {here!r} here and {there!r} in the state dict; build the optimizer with the "
                 "parameters that were saved, in their order."

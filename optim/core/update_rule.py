@@ -32,7 +32,6 @@ INDUCTOR_ON_CPU = {
 }
 SCALING = ("grad_scale", "found_inf")  # where a GradScaler puts what an optimizer with fused kernels needs
 
-numel = Tensor.numel
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 

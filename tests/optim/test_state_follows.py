@@ -326,7 +326,8 @@ def test_numbers_in_place_of_state(name: str) -> None:
         training.gradients(3)
         with pytest.raises(ValueError) as caught:
             training.optimizer.step()
-        assert_names(caught.value, name, "parameter 0 of group 0", f"lacks the state {key!r} as a tensor")
+        words = f"lacks the state {key!r} as a tensor"
+        assert_names(caught.value, name, "parameter 0 of group 0", words, "reset_state")
         assert all(map(torch.equal, before, training.values()))
         training.optimizer.reset_state(p)
         training.optimizer.step()
@@ -336,7 +337,7 @@ def test_numbers_in_place_of_state(name: str) -> None:
 @NAMED
 def test_state_is_of_parameters_alone(name: str) -> None:
     training = Training(name, "eager")
-    training.optimizer.state["global"] = {"x": torch.ones(1)}  # type: ignore[index]  # as somebody may
+    training.optimizer.state["global"] = {"x": torch.ones(1)}
     training.gradients(1)
     with pytest.raises(ValueError, match=f"{name}: optimizer.state has the key 'global', and its keys are parameters"):
         training.optimizer.step()

@@ -285,9 +285,8 @@ def test_groups_that_share_a_tensor_have_one_initial_value():
     with pytest.raises(ValueError, match=r"their initial values are 0\.5 and 0\.1"):
         scheduler.load_state_dict({**scheduler.state_dict(), "base": [0.5, 0.1]})
     same = [
-        {"lr": shared, "initial_lr": 0.1},
-        {"lr": shared, "initial_lr": torch.tensor(0.1)},
-    ]  # as that tensor holds it
+        {"lr": shared, "initial_lr": first} for first in (0.1, torch.tensor(0.1))
+    ]  # alike as that tensor holds them
     assert bind(LinearScheduler(), torch.optim.SGD(groups(*same), lr=0.5), Clock("10ba")).get_last_lr()[0] == 0.1
 
 
