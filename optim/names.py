@@ -46,9 +46,11 @@ class Family:
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
             if found:
                 return found[0]
-        near = nearest(name, [*self.own, *(cls.__name__ for cls in users.values())])
+        known = sorted([*self.own, *(cls.__name__ for cls in users.values())])
+        hint = nearest(name, known)
+        all_names = f" There are {', '.join(known) or 'none'}." if hint == "." else ""
         raise ValueError(
-            f"{path}: there is no {self.kind} {name!r}: {near} "
+            f"{path}: there is no {self.kind} {name!r}{hint}{all_names} "
             f"A class of your own is known by its name once its module is imported."
         )
 
@@ -93,9 +95,7 @@ def closed_forms(key: str) -> Family:
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """The part of a message that says which of the known names may be meant, or else which there are."""
+    """How a message about an unknown name ends: with the known names that may be meant, or with a full stop."""
     names = {each.lower(): each for each in sorted(known)}
     close = difflib.get_close_matches(str(name).lower(), names, n=3)
-    if close:
-        return f"did you mean {' or '.join(repr(names[each]) for each in close)}?"
-    return f"there are {', '.join(names.values())}." if names else "there are none."
+    return f": did you mean {' or '.join(repr(names[each]) for each in close)}?" if close else "."

@@ -580,9 +580,7 @@ class Bound:
             try:
                 then.load_state_dict(state_dict["clock"])
             except KeyError as error:
-                raise ValueError(
-                    f"{name}: the clock in the state lacks {error}: pass what state_dict() saved."
-                ) from None
+                raise ValueError(f"{name}: of the clock, {error.args[0]}") from None
         saved = self._goes_on({"schedule": own["schedule"], **state_dict}, own, count, then)
         before = self.snapshot()
         try:

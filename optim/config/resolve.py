@@ -63,7 +63,7 @@ def sections(given: Any) -> dict[str, Any]:
     found = {name: value for name, value in given.items() if name not in foreign}
     for name in found:
         if name not in KEYS:
-            raise ValueError(f"config has the key {name!r}: {nearest(name, KEYS)} It takes {', '.join(KEYS)}.")
+            raise ValueError(f"config has the key {name!r}{nearest(name, KEYS)} It takes {', '.join(KEYS)}.")
     if found.get("optimizer") is None:
         raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
     entries = found.get("schedulers")
@@ -115,7 +115,7 @@ def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (
         if name not in takes:
             near, rest = nearest(name, [*takes, *also]), f"; {', '.join(also)} make its groups" if also else ""
             has = f"{cls.__name__} has no argument {name!r}"
-            raise ValueError(f"{path}: {has}: {near} It takes {', '.join(takes) or 'none'}{rest}.")
+            raise ValueError(f"{path}: {has}{near} It takes {', '.join(takes) or 'none'}{rest}.")
     missing = [name for name, each in takes.items() if each.default is each.empty and name not in given]
     if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")

@@ -35,10 +35,7 @@ REFUSED = [
     ({"optimizer": None}, "config has no 'optimizer'"),
     ({"optimiser": SGD}, "config has the key 'optimiser': did you mean 'optimizer'?"),
     ({"optimizer": SGD, "scheduler": []}, "config has the key 'scheduler': did you mean 'schedulers'?"),
-    (
-        {"optimizer": SGD, "model": 1},
-        "config has the key 'model': there are batches_per_epoch, max_duration, optimizer",
-    ),
+    ({"optimizer": SGD, "model": 1}, "config has the key 'model'. It takes optimizer, schedulers, max_duration"),
     ({"trainer": {"init": {"optimizer": SGD, "scheduler": []}}}, "config has the key 'scheduler': did you mean"),
     ({"trainer": {"init": {"backend": "x"}}}, "config has no 'optimizer'"),
     ({"trainer": {"init": {"optimizer": SGD}}, "schedulers": []}, "config has the key 'trainer'"),
