@@ -855,7 +855,7 @@ def _reader(schedule: Any, clock: Any, ssr: float | None) -> Callable[[], Any]:
 
 def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]:
     """A schedule as a function of nothing, for functions of `(state)` and of `(state, ssr)`."""
-    if not callable(scheduler):
+    if isinstance(scheduler, type) or not callable(scheduler):
         raise TypeError(f"{scheduler!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
     ratio = getattr(state, "ssr", None) if ssr is None else ssr
     if isinstance(scheduler, Schedule):

@@ -96,7 +96,8 @@ def _take(parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: 
     for i, each in enumerate(schedulers):
         where = f"{name}: schedulers[{i}]"
         if not isinstance(each, Scheduler):
-            raise TypeError(f"{where} is a {type(each).__name__}: pass a closed-form scheduler, such as ConstantLR.")
+            kind = f"{type(each).__module__}.{type(each).__name__}"
+            raise TypeError(f"{where} is a {kind}: pass a scheduler of optim, such as optim.lr_scheduler.ConstantLR.")
         if each.optimizer is not optimizer:
             raise ValueError(f"{where} has another optimizer: make each with the same optimizer.")
         if each.param_group_key != parent.param_group_key:

@@ -63,7 +63,7 @@ class Lambda(Formula):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Chain(Formula):
-    """The first schedule of several, times what each further one has become of its first value."""
+    """The first of several schedules, times the ratio of each other one to its own first value."""
 
     schedules: Sequence[Schedule] = ()
 
@@ -74,8 +74,8 @@ class Chain(Formula):
         for begin in starts:
             if begin == 0.0 or not math.isfinite(begin):
                 raise TimeError(
-                    f"A chain multiplies by what its schedules become of their first values, and one starts at "
-                    f"{begin}: put it first."
+                    f"A chain multiplies by the ratio of each schedule but the first to its own first value, and one "
+                    f"of them starts at {begin}: put that one first."
                 )
 
         def value(counts: Counts) -> Any:

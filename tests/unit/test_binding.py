@@ -82,6 +82,8 @@ def test_elements_of_betas_and_momentum():
     assert sgd.param_groups[0]["momentum"] == 0.9 / 4
     with pytest.raises(TypeError, match=r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"):
         bind(0.5, sgd, Clock("2ba"))
+    with pytest.raises(TypeError, match=r"<class '.*ConstantScheduler'> is not a schedule"):
+        bind(ConstantScheduler, sgd, Clock("2ba"))  # without its parentheses
     bind(ConstantScheduler(0.5), sgd, Clock("2ba"))
     assert sgd.param_groups[0]["lr"] == 0.5
 

@@ -53,9 +53,16 @@ def test_no_list_of_schedulers(schedulers):
         lr_scheduler.ChainedLR(schedulers)
 
 
+def test_a_scheduler_of_torchs_as_a_child():
+    on = optimizer()
+    theirs = torch.optim.lr_scheduler.ConstantLR(on)
+    with pytest.raises(TypeError, match=r"schedulers\[0\] is a torch.optim.lr_scheduler.ConstantLR: pass .* of optim"):
+        lr_scheduler.SequentialLR(on, [theirs], [])
+
+
 def test_a_chain_cannot_go_on_from_zero():
     ramp = Nested("Linear", {"initial_val": 0.0, "end_val": 0.1, "total_iters": 5})
-    with pytest.raises(ValueError, match="0"):
+    with pytest.raises(ValueError, match=r"one of them starts at 0\.0: put that one first"):
         make("Chained", {"schedulers": [COSINE, ramp]}, optimizer())
     assert make("Chained", {"schedulers": [ramp, COSINE]}, optimizer()).values(1) == [0.0]
 
