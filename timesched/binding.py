@@ -623,7 +623,7 @@ class Bound:
     def _goes_on(
         self, state: Mapping[str, Any], own: Mapping[str, Any], count: int, clock: Clock | None
     ) -> tuple[Any, Any, Any] | None:
-        """The saved schedule where that goes on instead: its description if it is another one, itself, its horizon.
+        """What `_adopt` takes, where the saved schedule is to go on instead of the present one; None where it is not.
 
         `clock` stands at the moment of the state, on the present horizon. Raises `ValueError` where both schedules are
         to be the same and their values at that moment are not, and where the saved one cannot go on.

@@ -68,7 +68,7 @@ def _parsed(text: str, source: str) -> Any:
 
 
 def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
-    """Containers as dicts, lists and tuples; with `plain`, nothing but texts, numbers, switches and nothing in them."""
+    """Containers as dicts, lists and tuples. With `plain`, they may hold texts, numbers, booleans and None alone."""
     if id(value) in within:
         raise ValueError(f"{path} contains itself: an alias (*) cannot stand inside its own anchor (&).")
     within = (*within, id(value))

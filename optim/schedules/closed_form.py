@@ -129,7 +129,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return self._filled(formula)
 
     def _keep(self, **effective: Any) -> None:
-        """Keep what became of arguments, in attributes of their names and for the description."""
+        """Keep arguments as they were read: in attributes of their names, and for the description."""
         self.__dict__.update(effective)
         self.arguments.pop("args", None)  # these are among them
         self.arguments.update(plain(effective))
@@ -339,5 +339,5 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
 
 def _arguments_of(cls: type) -> Sequence[dataclasses.Field[Any]]:
-    """The fields of a scheduler that is made of a formula which are arguments of the formula."""
+    """The fields of a scheduler's class that are arguments of its formula."""
     return dataclasses.fields(cls)[1:-3]  # without the optimizer, and tags, clock and on_change
