@@ -13,7 +13,7 @@ from timesched.keys import listed, select
 from timesched.time.units import TimeError
 
 from . import composites
-from .closed_form import Scheduler
+from .closed_form import STEPPING, Scheduler, overridden
 from .formulas import time
 
 
@@ -98,6 +98,12 @@ def _take(parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: 
         if not isinstance(each, Scheduler):
             kind = f"{type(each).__module__}.{type(each).__name__}"
             raise TypeError(f"{where} is a {kind}: pass a scheduler of optim, such as optim.lr_scheduler.ConstantLR.")
+        for method in STEPPING:
+            if overridden(type(each), [method]):
+                raise ValueError(
+                    f"{where} is a {type(each).__name__}, whose {method}() is not called in a {name}, which takes its "
+                    f"schedule alone: say in _get_closed_form() what the value is."
+                )
         if each.optimizer is not optimizer:
             raise ValueError(f"{where} has another optimizer: make each with the same optimizer.")
         if each.param_group_key != parent.param_group_key:

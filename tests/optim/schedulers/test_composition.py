@@ -60,6 +60,22 @@ def test_a_scheduler_of_torchs_as_a_child():
         lr_scheduler.SequentialLR(on, [theirs], [])
 
 
+def test_a_child_with_methods_of_its_own():
+    """Its methods would not be called: a parent takes the schedule of a child alone."""
+
+    class PerGroup(lr_scheduler.ConstantLR):
+        def get_lr(self):
+            return [i * value for i, value in enumerate(super().get_lr(), 1)]
+
+    on = optimizer()
+    child = PerGroup(on, 0.1)
+    before = rates(on)
+    for parent in (lambda: lr_scheduler.SequentialLR(on, [child], []), lambda: lr_scheduler.ScalePerParamLR(on, child)):
+        with pytest.raises(ValueError, match=r"schedulers\[0\] is a PerGroup, whose get_lr\(\) is not called in a (Sequential|Scale)"):
+            parent()
+    assert rates(on) == before and child.refusal is None
+
+
 def test_a_chain_cannot_go_on_from_zero():
     ramp = Nested("Linear", {"initial_val": 0.0, "end_val": 0.1, "total_iters": 5})
     with pytest.raises(ValueError, match=r"one of them starts at 0\.0: put that one first"):
