@@ -71,7 +71,9 @@ def test_a_child_with_methods_of_its_own():
     child = PerGroup(on, 0.1)
     before = rates(on)
     for parent in (lambda: lr_scheduler.SequentialLR(on, [child], []), lambda: lr_scheduler.ScalePerParamLR(on, child)):
-        with pytest.raises(ValueError, match=r"schedulers\[0\] is a PerGroup, whose get_lr\(\) is not called in a (Sequential|Scale)"):
+        with pytest.raises(
+            ValueError, match=r"schedulers\[0\] is a PerGroup, whose get_lr\(\) is not called in a (Sequential|Scale)"
+        ):
             parent()
     assert rates(on) == before and child.refusal is None
 
