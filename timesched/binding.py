@@ -267,7 +267,7 @@ class Bound:
         one = self.schedule
         return repr(one) if isinstance(one, (Schedule, list, tuple)) else str(getattr(one, "__qualname__", one))
 
-    # What was written, for those who look
+    # The values that the groups hold
 
     def _present(self) -> list[Any]:
         """The number in each parameter group, NaN where there is none; a tensor is a copy."""

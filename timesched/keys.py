@@ -109,7 +109,7 @@ def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
 
 
 def listed(tags: Any) -> Any:
-    """Tags as they are kept: a list where there may be several, a copy of which nobody else has."""
+    """Tags as a scheduler keeps them: several in a list of its own."""
     return tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
 
 

@@ -261,7 +261,7 @@ def _written(scheduler: Any) -> tuple[str, set[int]]:
         return scheduler.key, set(scheduler.indices)
     if isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
         return "lr", set(range(len(scheduler.optimizer.param_groups)))
-    return "", set()  # nobody knows
+    return "", set()  # what it writes is not known
 
 
 def check_written(schedulers: list[Any], spared: frozenset[int]) -> None:

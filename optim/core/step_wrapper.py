@@ -20,7 +20,7 @@ Step = TypeVar("Step", bound=Callable[..., Any])
 
 
 def makes_no_state(step: Step) -> Step:
-    """Mark a `step` that cannot make state, so that nobody has to look."""
+    """Mark a `step` that cannot make state, so that the wrapper does not look for it."""
     step.makes_no_state = True  # type: ignore[attr-defined]  # a mark on the function, as torch's `hooked`
     return step
 

@@ -102,7 +102,7 @@ def _parameters(groups: list[dict[str, Any]], model: nn.Module | None) -> list[N
 
 
 def give_factors(optimizer: torch.optim.Optimizer, factors: Mapping[Any, float], model: Any) -> None:
-    """Put factors into the groups; or see that they are there, where nobody knows which parameters are meant."""
+    """Put factors into the groups; or check that they are there, where it is not known which parameters are meant."""
     groups = optimizer.param_groups
     given = {key: claim.settings[FACTOR] for key, claim in zip(factors, claims_of_factors(factors))}
     unnamed = not all("param_names" in group for group in groups)

@@ -39,7 +39,7 @@ class Schedules(Callback):
       the Trainer is built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
-    `ssr`: the Trainer's `scale_schedule_ratio`, which it tells nobody: give it here too. `log`: log every value after
+    `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `log`: log every value after
     every batch, as `LRMonitor` does, under names such as `weight_decay-AdamW/group0`. `schedulers` are those in use, in
     the order of the entries; none before the Trainer is built.
 
