@@ -844,19 +844,25 @@ def checked_count(count: Any, name: str, least: int = 0) -> int:
     raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
 
 
+def schedules_in(schedule: Any) -> list[Any]:
+    """The schedules of a list, or the one; raises `TypeError` for what is none, and `ValueError` for an empty list."""
+    found = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
+    for one in found:
+        if isinstance(one, type) or not callable(one):
+            raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+    if not found:
+        raise ValueError("The list of schedules is empty: pass at least one.")
+    return found
+
+
 def _reader(schedule: Any, clock: Any, ssr: float | None) -> Callable[[], Any]:
     """A schedule, a function or a list of them, which multiply, as a function of nothing that reads the clock."""
-    several = isinstance(schedule, Sequence) and not isinstance(schedule, str)
-    factors = [_adapted(each, clock, ssr) for each in (schedule if several else [schedule])]
-    if not factors:
-        raise ValueError("The list of schedules is empty: pass at least one.")
+    factors = [_adapted(each, clock, ssr) for each in schedules_in(schedule)]
     return factors[0] if len(factors) == 1 else lambda: math.prod(factor() for factor in factors)
 
 
 def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]:
     """A schedule as a function of nothing, for functions of `(state)` and of `(state, ssr)`."""
-    if isinstance(scheduler, type) or not callable(scheduler):
-        raise TypeError(f"{scheduler!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
     ratio = getattr(state, "ssr", None) if ssr is None else ssr
     if isinstance(scheduler, Schedule):
         return partial(scheduler.__call__, state, 1.0 if ratio is None else ratio)  # a method is quicker to call

@@ -17,9 +17,7 @@ from timesched.time.value import TimeLike
 
 
 def _read_one(name: str, value: Any) -> Schedule:
-    if not isinstance(value, Schedule):
-        raise TypeError(f"{name}={value!r} is not a schedule of this package: pass one, such as LinearScheduler().")
-    return value
+    return _read(name, [value])[0]
 
 
 def _read_horizon(name: str, value: Any) -> Horizon | None:

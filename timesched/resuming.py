@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -77,17 +76,13 @@ def read_horizon(text: str) -> Horizon:
 def horizon_changes(theirs: Horizon, ours: Horizon) -> list[str]:
     """What differs between two horizons, as `max_duration: 10ep -> 20ep`."""
     saved, now = _parts(theirs), _parts(ours)
-    names = [
-        name for name in (*saved, *(name for name in now if name not in saved)) if saved.get(name) != now.get(name)
-    ]
-    return [f"{name}: {saved.get(name, 'not known')} -> {now.get(name, 'not known')}" for name in names]
+    return [f"{name}: {saved[name]} -> {now[name]}" for name in saved if saved[name] != now[name]]
 
 
 def _parts(horizon: Horizon) -> dict[str, str]:
-    call = ast.parse(repr(horizon), mode="eval").body
-    assert isinstance(call, ast.Call)
-    parts = {str(each.arg): ast.unparse(each.value) for each in call.keywords}
-    return {"max_duration": ast.literal_eval(call.args[0]), "ssr": "1.0", **parts}
+    names = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
+    parts = (horizon._unscaled, *horizon._rates, horizon.ssr)
+    return {name: "not known" if part is None else str(part) for name, part in zip(names, parts)}
 
 
 def moment(clock: Clock) -> str:

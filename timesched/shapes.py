@@ -21,14 +21,12 @@ Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value 
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:
     """A straight line from `start` to `end`."""
-    curve = curves.linear
-    return lambda counts: curve(done(counts), start, end)
+    return _along(curves.linear, done, start, end)
 
 
 def cosine(done: Resolved, start: float, end: float) -> Resolved:
     """The falling half of a cosine, from `start` to `end`."""
-    curve = curves.cosine
-    return lambda counts: curve(done(counts), start, end)
+    return _along(curves.cosine, done, start, end)
 
 
 def polynomial(left: Resolved, power: float, start: float, end: float) -> Resolved:
@@ -74,19 +72,13 @@ def triangles(cycles: Period, peak: float, base: float, top: float, scale: Resol
     return value
 
 
+def _along(curve: Callable[[Value, float, float], Value], done: Resolved, start: float, end: float) -> Resolved:
+    return lambda counts: curve(done(counts), start, end)
+
+
 def _exponential(span: Span, start: float, end: float, rate: float) -> Resolved:
     curve, done = curves.exponential, span.done
     return lambda counts: curve(done(counts), rate, start, end)
-
-
-def _geometric(span: Span, start: float, end: float) -> Resolved:
-    curve, done = curves.geometric, span.done
-    return lambda counts: curve(done(counts), start, end)
-
-
-def _harmonic(span: Span, start: float, end: float) -> Resolved:
-    curve, done = curves.harmonic, span.done
-    return lambda counts: curve(done(counts), start, end)
 
 
 # A root is taken of the fraction that is near 0 where the curve is steep, and so is exact there: what is done of a
@@ -103,8 +95,8 @@ DECAYS: Mapping[str, Callable[[Span, float, float, float], Resolved]] = {
     "1-sqrt": lambda span, start, end, rate: polynomial(span.done, 0.5, end, start),
     "1-square": lambda span, start, end, rate: polynomial(span.done, 2.0, end, start),
     "exponential": _exponential,
-    "geometric": lambda span, start, end, rate: _geometric(span, start, end),
-    "harmonic": lambda span, start, end, rate: _harmonic(span, start, end),
+    "geometric": lambda span, start, end, rate: _along(curves.geometric, span.done, start, end),
+    "harmonic": lambda span, start, end, rate: _along(curves.harmonic, span.done, start, end),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.binding import Bound, bind, schedules_in, unchanged_on_error
 from timesched.clock import Clock
 from timesched.keys import Key
 from timesched.time.units import TimeUnit
@@ -22,7 +22,8 @@ class Binding:
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
     value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
-    all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule, `ValueError` for no such key.
+    all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule, `ValueError` for an
+    empty list and for no such key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
@@ -35,10 +36,7 @@ class Binding:
 
     def __post_init__(self) -> None:
         Key(self.key)
-        several = isinstance(self.schedule, Sequence) and not isinstance(self.schedule, str)
-        for one in self.schedule if several else [self.schedule]:
-            if not callable(one):
-                raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+        schedules_in(self.schedule)
 
 
 def bindings(entries: Sequence[Any]) -> list[Binding]:

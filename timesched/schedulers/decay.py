@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from timesched import shapes
-from timesched.curves import inverse_root_to, linear, power_law, rex
+from timesched.curves import inverse_root_to, power_law, rex
 from timesched.fields import choice, flag, number, time
 from timesched.positions import Frame, Mark, Resolved, Span, stages
 from timesched.schedule import Schedule
@@ -134,11 +134,10 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         top = inverse_root_to(float(Fraction(begin - first) / scale), floor)
         if not cooldown:
             last = top
-        cooling = Span(end.counter, begin, cooldown).done
         ramp = shapes.linear(frame.span(self.t_warmup, False).done, 0.0, 1.0)
         functions: list[Resolved] = [
             lambda counts: inverse_root_to(done(counts, False), floor),
-            lambda counts: linear(cooling(counts), top, last),
+            shapes.linear(Span(end.counter, begin, cooldown).done, top, last),
         ]
         marks = [Mark(end.counter, end.unit, begin)]
         frame.note("decay", marks[0])

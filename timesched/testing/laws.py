@@ -78,11 +78,8 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 def _keeps_warmup(schedule: Any) -> bool:
     warmup = getattr(schedule, "t_warmup", None)
-    return _is_absolute(warmup) and not getattr(schedule, "scale_warmup", False)
-
-
-def _is_absolute(time: Any) -> bool:
-    return time is not None and time.exact > 0 and time.unit is not TimeUnit.DURATION
+    is_absolute = warmup is not None and warmup.exact > 0 and warmup.unit is not TimeUnit.DURATION
+    return is_absolute and not getattr(schedule, "scale_warmup", False)
 
 
 def _scaled(schedule: Any) -> Any:

@@ -267,21 +267,17 @@ def _one_cycle(schedule: Any, run: Horizon) -> Promise:
     end, first = run.locate(schedule.t_max), 1.0 / schedule.div_factor
     last = 1.0 / (schedule.div_factor * schedule.final_div_factor)
     turn = Fraction(str(schedule.pct_start)) * end[0]
-    sloped = 0 < schedule.pct_start < (0.5 if schedule.three_phase else 1.0)
+    up = schedule.pct_start
+    rest = 1.0 - (2 * up if schedule.three_phase else up)
     return Promise(
         start=first if turn > 0 else None,
         end=last,
         until=end,
         low=min(1.0, first, last),
         high=max(1.0, first, last),
-        continuous=sloped and end[0] > 0,
-        condition=4.0 * (1 + first + last) / min(1.0, *(x for x in _phases(schedule) if x > 0)),
+        continuous=up > 0 and rest > 0 and end[0] > 0,
+        condition=4.0 * (1 + first + last) / min(1.0, *(phase for phase in (up, rest) if phase > 0)),
     )
-
-
-def _phases(schedule: Any) -> list[float]:
-    share = schedule.pct_start
-    return [share, 1.0 - (2 * share if schedule.three_phase else share)]
 
 
 def _cyclic(schedule: Any, run: Horizon) -> Promise:
@@ -347,7 +343,7 @@ def _times(draw: Any, run: Run, time: Any) -> list[Time[Any]]:
 def _warmup(draw: Any, run: Run, time: Any) -> dict[str, Any]:
     return {
         "t_warmup": time(0, run.batches),
-        "t_max": draw(st.just(Time(1, "dur"))) if draw(st.booleans()) else time(run.batches, 2 * run.batches),
+        "t_max": _t_max(draw, run, time),
         "scale_warmup": draw(st.booleans()),
         "alpha_s": draw(_ALPHA),
     }
@@ -360,8 +356,7 @@ _POSITIVE = st.one_of(st.floats(0.01, 10), st.sampled_from([1.0, 0.1]))
 
 
 def _t_max(draw: Any, run: Run, time: Any) -> Time[Any]:
-    full: Time[Any] = draw(st.just(Time(1, "dur"))) if draw(st.booleans()) else time(run.batches, 2 * run.batches)
-    return full
+    return Time(1, "dur") if draw(st.booleans()) else time(run.batches, 2 * run.batches)
 
 
 def _fall(draw: Any) -> dict[str, Any]:
@@ -387,7 +382,7 @@ def _power_arguments(draw: Any, run: Run, time: Any) -> dict[str, Any]:
 
 
 def _cooldown(draw: Any, run: Run, time: Any) -> dict[str, Any]:
-    begin = draw(st.none()) if draw(st.booleans()) else time(0, run.batches)
+    begin = None if draw(st.booleans()) else time(0, run.batches)
     return {"t_decay": time(0, run.batches), "t_start": begin, "t_max": _t_max(draw, run, time), **_fall(draw)}
 
 
@@ -598,7 +593,7 @@ ROWS = [
         s.CyclicScheduler,
         lambda draw, run, time: {
             "t_up": time(1, 2 * run.batches),
-            "t_down": draw(st.none()) if draw(st.booleans()) else time(1, 2 * run.batches),
+            "t_down": None if draw(st.booleans()) else time(1, 2 * run.batches),
             **_alphas(draw, "alpha_i", "alpha_f"),
             "mode": draw(st.sampled_from(["triangular", "triangular2", "exp_range"])),
             "gamma": draw(_GAMMA),
