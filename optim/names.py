@@ -74,9 +74,7 @@ def _public(base: type, *modules: ModuleType) -> dict[str, Any]:
 
 
 _BASES = (Optimizer, lr_scheduler.LRScheduler, weight_decay_scheduler.WeightDecayScheduler, Scheduler, Schedule)
-CLOSED_FORMS = {
-    name: cls for name, cls in _public(Scheduler, lr_scheduler, weight_decay_scheduler).items() if cls.param_group_key
-}
+CLOSED_FORMS = _public(Scheduler, lr_scheduler, weight_decay_scheduler)
 SCHEDULES = _public(Schedule, timesched)
 SCHEDULER = Family("scheduler", CLOSED_FORMS | SCHEDULES, (Scheduler, Schedule))
 SCHEDULE = Family("schedule", SCHEDULES, (Schedule,))

@@ -74,9 +74,7 @@ def timed(schedule: Schedule) -> Iterator[str]:
     for field in dataclasses.fields(schedule):  # type: ignore[arg-type]  # every schedule is a dataclass
         value = getattr(schedule, field.name)
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, Schedule):
-                yield from timed(each)
-            elif isinstance(each, Time) and each.unit is not TimeUnit.BATCH:
+            if isinstance(each, Time) and each.unit is not TimeUnit.BATCH:
                 yield f"{field.name}={str(each)!r}"
 
 
