@@ -87,10 +87,7 @@ def preinitialize(optimizer: Foreign) -> Foreign:
     0.0
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(
-            f"preinitialize: optimizer = {optimizer!r:.80} is of type {type(optimizer).__name__}; "
-            "it must be a torch.optim.Optimizer. Pass the optimizer itself"
-        )
+        raise TypeError(f"preinitialize: optimizer={optimizer!r:.80}: pass an instance of torch.optim.Optimizer.")
     if isinstance(optimizer, Optimizer):
         return optimizer
     try:
@@ -247,11 +244,8 @@ def difference(one: Any, other: Any, name: str) -> Iterator[str]:
 
 
 def bits_equal(one: Tensor, other: Tensor) -> bool:
-    if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
-        return False
-    one, other = (torch.view_as_real(x) if x.is_complex() else x for x in (one.detach(), other.detach()))
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
-    return torch.equal(one.contiguous().view(bits), other.contiguous().view(bits))
+    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return alike and torch.equal(*(x.detach().reshape(-1).view(torch.uint8) for x in (one, other)))
 
 
 def label(name: str, key: Any) -> str:

@@ -71,10 +71,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     elif isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         optimizer = built_on_meta(*target)
     else:
-        raise TypeError(
-            f"state_bytes: target = {target!r:.80} is of type {type(target).__name__}; it must be an optimizer of "
-            "torch's kind, or a tuple (class, parameters) or (class, parameters, arguments). Pass one of these"
-        )
+        raise TypeError(f"state_bytes: target={target!r:.80}: pass an optimizer, or (class, parameters, arguments).")
     try:
         if isinstance(optimizer, Optimizer):
             planned = {**optimizer.state, **plan(optimizer)}
@@ -106,10 +103,7 @@ def state_on_meta(tensor: Tensor) -> Tensor:
 
 def built_on_meta(kind: type[torch.optim.Optimizer], given: Any, arguments: Any = None) -> torch.optim.Optimizer:
     if not isinstance(arguments, dict | None):
-        raise TypeError(
-            f"state_bytes: arguments = {arguments!r:.80} is of type {type(arguments).__name__}; it must be a dict of "
-            "keyword arguments of the class. Pass for instance {'lr': 0.1}"
-        )
+        raise TypeError(f"state_bytes: arguments={arguments!r:.80}: pass a dict, as {{'lr': 0.1}}.")
 
     def converted(value: Any) -> Any:
         if isinstance(value, Tensor):

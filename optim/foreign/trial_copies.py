@@ -77,9 +77,7 @@ class Recorder(dict[Any, Any]):
                 found[self.memo.get(id(key), key)] = now.initial()
             elif key in self.first:
                 first = self.first[key]
-                if now is None:
-                    first = None  # in use during a step only
-                elif type(first) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
+                if type(first) in (int, float) and isinstance(now, Tensor) and now.dim() == 0:
                     first = torch.full_like(now, first)  # of the kind that it will be
                 found[self.memo.get(id(key), key)] = first
         return found
