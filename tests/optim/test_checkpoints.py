@@ -26,6 +26,7 @@ from tests.optim.signatures import NAMES, REQUIRED, SIGNATURES, state_keys
 ALL = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
 IN_TORCH = [row for row in ROWS if torch_has(row)]
+SAVED = (0, 1, 7)
 MORE = 5
 BOUND = 1e-12
 
@@ -49,20 +50,26 @@ def numbers_only(taken):
 
 
 @ALL
-@pytest.mark.parametrize("at", [0, 1, 7])
-def test_resumed_equals_uninterrupted(row, at, tmp_path):
+def test_resumed_equals_uninterrupted(row, tmp_path):
+    """Saved before the first step, when some have had no gradient yet, and when all have had one that ever get one."""
     params = parameters(row.name)
     optimizer = ours(row, params)
-    run(optimizer, params, 1, at, zeros=row.zeros)
-    saved = on_disk({"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()}, tmp_path / "run.pt")
-
-    resumed_params = copies(row, saved["params"])
-    resumed = ours(row, resumed_params)
-    resumed.load_state_dict(saved["optimizer"])
-    assert not differences(numbers_only(snapshot(resumed)), numbers_only({**snapshot(optimizer), **no_grads(params)}))
-    for one, ps in ((optimizer, params), (resumed, resumed_params)):
-        run(one, ps, at + 1, at + MORE, zeros=row.zeros)
-    assert not differences(numbers_only(snapshot(resumed)), numbers_only(snapshot(optimizer)))
+    saved, expected = {}, {}
+    for step in range(max(SAVED) + MORE + 1):
+        if step:
+            run(optimizer, params, step, step, zeros=row.zeros)
+        if step in SAVED:
+            now = {"params": [p.detach() for p in params], "optimizer": optimizer.state_dict()}
+            saved[step] = on_disk(now, tmp_path / "run.pt")
+        if step in SAVED or step - MORE in SAVED:
+            expected[step] = snapshot(optimizer)
+    for at in SAVED:
+        resumed_params = copies(row, saved[at]["params"])
+        resumed = ours(row, resumed_params)
+        resumed.load_state_dict(saved[at]["optimizer"])
+        assert not differences(numbers_only(snapshot(resumed)), numbers_only({**expected[at], **no_grads(params)})), at
+        run(resumed, resumed_params, at + 1, at + MORE, zeros=row.zeros)
+        assert not differences(numbers_only(snapshot(resumed)), numbers_only(expected[at + MORE])), at
 
 
 def no_grads(params):
