@@ -3,7 +3,8 @@
 Eager, on the CPU: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
 otherwise the update, on blocks of the tensors that fit the cache (eager.py). Eager, on a CUDA GPU: the fused kernel
 where there is one, otherwise the update over all tensors at once, with numbers for what the host knows without reading
-(known_counts.py). Anywhere else, in a graph, and for what the host does not know, hyperparameters and counters stay
+(known_counts.py). In a graph, on the CPU: where torch has a fused kernel, one operator that takes the eager step when
+the graph runs. Anywhere else, in other graphs, and for what the host does not know, hyperparameters and counters stay
 tensors, nothing is read, and the update runs over all tensors at once.
 """
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from .eager import advance, blocks, by_layout
 from .known_counts import KnownCounts
 from .tensor_lists import Tensors, mul, on_gpu
-from .work import STEP, Factors, Work, columns_of, selected, with_columns
+from .work import STEP, Factors, Work, columns_of, readable, selected, with_columns
 
 # With numbers
 
@@ -174,12 +175,75 @@ def _fill(counters: Tensors, value: Any) -> None:
         torch._foreach_add_(counters, value)
 
 
+# In a graph, with torch's fused kernel
+
+RULES_WITH_KERNEL: dict[str, Any] = {}  # the classes here for which torch has one, by name
+TOGETHER = 64  # tensors an operator: the time that torch takes to compile one grows with their square
+
+_library = torch.library.Library("timesched", "DEF")  # type: ignore[no-untyped-call]  # torch's own
+_library.define(  # type: ignore[no-untyped-call]
+    "fused_step(str rule, Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] states, Tensor(c!)[] counters, "
+    "Tensor hyper, bool[] kept) -> ()"
+)
+
+
+@torch.library.impl(_library, "fused_step", "CPU")
+def _fused_step(
+    rule: str,
+    params: Tensors,
+    grads: Tensors,
+    states: Tensors,
+    counters: Tensors,
+    hyper: Tensor,
+    kept: list[bool],
+) -> None:
+    """The eager step as one operator of a graph, which reads the hyperparameters when the graph runs.
+
+    A fused kernel takes them as numbers, which a graph does not know. The operator is compiled in a hundredth of a
+    second a tensor, where operations on each take a fifth of a second.
+    """
+    kind, size = RULES_WITH_KERNEL[rule], len(params)
+    left = iter(hyper.tolist())
+    h = {name: each.unpack(left) for name, each in kind.hyper.items()}
+    columns = iter([states[at : at + size] for at in range(0, len(states), size)])
+    tensors = [next(columns) if there else [] for there in kept]
+    on_host(Work(kind, h, params, grads, {STEP: counters} if counters else {}, tensors), {})
+
+
+@torch.library.register_fake("timesched::fused_step", lib=_library)  # type: ignore[untyped-decorator]
+def _(*_arguments: Any) -> None:
+    """It makes no tensors."""
+
+
+def _has_kernel(work: Work) -> bool:
+    known = RULES_WITH_KERNEL.get(work.rule.__name__) is work.rule
+    return known and work.placement is None and readable(work)
+
+
+def _step_with_kernel(work: Work) -> None:
+    flat = [x for name, rule in work.rule.hyper.items() for x in rule.pack(work.h[name])]
+    numbers = [x if isinstance(x, Tensor) else torch.full((), x, dtype=torch.float64, device="cpu") for x in flat]
+    torch.ops.timesched.fused_step.default(
+        work.rule.__name__,
+        work.params,
+        work.grads,
+        [x for column in work.tensors for x in column],
+        work.scalars.get(STEP, []),
+        torch.cat([x.reshape(1).to(torch.float64) for x in numbers]),
+        [len(column) > 0 for column in work.tensors],
+    )
+
+
 # With tensors
 
 
 def in_graph(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
     for work in works:
+        if torch.compiler.is_compiling() and _has_kernel(work):
+            for at in range(0, len(work.params), TOGETHER):
+                _step_with_kernel(selected(work, list(range(at, min(at + TOGETHER, len(work.params))))))
+            continue
         shaped = _with_dimensions(work)
         if STEP in shaped.scalars:
             torch._foreach_add_(shaped.scalars[STEP], 1)
@@ -223,6 +287,21 @@ def _with_dimensions(work: Work) -> Work:
     """
     columns = [_shaped(column) for column in columns_of(work)]
     return with_columns(work, columns, {name: _shaped(column) for name, column in work.scalars.items()}, work.placement)
+
+
+def with_a_dimension(h: dict[str, Any]) -> dict[str, Any]:
+    """Hyperparameters whose 0-dim tensors are views with a dimension.
+
+    Of a 0-dim float64 tensor on the CPU, torch 2.13 tries whether the graph reads its number, and traces all of the
+    graph again when it does not.
+    """
+
+    def shaped(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return tuple(map(shaped, value))
+        return value.reshape(1) if isinstance(value, Tensor) else value
+
+    return {name: shaped(value) for name, value in h.items()}
 
 
 def _shaped(xs: Tensors) -> Tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -85,6 +85,13 @@ class Number:
             return value.item()
         return value if value is None or self.integer else float(value)
 
+    def pack(self, value: Any) -> list[Any]:
+        """The value as a list of numbers and tensors, and `unpack` the value again from its numbers."""
+        return [value]
+
+    def unpack(self, numbers: Iterator[float]) -> Any:
+        return next(numbers)
+
 
 @dataclass(frozen=True)
 class Several:
@@ -117,6 +124,12 @@ class Several:
     def numbers(self, value: Any) -> Any:
         return tuple(rule.numbers(element) for rule, element in zip(self.rules, value))
 
+    def pack(self, value: Any) -> list[Any]:
+        return list(value)
+
+    def unpack(self, numbers: Iterator[float]) -> Any:
+        return tuple(next(numbers) for _ in self.rules)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -139,6 +152,12 @@ class Choice:
 
     def numbers(self, value: Any) -> Any:
         return value
+
+    def pack(self, value: Any) -> list[Any]:
+        return [float(self.options.index(value))]
+
+    def unpack(self, numbers: Iterator[float]) -> Any:
+        return self.options[int(next(numbers))]
 
 
 Rule = Number | Several | Choice

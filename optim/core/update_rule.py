@@ -12,7 +12,7 @@ from torch import Tensor
 
 from timesched.binding import raise_in_graph
 
-from .execution import in_graph, on_cuda, on_host
+from .execution import RULES_WITH_KERNEL, in_graph, on_cuda, on_host, with_a_dimension
 from .hyperparameters import SWITCH, Number, Rule
 from .known_counts import KnownCounts
 from .optimizer import Optimizer, State, counter
@@ -44,6 +44,11 @@ class RuleOptimizer(Optimizer):
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see eager.py.
     fused: ClassVar[Any] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.fused is not None and cls.__module__.split(".")[0] == "optim":
+            RULES_WITH_KERNEL[cls.__name__] = cls
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._compiled: Callable[..., None] | None = None
@@ -118,7 +123,7 @@ class RuleOptimizer(Optimizer):
         follow(self)
         if self._compiled is not None:
             self.hold_tensors()  # where a number was put in
-            self._compiled(self.gather())
+            self._compiled([work._replace(h=with_a_dimension(work.h)) for work in self.gather()])
         else:
             scaling = {name: x for name in SCALING if (x := getattr(self, name, None)) is not None}
             for work in self.gather():
