@@ -7,7 +7,7 @@ others call it for that part of their step which has the same arithmetic (`sgd_k
 works on blocks of the tensors, so that only the first operation reads memory and the later ones find their operands in
 the cache.
 
-Nothing here runs in a graph made by torch.compile.
+Nothing here is traced by torch.compile.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ class Work(NamedTuple):
     scalars: dict[str, Tensors]  # states that are one number for each parameter
     tensors: list[Tensors]  # states that belong to the elements; empty for one that is switched off
     placement: Placement | None = None  # where distributed parameters lie
+    of_complex: bool = False  # all tensors are views of complex ones
 
 
 def columns_of(work: Work) -> list[Tensors]:
@@ -61,7 +62,8 @@ def as_plain_tensors(work: Work) -> Work:
         placement = Placement(*distributed, [(p.shape, p.stride()) for p in work.params])
     if first.is_complex():
         columns = [[torch.view_as_real(x) for x in column] for column in columns]
-    return with_columns(work, columns, work.scalars, placement)
+    params, grads, *tensors = columns
+    return Work(work.rule, work.h, params, grads, work.scalars, tensors, placement, first.is_complex())
 
 
 def grouped_by_kind(params: Tensors, by_rank: bool) -> list[Tensors]:

@@ -112,7 +112,7 @@ def race(name, backend="aot_eager", kind=optim.AdamW, steps=STEPS):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_one_graph_and_no_recompilation(name):
-    race(name, kind=optim.SGD if name in SCHEDULES else optim.AdamW)  # SGD is the quickest to compile
+    race(name, kind=optim.SGD if name in SCHEDULES else optim.AdamW)
     assert graphs() == 1
 
 
