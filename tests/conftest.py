@@ -20,9 +20,7 @@ NEEDS_COMPOSER = ["integration", "parity"]
 
 # Composer's environment has an older torch. What is plain Python or elementwise maths is the same with both, and runs
 # on the newest alone.
-SAME_WITH_ANY_TORCH = [
-    *("laws", "optim/config", "packaging", "typing", "optim/test_equations.py", "unit/test_drawing.py"),
-]
+SAME_WITH_ANY_TORCH = ["laws", "optim/config", "packaging", "typing", "optim/test_equations.py", "unit/test_drawing.py"]
 
 HAS_XLA = importlib.util.find_spec("torch_xla") is not None
 HAS_TRAINERS = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate", "lightning"))

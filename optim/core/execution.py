@@ -178,10 +178,10 @@ def _fill(counters: Tensors, value: Any) -> None:
 # In a graph, with torch's fused kernel
 
 RULES_WITH_KERNEL: dict[str, Any] = {}  # the classes here for which torch has one, by name
-TOGETHER = 64  # tensors an operator: the time that torch takes to compile one grows with their square
+TOGETHER = 64  # tensors in one operator: part of the time to compile it grows with the square of their number
 
-_library = torch.library.Library("timesched", "DEF")  # type: ignore[no-untyped-call]  # torch's own
-_library.define(  # type: ignore[no-untyped-call]
+_library = torch.library.Library("timesched", "DEF")  # type: ignore[no-untyped-call]  # torch's own has no types
+_library.define(  # type: ignore[no-untyped-call]  # likewise
     "fused_step(str rule, Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] states, Tensor(c!)[] counters, "
     "Tensor hyper, bool[] kept) -> ()"
 )
@@ -199,8 +199,8 @@ def _fused_step(
 ) -> None:
     """The eager step as one operator of a graph, which reads the hyperparameters when the graph runs.
 
-    A fused kernel takes them as numbers, which a graph does not know. And 300 tensors compile in a sixth of the time
-    that operations on each of them take.
+    A fused kernel takes them as numbers, which a graph does not know. And one operator on many tensors compiles in a
+    small part of the time that operations on each of them take.
     """
     kind, size = RULES_WITH_KERNEL[rule], len(params)
     left = iter(hyper.tolist())
@@ -210,7 +210,7 @@ def _fused_step(
     on_host(Work(kind, h, params, grads, {STEP: counters} if counters else {}, tensors), {})
 
 
-@torch.library.register_fake("timesched::fused_step", lib=_library)  # type: ignore[untyped-decorator]
+@torch.library.register_fake("timesched::fused_step", lib=_library)  # type: ignore[untyped-decorator]  # likewise
 def _(*_arguments: Any) -> None:
     """It makes no tensors."""
 

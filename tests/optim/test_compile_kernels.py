@@ -6,7 +6,7 @@ from torch.nn import Parameter
 
 import optim
 from optim.core import execution
-from tests.optim.compiling import BACKEND, by_hand, fresh, graphs
+from tests.optim.compiling import BACKEND, by_hand, fresh, graphs, race, tensors
 from tests.optim.problems import assert_states_close, differences, snapshot
 
 CASES = [
@@ -56,21 +56,12 @@ def different(compiled, eager):
     return [key for key in differences(snapshot(compiled), snapshot(eager)) if key[0] != "group"]
 
 
-def moved(group, step):
-    """The hyperparameters of a step, in place where they are tensors."""
-    for key, value in {"lr": 0.1 / step, "weight_decay": 0.01 * step}.items():
-        group[key] = group[key].fill_(value) if isinstance(group[key], torch.Tensor) else value
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("name", "kwargs"), CASES, ids=lambda x: x if isinstance(x, str) else "-".join(x))
 def test_the_same_bits_as_an_eager_step(name, kwargs, dtype):
     compiled, eager = (optimizer(name, kwargs, dtype) for _ in range(2))
     compiled.compile(backend=BACKEND)
-    for step in range(1, 4):
-        for one in (compiled, eager):
-            moved(one.param_groups[0], step)
-            one.step()
+    race(range(1, 4), tensors(compiled), (compiled, compiled.step), (eager, eager.step))
     assert graphs() == 1
     assert not different(compiled, eager)
 
@@ -81,10 +72,7 @@ def test_operation_by_operation(name, kwargs, monkeypatch):
     monkeypatch.setattr(execution, "RULES_WITH_KERNEL", {})
     compiled, eager = (optimizer(name, kwargs, torch.float64) for _ in range(2))
     compiled.compile(backend=BACKEND)
-    for step in range(1, 4):
-        for one in (compiled, eager):
-            moved(one.param_groups[0], step)
-            one.step()
+    race(range(1, 4), tensors(compiled), (compiled, compiled.step), (eager, eager.step))
     assert graphs() == 1
     assert_states_close(compiled, eager, 1e-12)
 
