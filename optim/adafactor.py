@@ -202,20 +202,13 @@ def _update_stacked(
     h: dict[str, Any], k: Factors, lists: dict[str, Tensors], columns: list[Tensors], shape: torch.Size
 ) -> None:
     """The step of several parameters of one shape, at once; `lists` holds the factors that differ between them."""
-    rank = len(shape)
-    moments_end = 4 if rank >= 2 else 3
-    names = list(lists)
-
-    def one(p: Tensor, g: Tensor, *rest: Tensor) -> Tensor:
-        moments, others = list(rest[: moments_end - 2]), rest[moments_end - 2 :]
-        m = others[0] if len(columns) > moments_end else None
-        of_this = {**k, **dict(zip(names, others[len(others) - len(names) :]))}
-        _update(h, of_this, p, g, m, moments, shape, stacked=True)
-        return p  # vmap wants a tensor
-
+    count, rank = len(columns[0]), max(1, len(shape))
+    of_this = {**k, **{name: torch.stack(values).view(count, *[1] * rank) for name, values in lists.items()}}
     stacks = [torch.stack(column) for column in columns]
     wide = [x.float() if x.dtype.itemsize < 4 else x for x in stacks]
-    torch.vmap(one)(*wide, *(torch.stack(lists[name]) for name in names))
+    p, g, *rest = [x if shape else x.unsqueeze(1) for x in wide]
+    moments, average = rest[: 2 if len(shape) >= 2 else 1], rest[2 if len(shape) >= 2 else 1 :]
+    _update(h, of_this, p, g, average[0] if average else None, moments, shape, stacked=True)
     for j, (column, stack) in enumerate(zip(columns, wide)):
         if j != 1:  # the gradients
             copy_(column, list(stack.to(column[0].dtype).unbind()))
@@ -233,7 +226,7 @@ def _update(
 ) -> None:
     """The step of one parameter, of the full shape `shape`; a large one on the CPU by blocks of rows.
 
-    `stacked` says that vmap makes it the step of several.
+    With `stacked` it is the step of several, and the first dimension says of which.
 
     G / sqrt(V) is not kept, but computed from factors of G when it is needed: a vector's 1 / sqrt(V), or a matrix's
     1 / sqrt(R / mean(R)) of each row and 1 / sqrt(C) of each column.
@@ -245,7 +238,7 @@ def _update(
     for block in blocks:
         square = rows_of(g, block).square().add_(k["eps1"])
         if h["scale_parameter"]:
-            norms.append(torch.linalg.vector_norm(rows_of(p, block)))
+            norms.append(_norm(rows_of(p, block), stacked))
         if len(moments) == 1:
             _average(rows_of(moments[0], block), square, k["one_minus_beta2"], stacked)
         else:
@@ -266,8 +259,8 @@ def _update(
     if h["scale_parameter"]:
         step_size = step_size * _root_mean_square(norms, numel, placement).clamp(min=k["eps2"])
     first = _direction(g, of_rows, of_columns, blocks[0])
-    norms = [torch.linalg.vector_norm(first)]
-    norms += [torch.linalg.vector_norm(_direction(g, of_rows, of_columns, block)) for block in blocks[1:]]
+    norms = [_norm(first, stacked)]
+    norms += [_norm(_direction(g, of_rows, of_columns, block), stacked) for block in blocks[1:]]
     scale = step_size / _root_mean_square(norms, numel, placement, k["clip_threshold"]).clamp(min=1.0)
     for block in blocks:
         direction = first if block is blocks[0] else _direction(g, of_rows, of_columns, block)
@@ -303,7 +296,9 @@ def _direction(g: Tensor, of_rows: Tensor | None, of_columns: Tensor, block: Any
 
 def _average(mean: Tensor, x: Tensor, one_minus_beta: Any, stacked: bool) -> None:
     """mean = beta * mean + (1 - beta) * x."""
-    if isinstance(one_minus_beta, Tensor) or stacked:  # vmap has no lerp_
+    if isinstance(one_minus_beta, Tensor):
+        if stacked:
+            one_minus_beta = one_minus_beta.reshape(-1, *[1] * (mean.dim() - 1))
         mean.add_((x - mean) * one_minus_beta)
     else:
         mean.lerp_(x, one_minus_beta)
@@ -315,6 +310,15 @@ def _mean(x: Tensor, dim: int, placement: Placement | None, at: int, shape: Any,
         return x.mean(dim, keepdim=keepdim)
     mean: Tensor = sum_over_ranks(x.sum(dim, keepdim=keepdim), placement, (at,)) / max(shape[at], 1)
     return mean
+
+
+def _norm(x: Tensor, stacked: bool) -> Tensor:
+    """The norm of a tensor, or of each that is stacked."""
+    if not stacked:
+        norm: Tensor = torch.linalg.vector_norm(x)
+        return norm
+    each: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())), keepdim=True)
+    return each
 
 
 def _root_mean_square(norms: Tensors, numel: int, placement: Placement | None, unit: Any = 1.0) -> Tensor:

@@ -3,13 +3,14 @@
 Eager, on the CPU: hyperparameters and counters are read as numbers, and torch's fused kernel runs where there is one,
 otherwise the update, on blocks of the tensors that fit the cache (eager.py). Eager, on a CUDA GPU: the fused kernel
 where there is one, otherwise the update over all tensors at once, with numbers for what the host knows without reading
-(known_counts.py). In a graph, on the CPU: where torch has a fused kernel, one operator that takes the eager step when
-the graph runs. Anywhere else, in other graphs, and for what the host does not know, hyperparameters and counters stay
-tensors, nothing is read, and the update runs over all tensors at once.
+(known_counts.py). In a graph, on the CPU, for small tensors and where there is a fused kernel: one operator that takes
+the eager step when the graph runs. Anywhere else, and for what the host does not know, hyperparameters and counters
+stay tensors, nothing is read, and the update runs over all tensors at once.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -175,63 +176,79 @@ def _fill(counters: Tensors, value: Any) -> None:
         torch._foreach_add_(counters, value)
 
 
-# In a graph, with torch's fused kernel
+# In a graph, by the eager step
 
-RULES_WITH_KERNEL: dict[str, Any] = {}  # the classes here for which torch has one, by name
+RULES_HERE: dict[str, Any] = {}  # the classes of this package, by name
+# Elements up to which the operator takes a tensor; with a fused kernel it takes any. It compiles in a tenth of the time
+# of operations, and its step of small tensors takes up to twice the time of theirs; of large ones more.
+SMALL = 1 << 16
 TOGETHER = 64  # tensors in one operator: part of the time to compile it grows with the square of their number
 
 _library = torch.library.Library("timesched", "DEF")  # type: ignore[no-untyped-call]  # torch's own has no types
 _library.define(  # type: ignore[no-untyped-call]  # likewise
-    "fused_step(str rule, Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] states, Tensor(c!)[] counters, "
-    "Tensor hyper, bool[] kept) -> ()"
+    "eager_step(str rule, Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] states, bool[] kept, "
+    "Tensor(c!)[] scalars, str[] names, Tensor[] held, bool[] is_held, float[] fixed) -> ()"
 )
 
 
-@torch.library.impl(_library, "fused_step", "CPU")
-def _fused_step(
+@torch.library.impl(_library, "eager_step", "CPU")
+def _eager_step(
     rule: str,
     params: Tensors,
     grads: Tensors,
     states: Tensors,
-    counters: Tensors,
-    hyper: Tensor,
     kept: list[bool],
+    scalars: Tensors,
+    names: list[str],
+    held: Tensors,
+    is_held: list[bool],
+    fixed: list[float],
 ) -> None:
     """The eager step as one operator of a graph, which reads the hyperparameters when the graph runs.
 
-    A fused kernel takes them as numbers, which a graph does not know. And one operator on many tensors compiles in a
-    small part of the time that operations on each of them take.
+    Of these, in their order, some are tensors (`held`), and the others numbers (`fixed`, with NaN for None).
+    One operator on many tensors compiles in a small part of the time that operations on each of them take. And torch's
+    fused kernels take hyperparameters as numbers, which a graph does not know.
     """
-    kind, size = RULES_WITH_KERNEL[rule], len(params)
-    left = iter(hyper.tolist())
-    h = {name: each.unpack(left) for name, each in kind.hyper.items()}
-    columns = iter([states[at : at + size] for at in range(0, len(states), size)])
+    kind, size = RULES_HERE[rule], len(params)
+    tensors_of_h, others = iter(held), iter([None if math.isnan(x) else x for x in fixed])
+    numbers = iter([next(tensors_of_h).item() if x else next(others) for x in is_held])
+    h = {name: each.unpack(numbers) for name, each in kind.hyper.items()}
+    columns, rows = iter(_columns(states, size)), _columns(scalars, size)
     tensors = [next(columns) if there else [] for there in kept]
-    on_host(Work(kind, h, params, grads, {STEP: counters} if counters else {}, tensors), {})
+    on_host(Work(kind, h, params, grads, dict(zip(names, rows)), tensors), {})
 
 
-@torch.library.register_fake("timesched::fused_step", lib=_library)  # type: ignore[untyped-decorator]  # likewise
+@torch.library.register_fake("timesched::eager_step", lib=_library)  # type: ignore[untyped-decorator]  # likewise
 def _(*_arguments: Any) -> None:
     """It makes no tensors."""
 
 
-def _has_kernel(work: Work) -> bool:
-    """Whether the operator can take the step: it is for the classes here, and cannot change views in a graph."""
-    known = RULES_WITH_KERNEL.get(work.rule.__name__) is work.rule
-    return known and work.placement is None and not work.of_complex and readable(work)
+def _columns(xs: Tensors, size: int) -> list[Tensors]:
+    return [xs[at : at + size] for at in range(0, len(xs), size)]
 
 
-def _step_with_kernel(work: Work) -> None:
+def _for_eager_step(work: Work) -> list[bool]:
+    """Whether the operator takes a parameter: it knows the classes here, and cannot change views in a graph."""
+    known = RULES_HERE.get(work.rule.__name__) is work.rule
+    if not torch.compiler.is_compiling() or not known or work.placement or work.of_complex or not readable(work):
+        return [False] * len(work.params)
+    return [work.rule.fused is not None or p.numel() <= SMALL for p in work.params]
+
+
+def _call_eager_step(work: Work) -> None:
     flat = [x for name, rule in work.rule.hyper.items() for x in rule.pack(work.h[name])]
-    numbers = [x if isinstance(x, Tensor) else torch.full((), x, dtype=torch.float64, device="cpu") for x in flat]
-    torch.ops.timesched.fused_step.default(
+    torch.ops.timesched.eager_step.default(
         work.rule.__name__,
         work.params,
         work.grads,
         [x for column in work.tensors for x in column],
-        work.scalars.get(STEP, []),
-        torch.cat([x.reshape(1).to(torch.float64) for x in numbers]),
         [len(column) > 0 for column in work.tensors],
+        [x for column in work.scalars.values() for x in column],
+        list(work.scalars),
+        [x for x in flat if isinstance(x, Tensor)],
+        [isinstance(x, Tensor) for x in flat],
+        [math.nan if x is None else float(x) for x in flat if not isinstance(x, Tensor)],
     )
 
 
@@ -241,11 +258,14 @@ def _step_with_kernel(work: Work) -> None:
 def in_graph(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
     for work in works:
-        if torch.compiler.is_compiling() and _has_kernel(work):
-            for at in range(0, len(work.params), TOGETHER):
-                _step_with_kernel(selected(work, list(range(at, min(at + TOGETHER, len(work.params))))))
+        by_operator = _for_eager_step(work)
+        chosen = [i for i, x in enumerate(by_operator) if x]
+        for at in range(0, len(chosen), TOGETHER):
+            _call_eager_step(selected(work, chosen[at : at + TOGETHER]))
+        left = [i for i, x in enumerate(by_operator) if not x]
+        if not left:
             continue
-        shaped = _with_dimensions(work)
+        shaped = _with_dimensions(selected(work, left) if chosen else work)
         if STEP in shaped.scalars:
             torch._foreach_add_(shaped.scalars[STEP], 1)
         _on_tensors(shaped)

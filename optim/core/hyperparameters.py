@@ -86,11 +86,12 @@ class Number:
         return value if value is None or self.integer else float(value)
 
     def pack(self, value: Any) -> list[Any]:
-        """The value as a list of numbers and tensors, and `unpack` the value again from its numbers."""
+        """The value as a list of numbers, tensors and None. `unpack` gives the value, from these with numbers alone."""
         return [value]
 
-    def unpack(self, numbers: Iterator[float]) -> Any:
-        return next(numbers)
+    def unpack(self, numbers: Iterator[Any]) -> Any:
+        number = next(numbers)
+        return int(number) if self.integer else number
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,10 @@ class Several:
         return tuple(rule.numbers(element) for rule, element in zip(self.rules, value))
 
     def pack(self, value: Any) -> list[Any]:
-        return list(value)
+        return [x for rule, element in zip(self.rules, value) for x in rule.pack(element)]
 
-    def unpack(self, numbers: Iterator[float]) -> Any:
-        return tuple(next(numbers) for _ in self.rules)
+    def unpack(self, numbers: Iterator[Any]) -> Any:
+        return tuple(rule.unpack(numbers) for rule in self.rules)
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Choice:
     def pack(self, value: Any) -> list[Any]:
         return [float(self.options.index(value))]
 
-    def unpack(self, numbers: Iterator[float]) -> Any:
+    def unpack(self, numbers: Iterator[Any]) -> Any:
         return self.options[int(next(numbers))]
 
 

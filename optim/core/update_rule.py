@@ -12,7 +12,7 @@ from torch import Tensor
 
 from timesched.binding import raise_in_graph
 
-from .execution import RULES_WITH_KERNEL, in_graph, on_cuda, on_host, with_a_dimension
+from .execution import RULES_HERE, in_graph, on_cuda, on_host, with_a_dimension
 from .hyperparameters import SWITCH, Number, Rule
 from .known_counts import KnownCounts
 from .optimizer import Optimizer, State, counter
@@ -29,6 +29,8 @@ INDUCTOR_ON_CPU = {
     # Look for fewer pairs of loops to fuse: all tensors share small arrays of factors, so that each would be compared
     # with each. Those of one tensor are still found.
     "max_fusion_buffer_group_pairwise_attempts": 2,
+    # The guards of the graph have looked at the sizes of each tensor; to look again is a sixth of a step of small ones.
+    "size_asserts": False,
 }
 SCALING = ("grad_scale", "found_inf")  # where a GradScaler puts what an optimizer with fused kernels needs
 
@@ -47,8 +49,8 @@ class RuleOptimizer(Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.fused is not None and cls.__module__.split(".")[0] == "optim":
-            RULES_WITH_KERNEL[cls.__name__] = cls
+        if cls.__module__.split(".")[0] == "optim":
+            RULES_HERE[cls.__name__] = cls
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._compiled: Callable[..., None] | None = None

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from torch.optim import Optimizer
 
 from tests.optim.problems import flat, give_gradients, values
-from tests.optim.rows import BY_ID, Row
+from tests.optim.rows import BY_ID, ROWS, Row
 from tests.optim.signatures import NAMES
 
 # Traces and functionalizes as inductor does, and leaves out the minutes of a C++ compiler.
@@ -93,3 +93,16 @@ def race(
             move(optimizer, starts, step)
             give_gradients(flat(optimizer), step, missing=missing or {})
             take()
+
+
+def switched(name: str) -> list[dict[str, Any]]:
+    """The rows of an optimizer that differ in what is on, not only in numbers: one of each kind."""
+
+    def kind(value: Any) -> Any:
+        return value if isinstance(value, (bool, str, type(None))) else isinstance(value, tuple) or value != 0
+
+    chosen: dict[Any, Row] = {}
+    for row in ROWS:
+        if row.name == name and row.groups == ({},) and row.zeros:
+            chosen.setdefault(tuple(kind(value) for value in row.arguments.values()), row)
+    return [values(row.arguments, plain=True) for row in chosen.values()]

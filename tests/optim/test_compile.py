@@ -1,4 +1,7 @@
-"""Law 14: a compiled step is one graph, whatever the hyperparameters do, and does what the eager step does."""
+"""Law 14: a compiled step is one graph, whatever the hyperparameters do, and does what the eager step does.
+
+Here the tensors are small, and compiled operation by operation as large ones are; test_compile_small.py has the rest.
+"""
 
 import pytest
 import torch
@@ -6,7 +9,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, race, tensors
+from optim.core import execution
+from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, race, switched, tensors
 from tests.optim.problems import (
     assert_states_close,
     differences,
@@ -17,7 +21,6 @@ from tests.optim.problems import (
     values,
 )
 from tests.optim.reference import Reference
-from tests.optim.rows import ROWS
 from tests.optim.signatures import NAMES
 from tests.optim.test_precision import start, train
 
@@ -28,7 +31,8 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(autouse=True)
-def _fresh():
+def _fresh(monkeypatch):
+    monkeypatch.setattr(execution, "RULES_HERE", {})
     with fresh():
         yield
 
@@ -110,19 +114,6 @@ def test_muon_with_inductor():
     assert graphs() == 1
     for p, q, e in zip(flat(optimizer), flat(eager), params, strict=True):
         assert_as_near(p.detach(), q.detach(), e.detach(), torch.bfloat16)
-
-
-def switched(name):
-    """The rows of an optimizer that differ in what is on, not only in numbers: one of each kind."""
-
-    def kind(value):
-        return value if isinstance(value, (bool, str, type(None))) else isinstance(value, tuple) or value != 0
-
-    chosen = {}
-    for row in ROWS:
-        if row.name == name and row.groups == ({},) and row.zeros:
-            chosen.setdefault(tuple(kind(value) for value in row.arguments.values()), row)
-    return [values(row.arguments, plain=True) for row in chosen.values()]
 
 
 @ALL
