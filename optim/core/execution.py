@@ -233,7 +233,16 @@ def _for_eager_step(work: Work) -> list[bool]:
     known = RULES_HERE.get(work.rule.__name__) is work.rule
     if not torch.compiler.is_compiling() or not known or work.placement or work.of_complex or not readable(work):
         return [False] * len(work.params)
-    return [work.rule.fused is not None or p.numel() <= SMALL for p in work.params]
+    changed = [work.params, *(column for column in work.tensors if column)]
+    return [
+        (work.rule.fused is not None or p.numel() <= SMALL) and all([_whole(column[i]) for column in changed])
+        for i, p in enumerate(work.params)
+    ]
+
+
+def _whole(x: Tensor) -> bool:
+    """Whether a tensor is all of its storage: torch 2.7 reads what an operator changes in a part of one elsewhere."""
+    return x.untyped_storage().size() == x.numel() * x.dtype.itemsize
 
 
 def _call_eager_step(work: Work) -> None:

@@ -113,6 +113,24 @@ def test_by_inductor(name):
     assert not different(compiled, eager)
 
 
+@pytest.mark.parametrize("name", ["AdamW", "Lion"])
+def test_parameters_in_one_storage(name):
+    """As flattened ones are. torch 2.7 would read the second one elsewhere, were the operator to take it."""
+    both = []
+    for _ in range(2):
+        flat, grads = torch.arange(8.0), torch.ones(8)
+        params = [Parameter(flat[:4]), Parameter(flat[4:].view(2, 2))]
+        for p, grad in zip(params, grads.split(4)):
+            p.grad = grad.view_as(p)
+        both.append(getattr(optim, name)([*params, *some(name)], lr=0.1))
+    compiled, eager = both
+    compiled.compile()
+    for _ in range(3):
+        compiled.step()
+        eager.step()
+    assert_states_close(compiled, eager, 1e-6)  # in single precision
+
+
 @ALL
 def test_large_tensors_are_compiled_operation_by_operation(name, monkeypatch):
     """Beside small ones, in the same graph; where there is a fused kernel, it takes the large ones as well."""
