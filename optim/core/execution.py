@@ -229,15 +229,26 @@ def _columns(xs: Tensors, size: int) -> list[Tensors]:
 
 
 def _for_eager_step(work: Work) -> list[bool]:
-    """Whether the operator takes a parameter: it knows the classes here, and cannot change views in a graph."""
-    known = RULES_HERE.get(work.rule.__name__) is work.rule
-    if not torch.compiler.is_compiling() or not known or work.placement or work.of_complex or not readable(work):
+    """Whether the operator takes a parameter.
+
+    It knows the classes here, and cannot change views in a graph. A tensor that wraps others would call it for each of
+    them, and a number of numpy's is an array in a graph.
+    """
+    known = torch.compiler.is_compiling() and RULES_HERE.get(work.rule.__name__) is work.rule
+    numbers = all(x is None or isinstance(x, (int, float, Tensor)) for x in _flat(work))
+    if not known or not numbers or work.placement or work.of_complex or not readable(work):
         return [False] * len(work.params)
     changed = [work.params, *(column for column in work.tensors if column)]
     return [
-        (work.rule.fused is not None or p.numel() <= SMALL) and all([_whole(column[i]) for column in changed])
+        type(p) in (Tensor, torch.nn.Parameter)
+        and (work.rule.fused is not None or p.numel() <= SMALL)
+        and all([_whole(column[i]) for column in changed])
         for i, p in enumerate(work.params)
     ]
+
+
+def _flat(work: Work) -> list[Any]:
+    return [x for name, rule in work.rule.hyper.items() for x in rule.pack(work.h[name])]
 
 
 def _whole(x: Tensor) -> bool:
@@ -246,7 +257,7 @@ def _whole(x: Tensor) -> bool:
 
 
 def _call_eager_step(work: Work) -> None:
-    flat = [x for name, rule in work.rule.hyper.items() for x in rule.pack(work.h[name])]
+    flat = _flat(work)
     torch.ops.timesched.eager_step.default(
         work.rule.__name__,
         work.params,

@@ -1,8 +1,10 @@
 """Compiled steps on the CPU of small tensors, and of all with a fused kernel: the eager step, as one operator."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import Parameter
+from torch.testing._internal.two_tensor import TwoTensor
 
 import optim
 from optim.core import execution
@@ -151,7 +153,48 @@ def test_large_tensors_are_compiled_operation_by_operation(name, monkeypatch):
         assert len([x for x in mixed if x != OPERATOR]) > len([x for x in all_small if x != OPERATOR]) + 3
     assert_states_close(compiled, eager, 1e-12)
     vectors = [[p.detach() for p in flat(one) if p.dim() < 2] for one in (compiled, eager)]
-    assert all(map(torch.equal, *vectors))
+    assert all(map(torch.equal, *vectors)) and (vectors[0] or name == "Muon")
+
+
+def test_the_limit():
+    """The sizes that the page on compiling names."""
+    counted = []
+    for size in (1 << 16, (1 << 16) + 1):
+        found = Operators()
+        p = Parameter(torch.ones(size))
+        p.grad = torch.ones(size)
+        one = optim.Lion([p], lr=0.1)
+        one.compile(backend=found)
+        one.step()
+        counted.append(found.names[0].count(OPERATOR))
+    assert counted == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["AdamW", "NAdam"])
+def test_tensors_that_wrap_others(name):
+    """An operator on such a tensor runs once for each of the others, and would count as many steps."""
+    both = []
+    for _ in range(2):
+        p = Parameter(TwoTensor(torch.arange(4.0), torch.ones(4)))
+        p.grad = TwoTensor(torch.ones(4), torch.arange(4.0))
+        both.append(getattr(optim, name)([p], lr=0.1))
+    compiled, eager = both
+    compiled.compile(backend=BACKEND)
+    for _ in range(3):
+        compiled.step()
+        eager.step()
+    (p,), (q,) = flat(compiled), flat(eager)
+    assert compiled.state[p]["step"] == 3
+    assert torch.allclose(p.a, q.a, rtol=1e-6) and torch.allclose(p.b, q.b, rtol=1e-6)  # in single precision
+
+
+def test_whole_numbers_of_numpy():
+    compiled, eager = pair("RMSprop", torch.float64, momentum=np.int64(0))
+    compiled.compile(backend=BACKEND)
+    for _ in range(2):
+        compiled.step()
+        eager.step()
+    assert_states_close(compiled, eager, 1e-12)
 
 
 class Halved(optim.SGD):
