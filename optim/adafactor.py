@@ -207,8 +207,9 @@ def _update_stacked(
     stacks = [torch.stack(column) for column in columns]
     wide = [x.float() if x.dtype.itemsize < 4 else x for x in stacks]
     p, g, *rest = [x if shape else x.unsqueeze(1) for x in wide]
-    moments, average = rest[: 2 if len(shape) >= 2 else 1], rest[2 if len(shape) >= 2 else 1 :]
-    _update(h, of_this, p, g, average[0] if average else None, moments, shape, stacked=True)
+    moments = rest[: 2 if len(shape) >= 2 else 1]
+    average = rest[len(moments)] if len(rest) > len(moments) else None
+    _update(h, of_this, p, g, average, moments, shape, stacked=True)
     for j, (column, stack) in enumerate(zip(columns, wide)):
         if j != 1:  # the gradients
             copy_(column, list(stack.to(column[0].dtype).unbind()))
@@ -314,11 +315,9 @@ def _mean(x: Tensor, dim: int, placement: Placement | None, at: int, shape: Any,
 
 def _norm(x: Tensor, stacked: bool) -> Tensor:
     """The norm of a tensor, or of each that is stacked."""
-    if not stacked:
-        norm: Tensor = torch.linalg.vector_norm(x)
-        return norm
-    each: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())), keepdim=True)
-    return each
+    dims = tuple(range(1, x.dim())) if stacked else None
+    norm: Tensor = torch.linalg.vector_norm(x, dim=dims, keepdim=stacked)
+    return norm
 
 
 def _root_mean_square(norms: Tensors, numel: int, placement: Placement | None, unit: Any = 1.0) -> Tensor:

@@ -235,8 +235,9 @@ def _for_eager_step(work: Work) -> list[bool]:
     them, and a number of numpy's is an array in a graph.
     """
     known = torch.compiler.is_compiling() and RULES_HERE.get(work.rule.__name__) is work.rule
-    numbers = all(x is None or isinstance(x, (int, float, Tensor)) for x in _flat(work))
-    if not known or not numbers or work.placement or work.of_complex or not readable(work):
+    if not known or work.placement or work.of_complex or not readable(work):
+        return [False] * len(work.params)
+    if not all(x is None or isinstance(x, (int, float, Tensor)) for x in _flat(work)):
         return [False] * len(work.params)
     changed = [work.params, *(column for column in work.tensors if column)]
     return [
