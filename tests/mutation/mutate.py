@@ -8,6 +8,9 @@ file, the ones that call the changed function, the quickest first; all of them f
 test calls which function is recorded before, on the source as it is. The survivors are printed with their lines, and
 written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of unchanged
 lines that were killed in OLD and survive in NEW.
+
+`--list FILE` takes the mutants of such a file instead of drawing any. They are found again by the name of the function
+and the text of the line, whatever file these are in by now; `--dry` writes the file without running a test.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = (f"{ROOT}/timesched/", f"{ROOT}/optim/")
 TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
 MEMORY = 16 << 30  # bytes of address space, for one that fills a list without end
+DESCRIBED = ("file", "function", "line", "what")  # of a mutant, in the output
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
     **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
@@ -76,10 +80,13 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
     tree, lines = ast.parse(text), text.splitlines()
     skipped: set[int] = set()  # annotations, which nothing runs
     within: dict[int, int] = {}  # the first line of the function around a node, as Python counts it
+    called: dict[int, str] = {}  # and the name of that function
     for function in ast.walk(tree):  # the inner functions come later
         if isinstance(function, (ast.FunctionDef, ast.Lambda)):
             first = min(each.lineno for each in [function, *getattr(function, "decorator_list", [])])
             within.update(dict.fromkeys(map(id, ast.walk(function)), first))
+        if isinstance(function, ast.FunctionDef):
+            called.update(dict.fromkeys(map(id, ast.walk(function)), function.name))
     for parent in ast.walk(tree):
         for name in ("annotation", "returns"):
             if isinstance(getattr(parent, name, None), ast.AST):
@@ -94,8 +101,9 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
                     changed = ast.unparse(ast.fix_missing_locations(tree))
                     _put(parent, field, i, child)
                     line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # what is mutated has a line
-                    of = within.get(id(child))
-                    yield {"file": str(path.relative_to(ROOT)), "line": line, "what": what, "text": changed, "of": of}
+                    of, name = within.get(id(child)), called.get(id(child), "")
+                    where = {"file": str(path.relative_to(ROOT)), "function": name, "line": line, "what": what}
+                    yield {**where, "text": changed, "of": of}
 
 
 def _put(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
@@ -244,12 +252,21 @@ def is_within(path: str, other: str) -> bool:
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:
-    return Path(row["file"]).name, row["line"], row["what"]
+    return row["function"], row["line"], row["what"]
 
 
 def read(path: Path) -> dict[tuple[str, ...], str]:
     """The outcomes of an earlier run, by what tells its mutants apart."""
-    return {key_of(row): row["outcome"] for row in json.loads(path.read_text(encoding="utf-8"))}
+    return {key_of(row): row.get("outcome", "") for row in json.loads(path.read_text(encoding="utf-8"))}
+
+
+def listed(path: Path, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the mutants that an earlier output names, each once; what it names and nobody has is printed."""
+    by_key = {key_of(mutant): mutant for mutant in found[::-1]}
+    wanted = read(path)
+    for key in sorted(wanted.keys() - by_key.keys()):
+        print("gone: " + "  ".join(key))
+    return [by_key[key] for key in wanted if key in by_key]
 
 
 def compare(old: Path, new: Path) -> int:
@@ -270,17 +287,28 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
     parser.add_argument("--again", type=Path, metavar="OLD", help="only mutants that survived in this earlier output")
+    parser.add_argument(
+        "--list", type=Path, metavar="OLD", help="the mutants of this earlier output, as far as they exist"
+    )
+    parser.add_argument("--dry", action="store_true", help="write the mutants to --out, and run nothing")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
     options = parser.parse_args()
     if options.compare:
         sys.exit(bool(compare(*options.compare)))
+    rows: list[dict[str, Any]]
     files = [file for path in map(ROOT.joinpath, options.paths) for file in sorted(path.rglob("*.py")) or [path]]
     found = [mutant for file in files if "testing" not in file.parts for mutant in mutants(file)]
     if options.again is not None:
         survivors = {key for key, outcome in read(options.again).items() if outcome == "survived"}
         found = [mutant for mutant in found if key_of(mutant) in survivors]
     drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
+    if options.list is not None:
+        drawn = listed(options.list, found)
     print(f"{len(found)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
+    if options.dry:
+        rows = [{key: mutant[key] for key in DESCRIBED} for mutant in drawn]
+        options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        return
     os.environ["OMP_NUM_THREADS"] = "1"
     importlib.import_module("torch")
     named = sorted({path for row in drawn for path in tests_of(row["file"]) if (ROOT / path).exists()})
@@ -294,9 +322,9 @@ def main() -> None:
         recorded = [row for _, place in places for row in json.loads(place.read_text(encoding="utf-8"))]
     for mutant in drawn:
         mutant["tests"] = tests_for(mutant, recorded)
-    rows: list[dict[str, Any]] = []
+    rows = []
     for i, survived in in_processes(run_tests, drawn, options.jobs):
-        row = {key: drawn[i][key] for key in ("file", "line", "what")}
+        row = {key: drawn[i][key] for key in DESCRIBED}
         rows.append({**row, "tests": len(drawn[i]["tests"]), "outcome": "survived" if survived else "killed"})
         options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
         if survived:
