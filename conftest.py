@@ -1,8 +1,13 @@
 """What pytest leaves out where something is not installed; for the tests see tests/conftest.py."""
 
 import importlib.util
+from pathlib import Path
 
 # Doctests are collected from every module of the package, and each of these needs the trainer of its name.
 TRAINERS = ("composer", "transformers", "lightning", "accelerate")
 collect_ignore = [f"timesched/integrations/{name}.py" for name in TRAINERS if importlib.util.find_spec(name) is None]
 collect_ignore += ["docs/conf.py", "docs/_ext"]  # for Sphinx, which the tests' environments lack
+
+# Composer's environment is for Composer: see tests/conftest.py.
+if importlib.util.find_spec("composer") is not None:
+    collect_ignore += ["optim", *(str(path) for path in Path("timesched").iterdir() if path.name != "integrations")]

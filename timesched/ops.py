@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 Value = Any  # a float, or a float64 tensor of any shape
+OLDEST_COMPILER = "2.9"  # the version of torch whose compiler takes a step as one graph
 
 
 def real(x: Value) -> Value:
@@ -124,3 +126,12 @@ def _beside(table: Tensor, x: Any) -> Tensor:
 def sqrt(x: Value) -> Value:
     """The square root."""
     return math.sqrt(x) if type(x) is float or not isinstance(x, Tensor) else torch.sqrt(x)
+
+
+def check_compiler() -> None:
+    """Raise `RuntimeError`, which names the version, on a torch whose compiler does not take a step as one graph."""
+    if TorchVersion(torch.__version__) < OLDEST_COMPILER:
+        raise RuntimeError(
+            f"Steps compile on torch {OLDEST_COMPILER} and newer, and this is {torch.__version__}: update torch, or "
+            f"leave the step out of what is compiled."
+        )
