@@ -10,4 +10,5 @@ collect_ignore += ["docs/conf.py", "docs/_ext"]  # for Sphinx, which the tests' 
 
 # Composer's environment is for Composer: see tests/conftest.py.
 if importlib.util.find_spec("composer") is not None:
-    collect_ignore += ["optim", *(str(path) for path in Path("timesched").iterdir() if path.name != "integrations")]
+    packages = [*Path("optim").iterdir(), *Path("timesched").iterdir()]
+    collect_ignore += [str(path) for path in packages if path.name != "integrations"]
