@@ -1,7 +1,7 @@
 """Learning-rate schedulers in closed form.
 
-Every class is written out here. The same schedules for any other key are in `optim.scheduler`, and for the weight decay
-in `optim.weight_decay_scheduler`; their arguments are the same, with the names of values.
+The same schedules for the weight decay are in `optim.weight_decay_scheduler`; their arguments are the same, with the
+names of values. Any other key takes a schedule of timesched, by `timesched.bind(schedule, optimizer, clock, key=...)`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .schedules import assembled, by_formula, composites, cycles, formulas
-from .schedules.by_formula import Steps, computed_by
-from .schedules.closed_form import Scheduler
+from .closed_form import composed, formulas, hooks
+from .closed_form.formulas import Steps
+from .scheduler import Scheduler
 
 __all__ = [
     "ChainedLR",
@@ -46,7 +46,18 @@ class LRScheduler(Scheduler):
     """Sets the learning rate of parameter groups to a value that depends on the number of steps alone.
 
     A subclass says in `_get_closed_form_lr()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
-    Its arguments, and what else there is: see `optim.scheduler.Scheduler`.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
+        last_epoch: the index of the last step before this one: -1 starts at 0.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" or "new", as in `timesched.bind`.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> class Ramp(LRScheduler):
@@ -61,31 +72,20 @@ class LRScheduler(Scheduler):
     """
 
     param_group_key = "lr"
-
-    def _get_closed_form(self) -> Tensor:
-        return self._get_closed_form_lr()
+    hook = "_get_closed_form_lr"
 
     def _get_closed_form_lr(self) -> Tensor:
         """The learning rate at `last_epoch`, a 0-dim tensor."""
-        return Scheduler._get_closed_form(self)
-
-    def get(self) -> list[Any]:
-        """The same as `get_lr()`."""
-        return self.get_lr()
+        return self._get_closed_form()
 
     def get_lr(self) -> list[Any]:
         """The learning rate of this moment for each parameter group; the present one where a group is not selected."""
-        return Scheduler.get(self)
-
-    def update_last_value(self) -> None:
-        """The same as `update_last_lr()`."""
-        self.update_last_lr()
+        return self.get()
 
     def update_last_lr(self) -> None:
-        """Called at the end of a step, for subclasses: `get_last_lr()` itself reads the groups."""
+        """Does nothing: `get_last_lr()` itself reads the groups."""
 
 
-@computed_by(formulas.Constant)
 class ConstantLR(LRScheduler):
     """The same learning rate throughout.
 
@@ -96,13 +96,7 @@ class ConstantLR(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         learning_rate: the learning rate, finite.
         total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -110,15 +104,13 @@ class ConstantLR(LRScheduler):
     [0.1, 0.1, 0.1]
     """
 
-    optimizer: Optimizer
-    learning_rate: float
-    total_iters: Steps | None = None
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Constant, locals())
 
 
-@computed_by(formulas.Polynomial)
 class PolynomialLR(LRScheduler):
     """From one learning rate to another along a power of the share of the steps that is left.
 
@@ -135,13 +127,7 @@ class PolynomialLR(LRScheduler):
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         power: the exponent, 0 or more; 1 is a straight line.
         cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -151,18 +137,14 @@ class PolynomialLR(LRScheduler):
     Source: `polynomial_decay` of Keras, and `PolynomialLR` of torch, which ends at 0.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    end_learning_rate: float
-    total_iters: Steps
-    power: float = 1.0
-    cycle: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
+        power: float = 1.0, cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Polynomial, locals())
 
 
-@computed_by(formulas.Linear)
 class LinearLR(LRScheduler):
     """A straight line from one learning rate to another; the last one from then on.
 
@@ -178,13 +160,7 @@ class LinearLR(LRScheduler):
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -194,17 +170,13 @@ class LinearLR(LRScheduler):
     Source: `polynomial_decay` of Keras with a power of 1.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    end_learning_rate: float
-    total_iters: Steps
-    cycle: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
+        cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Linear, locals())
 
 
-@computed_by(formulas.Exponential)
 class ExponentialLR(LRScheduler):
     """The initial learning rate, multiplied by `decay_rate` every `total_iters` steps, smoothly or at once.
 
@@ -220,13 +192,7 @@ class ExponentialLR(LRScheduler):
         total_iters: the number of steps in which it is multiplied by `decay_rate` once, 1 or more.
         decay_rate: the factor, 0 or more.
         staircase: decay at multiples of `total_iters` only.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -236,17 +202,13 @@ class ExponentialLR(LRScheduler):
     Source: `ExponentialDecay` of Keras.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    total_iters: Steps
-    decay_rate: float
-    staircase: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
+        staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Exponential, locals())
 
 
-@computed_by(formulas.InverseExponentialTimeDecay)
 class InverseExponentialTimeDecayLR(LRScheduler):
     """The initial learning rate over one plus a multiple of a power of the step count.
 
@@ -263,13 +225,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         total_iters: what the power of the step count is divided by, 1 or more.
         decay_rate: the factor of the quotient, 0 or more.
         staircase: round the quotient down to a whole number.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -280,18 +236,14 @@ class InverseExponentialTimeDecayLR(LRScheduler):
     Source: `InverseTimeDecay` of Keras.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    step_exponent: float
-    total_iters: Steps
-    decay_rate: float
-    staircase: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, step_exponent: float, total_iters: Steps,
+        decay_rate: float, staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.InverseExponentialTimeDecay, locals())
 
 
-@computed_by(formulas.InverseSquareRootDecay)
 class InverseSquareRootDecayLR(LRScheduler):
     """Constant at first, then falling with the square root of the step count.
 
@@ -305,13 +257,7 @@ class InverseSquareRootDecayLR(LRScheduler):
         initial_learning_rate: the factor of it all, finite.
         scale: another factor, finite.
         warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -321,16 +267,13 @@ class InverseSquareRootDecayLR(LRScheduler):
     Source: arXiv:1706.03762, section 5.3, without its linear warmup.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float = 1.0
-    scale: float = 1.0
-    warmup_steps: Steps = 1.0
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0,
+        warmup_steps: Steps = 1.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.InverseSquareRootDecay, locals())
 
 
-@computed_by(formulas.CosineDecay)
 class CosineDecayLR(LRScheduler):
     """The falling half of a cosine from one learning rate to another; the last one from then on.
 
@@ -345,13 +288,7 @@ class CosineDecayLR(LRScheduler):
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -361,16 +298,13 @@ class CosineDecayLR(LRScheduler):
     Source: `CosineDecay` of Keras; arXiv:1608.03983.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    end_learning_rate: float
-    total_iters: Steps
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.CosineDecay, locals())
 
 
-@computed_by(formulas.WarmupStableDecay)
 class WarmupStableDecayLR(LRScheduler):
     """A warmup to a learning rate, that learning rate, and a decay over the last steps to another one, which stays.
 
@@ -400,14 +334,10 @@ class WarmupStableDecayLR(LRScheduler):
         decay: "linear", "cosine", "1-sqrt", "1-square", "exponential"; or "geometric" or "harmonic", for which
             `learning_rate` and `end_learning_rate` are above 0.
         decay_rate: of an exponential decay, above 0; with 1 it is a straight line.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     Raises:
-        ValueError: a number is not finite or out of its range; the warmup and the decay take longer than `total_iters`;
-            a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        ValueError: the warmup and the decay take longer than `total_iters`; others: see `LRScheduler`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -418,22 +348,16 @@ class WarmupStableDecayLR(LRScheduler):
     Source: arXiv:2404.06395 (MiniCPM); arXiv:2405.18392 for "1-sqrt".
     """
 
-    optimizer: Optimizer
-    learning_rate: float
-    total_iters: Steps
-    warmup_iters: Steps
-    decay_iters: Steps
-    initial_learning_rate: float = 0.0
-    end_learning_rate: float = 0.0
-    warmup: str = "linear"
-    decay: str = "linear"
-    decay_rate: float = 0.5
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, learning_rate: float, total_iters: Steps, warmup_iters: Steps,
+        decay_iters: Steps, initial_learning_rate: float = 0.0, end_learning_rate: float = 0.0,
+        warmup: str = "linear", decay: str = "linear", decay_rate: float = 0.5, *, param_group_tags: Any = None,
+        clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.WarmupStableDecay, locals())
 
 
-class SequentialLR(assembled.Sequential, LRScheduler):
+class SequentialLR(LRScheduler):
     """One scheduler after another: each begins at its milestone, and counts its steps from there.
 
     Formula:
@@ -449,9 +373,7 @@ class SequentialLR(assembled.Sequential, LRScheduler):
         milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
             the same step, the last one does.
         last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups; None for those of the schedulers.
-        clock: a `timesched.Clock` or Composer's `State`: milestones may then be times; None for that of the schedulers.
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     Raises:
         ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the
@@ -465,8 +387,14 @@ class SequentialLR(assembled.Sequential, LRScheduler):
     [0.0, 0.05, 0.1, 0.1]
     """
 
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
+        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
+        composed.sequence(self, optimizer, schedulers, milestones, last_epoch, common)
 
-@computed_by(cycles.PiecewiseConstant)
+
 class PiecewiseConstantLR(LRScheduler):
     """One learning rate after another, each from its milestone on.
 
@@ -480,13 +408,7 @@ class PiecewiseConstantLR(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         learning_rates: the learning rates, finite; one more than the milestones.
         milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -496,15 +418,13 @@ class PiecewiseConstantLR(LRScheduler):
     Source: `PiecewiseConstantDecay` of Keras, whose values hold up to their boundary and at it.
     """
 
-    optimizer: Optimizer
-    learning_rates: Sequence[float]
-    milestones: Sequence[Steps]
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps], *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.PiecewiseConstant, locals())
 
 
-@computed_by(cycles.MultiStep)
 class MultiStepLR(LRScheduler):
     """The initial learning rate, multiplied by `gamma` at each milestone.
 
@@ -519,13 +439,7 @@ class MultiStepLR(LRScheduler):
         initial_learning_rate: the learning rate before the first milestone, finite.
         gamma: the factor, finite.
         milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -535,16 +449,13 @@ class MultiStepLR(LRScheduler):
     Source: `MultiStepLR` of torch.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    gamma: float
-    milestones: Sequence[Steps]
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps], *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.MultiStep, locals())
 
 
-@computed_by(cycles.Step)
 class StepLR(LRScheduler):
     """The initial learning rate, multiplied by `gamma` after every `step_size` steps.
 
@@ -558,13 +469,7 @@ class StepLR(LRScheduler):
         initial_learning_rate: the learning rate at first, finite.
         step_size: the steps from one decay to the next, 1 or more.
         gamma: the factor, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -574,16 +479,13 @@ class StepLR(LRScheduler):
     Source: `StepLR` of torch.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    step_size: Steps
-    gamma: float
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Step, locals())
 
 
-@computed_by(cycles.CosineAnnealing)
 class CosineAnnealingLR(LRScheduler):
     """A cosine wave from the initial learning rate down to `eta_min` at `T_max`, up again, and so on.
 
@@ -597,13 +499,7 @@ class CosineAnnealingLR(LRScheduler):
         initial_learning_rate: the learning rate at step 0, finite.
         T_max: half of the wave's length in steps, 1 or more.
         eta_min: the learning rate at `T_max`, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -613,41 +509,32 @@ class CosineAnnealingLR(LRScheduler):
     Source: `CosineAnnealingLR` of torch; arXiv:1608.03983.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    T_max: Steps
-    eta_min: float = 0.0
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.CosineAnnealing, locals())
 
 
-@computed_by(composites.Lambda)
-class LambdaLR(by_formula.Lambda, LRScheduler):
+class LambdaLR(hooks.Functions, LRScheduler):
     """The initial learning rate times the product of functions of the step tensor.
 
     Formula:
         lr = initial_learning_rate * prod(function(t) for function in functions)
 
-    `t` counts the steps taken. `functions` are what `set_value_lambda()` returns, or `set_lr_lambda()`: one or several,
-    `t / 30` and `0.95 ** t` unless a subclass overrides one of them. A function takes a 0-dim int64 tensor; for a
-    result in double precision it computes with `t.double()`. The product is taken in double precision.
+    `t` counts the steps taken. `functions` are what `set_lr_lambda()` returns: one or several, `t / 30` and `0.95 ** t`
+    unless a subclass overrides it. A function takes a 0-dim int64 tensor; for a result in double precision it computes
+    with `t.double()`. The product is taken in double precision.
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the factor of it all, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     >>> class Inverse(LambdaLR):
-    ...     def set_value_lambda(self):
+    ...     def set_lr_lambda(self):
     ...         return lambda t: 1.0 / (1.0 + t.double())
     >>> Inverse(optimizer, initial_learning_rate=0.1).values(3)
     [0.1, 0.05, 0.03333333333333333]
@@ -655,14 +542,13 @@ class LambdaLR(by_formula.Lambda, LRScheduler):
     Source: `LambdaLR` of torch, with functions of a tensor.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Any = None,
+        clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Lambda, locals())
 
 
-@computed_by(cycles.CosineAnnealingWarmRestarts)
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the one before.
 
@@ -677,16 +563,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at the start of each cycle, finite.
         T_0: the steps of the first cycle, 1 or more.
-        T_mult: the growth of the cycles, more than 0; below 1 they end where their lengths add up to. Refused where the
-            run has more than 4096 cycles or no known length, and the growth is so near to 1 that there may be more.
+        T_mult: the growth of the cycles, 1 or at least 1.1.
         eta_min: the learning rate towards which each cycle falls, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -697,36 +576,26 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     Source: `CosineAnnealingWarmRestarts` of torch; arXiv:1608.03983.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    T_0: Steps
-    T_mult: float = 1
-    eta_min: float = 0.0
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1,
+        eta_min: float = 0.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.CosineAnnealingWarmRestarts, locals())
 
 
-@computed_by(composites.Multiplicative)
-class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
+class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     """The initial learning rate, multiplied by `coefficient` at each step.
 
     Formula:
         lr = initial_learning_rate * coefficient ** t
 
-    `t` counts the steps taken. A subclass may return functions of it in `set_value_lambda()`: see `LambdaLR`.
+    `t` counts the steps taken. A subclass may return functions of it in `set_lr_lambda()`: see `LambdaLR`.
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         coefficient: the factor, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -736,15 +605,14 @@ class MultiplicativeLR(by_formula.Multiplicative, LRScheduler):
     Source: `MultiplicativeLR` of torch, with one factor.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    coefficient: float
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Multiplicative, locals())
 
 
-class ChainedLR(assembled.Chained, LRScheduler):
+class ChainedLR(LRScheduler):
     """The first of several schedulers, times the ratio of each other one to its own first learning rate.
 
     Formula:
@@ -755,9 +623,7 @@ class ChainedLR(assembled.Chained, LRScheduler):
     Args:
         schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own
             nothing from then on.
-        param_group_tags: which groups; None for those of the schedulers.
-        clock: a `timesched.Clock` or Composer's `State`; None for that of the schedulers.
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     Raises:
         ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps;
@@ -772,9 +638,14 @@ class ChainedLR(assembled.Chained, LRScheduler):
     Source: `ChainedScheduler` of torch.
     """
 
+    def __init__(
+        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        composed.chain(self, schedulers, {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change})
 
-@computed_by(cycles.Cyclic)
-class CyclicLR(by_formula.Cyclic, LRScheduler):
+
+class CyclicLR(hooks.ScaleFunction, LRScheduler):
     """Straight lines from the base learning rate up to the highest one and down again, over and over.
 
     Formula:
@@ -782,12 +653,11 @@ class CyclicLR(by_formula.Cyclic, LRScheduler):
         n = floor(t / (step_size_up + down))
         u = t - n * (step_size_up + down)
         height = u / step_size_up if u <= step_size_up else (step_size_up + down - u) / down
-        k = n + 1 if scale_mode == "cycle" else t
-        scale = {"triangular": 1, "triangular2": 0.5 ** (k - 1), "exp_range": gamma ** k}[mode]
+        scale = {"triangular": 1, "triangular2": 0.5 ** n, "exp_range": gamma ** t}[mode]
         lr = base_lr + (max_lr - base_lr) * height * scale
 
     `t` counts the steps taken, `n` the cycles that are over, `u` the steps of the present one; `scale` is what the
-    height of the present cycle is multiplied by, or what the function of `set_scale_fn()` returns for `k`.
+    height of the present cycle is multiplied by. A subclass may return another function in `set_scale_fn()`.
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
@@ -798,15 +668,9 @@ class CyclicLR(by_formula.Cyclic, LRScheduler):
         mode: "triangular": all cycles have one height; "triangular2": each has half the height of the one before;
             "exp_range": the height is multiplied by a power of `gamma`.
         gamma: the base of "exp_range", 0 or more.
-        scale_mode: whether `k` is the number of the "cycle", from 1 on, or that of "iterations", from 0 on. With
-            "exp_range" it goes by iterations if it is left out.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        scale_mode: what the function of a subclass's `set_scale_fn()` takes: the number of the "cycle", from 1 on, or
+            that of "iterations", from 0 on. The modes take no notice of it.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -816,20 +680,14 @@ class CyclicLR(by_formula.Cyclic, LRScheduler):
     Source: `CyclicLR` of torch; arXiv:1506.01186.
     """
 
-    optimizer: Optimizer
-    base_lr: float
-    max_lr: float
-    step_size_up: Steps = 2000
-    step_size_down: Steps | None = None
-    mode: str = "triangular"
-    gamma: float = 1.0
-    scale_mode: str = by_formula.CYCLE
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: Steps = 2000,
+        step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
+        scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Cyclic, locals())
 
 
-@computed_by(cycles.OneCycle)
 class OneCycleLR(LRScheduler):
     """Up to the highest learning rate, then down to the least one at the last step; held after.
 
@@ -854,13 +712,7 @@ class OneCycleLR(LRScheduler):
         final_div_factor: the initial learning rate over the last one, more than 0.
         three_phase: come down to the initial learning rate as fast as up, and then to the last one.
         anneal_strategy: "cos" or "linear", the shape of each phase.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -871,20 +723,15 @@ class OneCycleLR(LRScheduler):
     Source: `OneCycleLR` of torch; arXiv:1708.07120.
     """
 
-    optimizer: Optimizer
-    initial_learning_rate: float
-    max_lr: float
-    total_steps: Steps = 1000
-    pct_start: float = 0.3
-    final_div_factor: float = 1e4
-    three_phase: bool = False
-    anneal_strategy: str = "cos"
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    def __init__(
+        self, optimizer: Optimizer, initial_learning_rate: float, max_lr: float, total_steps: Steps = 1000,
+        pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
+        anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.OneCycle, locals())
 
 
-class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):
+class ScalePerParamLR(LRScheduler):
     """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
 
     Formula:
@@ -895,9 +742,7 @@ class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):
     Args:
         optimizer: the optimizer that the scheduler was made with.
         scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
-        param_group_tags: which groups; None for those of the scheduler.
-        clock: a `timesched.Clock` or Composer's `State`; None for that of the scheduler.
-        on_change: what a load does with the state of another schedule or run: "same", "new" or "saved", as in `bind`.
+        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
 
     Raises:
         ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
@@ -910,6 +755,13 @@ class ScalePerParamLR(assembled.ScalePerParam, LRScheduler):
     >>> ScalePerParamLR(optimizer, ConstantLR(optimizer, 0.1)).get_last_value()
     [0.05]
     """
+
+    def __init__(
+        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
+        composed.scale_per_param(self, optimizer, scheduler, common)
 
 
 ChainedScheduler = ChainedLR

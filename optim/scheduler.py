@@ -1,302 +1,258 @@
-"""Schedulers of any key of a parameter group: a subclass names it in `param_group_key`.
+"""The base of schedulers in closed form, for any key of a parameter group: a subclass names it in `param_group_key`.
 
-The schedules are those of `optim.lr_scheduler`, where formulas, arguments, errors and sources stand. What are learning
-rates there are values here: `initial_val`, `end_val`, `base_val`, `max_val`, `val` and `vals`.
-
->>> import torch
->>> class Momentum(CosineDecayScheduler):
-...     param_group_key = "momentum"
->>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
->>> Momentum(optimizer, initial_val=0.9, end_val=0.5, total_iters=2).values(4)
-[0.9, 0.7, 0.5, 0.5]
+For a schedule that there is already, `timesched.bind(schedule, optimizer, clock, key=...)` takes any key, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, ClassVar
 
-from torch.optim import Optimizer
+import torch
+from torch import Tensor
 
-from .schedules import assembled, by_formula, composites, cycles, formulas
-from .schedules.by_formula import Steps, computed_by
-from .schedules.closed_form import Scheduler
+from timesched.binding import Bound, checked_count, refuse_graph
+from timesched.horizon import Horizon
+from timesched.positions import Frame, asked_in
+from timesched.schedule import Schedule, times_in
+from timesched.time.units import TimeUnit
+from timesched.time.value import Time, counter
 
-__all__ = [
-    "ChainedScheduler",
-    "ConstantScheduler",
-    "CosineAnnealingScheduler",
-    "CosineAnnealingWarmRestartsScheduler",
-    "CosineDecayScheduler",
-    "CyclicScheduler",
-    "ExponentialScheduler",
-    "InverseExponentialTimeDecayScheduler",
-    "InverseSquareRootDecayScheduler",
-    "LambdaScheduler",
-    "LinearScheduler",
-    "MultiStepScheduler",
-    "MultiplicativeScheduler",
-    "OneCycleScheduler",
-    "PiecewiseConstantScheduler",
-    "PolynomialScheduler",
-    "ScalePerParamScheduler",
-    "Scheduler",
-    "SequentialScheduler",
-    "StepScheduler",
-    "WarmupStableDecayScheduler",
-]
+from .closed_form.formulas import Closed, Formula, as_step, as_tensor
+
+__all__ = ["Scheduler"]
+
+# The methods of a step, which stay callable and are not called by it.
+STEPPING = ("increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr")
+COMMON = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
+OURS = ("timesched", "optim", "torch", "builtins")
+_OF_A_RUN = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "factors", "scales", *COMMON))  # attributes
 
 
-@computed_by(formulas.Constant)
-class ConstantScheduler(Scheduler):
-    """The same value throughout: see `ConstantLR`."""
+class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
+    """Sets one key of an optimizer's parameter groups to a value that depends on the number of steps alone.
 
-    optimizer: Optimizer
-    val: float
-    total_iters: Steps | None = None
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    A subclass names the key and says in `_get_closed_form()` what the value is: a 0-dim tensor, from `last_epoch`, by
+    operations of torch. The first value is written at construction, the next ones by `step()`: into the tensor that a
+    group holds, in place, or in place of its number. Where both are to step in one graph, call the optimizer's
+    `hold_tensors()` before. Nothing is patched onto the optimizer.
 
+    Args:
+        optimizer: the optimizer.
+        total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
+        last_epoch: the index of the last step before this one: -1 starts at 0.
+        param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
+            without tags.
+        clock: a `timesched.Clock` or another state, whose counters are followed instead of the calls of `step()`;
+            counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run whose value is another one: "same" refuses
+            it, "new" goes on with the present schedule.
 
-@computed_by(formulas.Polynomial)
-class PolynomialScheduler(Scheduler):
-    """From one value to another along a power of the share of the steps that is left: see `PolynomialLR`."""
+    Raises:
+        ValueError: no group carries such a tag, a group lacks the key, a value is not a finite number, or a time is
+            given without a clock.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock; where a subclass is defined:
+            it overrides a method of a step, which is not called.
 
-    optimizer: Optimizer
-    initial_val: float
-    end_val: float
-    total_iters: Steps
-    power: float = 1.0
-    cycle: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(formulas.Linear)
-class LinearScheduler(Scheduler):
-    """A straight line from one value to another; the last one from then on: see `LinearLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    end_val: float
-    total_iters: Steps
-    cycle: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(formulas.Exponential)
-class ExponentialScheduler(Scheduler):
-    """The initial value, multiplied by `decay_rate` every `total_iters` steps, smoothly or at once: see
-    `ExponentialLR`.
+    >>> class Beta(Scheduler):
+    ...     param_group_key = "betas[0]"
+    ...     def _get_closed_form(self):
+    ...         return 0.95 - 0.1 * torch.exp(-self.last_epoch.double())
+    >>> scheduler = Beta(torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]))
+    >>> scheduler.step()
+    >>> round(scheduler.get_last_value()[0], 4)
+    0.9132
     """
 
-    optimizer: Optimizer
-    initial_val: float
-    total_iters: Steps
-    decay_rate: float
-    staircase: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+    relative = False
+    param_group_key: ClassVar[str] = ""  # the key, in the words of the API
+    hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
+    scales: int = 0  # how often a group's own factor multiplies the value
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for base in cls.__mro__:
+            found = [name for name in STEPPING if name in vars(base)]
+            if found and base.__module__.partition(".")[0] not in OURS:
+                raise TypeError(
+                    f"{base.__name__} overrides {found[0]}(), which step() does not call: say in {cls.hook}() what the "
+                    f"value is."
+                )
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        total_iters: Any = None,
+        last_epoch: int = -1,
+        *,
+        param_group_tags: Any = None,
+        clock: Any = None,
+        on_change: str = "same",
+        schedule: Schedule | None = None,
+    ) -> None:
+        name = type(self).__name__
+        if not self.param_group_key:
+            raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
+        # Whether a subclass defines a closed form: the first class that has the method takes that of the formula.
+        first = next(cls for cls in reversed(type(self).__mro__) if self.hook in vars(cls))
+        self._own_form = getattr(type(self), self.hook) is not vars(first)[self.hook]
+        if schedule is None and not self._own_form:
+            raise TypeError(f"{name} has no closed form: define {self.hook}().")
+        for time in times_in(schedule) if clock is None else ():
+            if time.unit is not TimeUnit.BATCH:
+                raise ValueError(
+                    f"{name}: {time} needs a clock: pass clock=timesched.Clock(...), or a number of steps."
+                )
+        self.total_iters = total_iters
+        self.param_group_tags = param_group_tags
+        steps = checked_count(last_epoch, name, least=-1) + 1
+        self.optimizer, self.clock, self._count = optimizer, clock, steps  # what a closed form may ask for
+        key = self.param_group_key
+        Bound.__init__(self, optimizer, schedule, key, param_group_tags, clock, None, steps, on_change)
+
+    def _set_up(self, formula: type[Formula], given: dict[str, Any]) -> None:
+        """The constructor of a class that has a formula, from the local variables of its `__init__`.
+
+        Those between `optimizer` and the common ones are the fields of the formula, in their order. They are kept, as
+        the formula has read them, in attributes of their names.
+        """
+        names = [name for name in given if name not in ("self", "__class__", "optimizer", *COMMON)]
+        schedule = formula(*(given[name] for name in names), called=(type(self).__name__, *names))
+        self.__dict__.update((name, getattr(schedule, own.name)) for name, own in zip(names, fields(schedule)))
+        schedule = self._with_functions(schedule)
+        total = getattr(schedule, "total_iters", getattr(schedule, "total_steps", None))
+        common = {name: given[name] for name in COMMON}
+        Scheduler.__init__(self, given["optimizer"], total, schedule=schedule, **common)
+
+    def _with_functions(self, formula: Any) -> Any:
+        """The formula, with the functions that a subclass has for it."""
+        return formula
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule of values: the formula, or the closed form of a subclass."""
+        return Closed(self.at_step) if self._own_form else self._schedule
+
+    def _prepare(self) -> None:
+        if not self._own_form:
+            Bound._prepare(self)
+            return
+        self._function = self._read = None
+        if self._schedule is not None and self.clock is None:
+            self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
+
+    def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
+        return adjustment(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
+
+    # The value
+
+    def _get_closed_form(self) -> Tensor:
+        """The value at `last_epoch`, a 0-dim tensor: that of the formula, unless a subclass defines it."""
+        function = self._function
+        if function is None:
+            function = asked_in(TimeUnit.BATCH, Horizon.of(self.clock), self._schedule.resolve)
+        return as_tensor(function((self.last_epoch,)))
+
+    def at_step(self, count: Any) -> Tensor:
+        """The closed form at a step, which is its `last_epoch`."""
+        before, self._count = self._count, as_step(count)
+        try:
+            form: Tensor = getattr(self, self.hook)()
+            return form
+        finally:
+            self._count = before
+
+    def _value(self, more: int = 0) -> Any:
+        if not self._own_form:
+            return Bound._value(self, more)
+        if self.clock is None:
+            return self.at_step(self._steps_taken() + more)
+        refuse_graph("A scheduler that follows a clock reads it on the host")
+        return self._at(self.clock, 0)
+
+    def _at(self, clock: Any, steps: int) -> Any:
+        if not self._own_form:
+            return Bound._at(self, clock, steps)
+        return self.at_step(steps if clock is None else int(counter(clock.timestamp, TimeUnit.BATCH)))
+
+    def values(self, n: int) -> list[float]:
+        """The values at the steps 0 to n - 1, without the factors of groups; nothing is changed.
+
+        With a clock, at its batches.
+        """
+        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        function = asked_in(TimeUnit.BATCH, horizon, self.schedule.resolve)
+        return [float(function((step,))) for step in range(n)]
+
+    def _first_values(self) -> list[Any]:
+        return self._filled_in(self.values(1)[0])
+
+    def _name(self) -> str:
+        held = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_A_RUN}
+        plain = (bool, int, float, str, list, tuple, Time, Scheduler)
+        shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, plain))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    # The count
+
+    def _steps(self) -> Tensor:
+        count = self._count
+        return count.clone() if isinstance(count, Tensor) else torch.tensor(count, device="cpu")
+
+    def _go_to(self, count: Any) -> None:
+        if torch.compiler.is_compiling():
+            raise RuntimeError("A graph cannot set last_epoch: call increment_last_epoch() instead.")
+        whole = isinstance(count, Tensor) and count.numel() == 1 and count.dtype in (torch.int32, torch.int64)
+        Bound._go_to(self, int(count) if whole else count)
+
+    last_epoch: Any = property(
+        _steps,
+        _go_to,
+        doc="The steps taken, as a 0-dim int64 tensor of its own; in a closed form, the step that it is asked for.",
+    )
+
+    def _refuse_composite(self) -> None:
+        raise ValueError(
+            f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: write "
+            f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
+        )
+
+    # The methods of a step, one by one
+
+    def increment_last_epoch(self) -> None:
+        """Count a step."""
+        self._advance()
+
+    def update_groups(self, values: Iterable[Any]) -> None:
+        """Write a list with one value for each parameter group; those that are not selected are passed over."""
+        self.catch_up()
+        groups, values = self.optimizer.param_groups, list(values)
+        if len(values) != len(groups):
+            raise ValueError(f"{len(values)} values for {len(groups)} parameter groups: give one for each.")
+        self._check_finite([values[i] for i in self.indices])
+        for i in self.indices:
+            self._key.write(groups[i], values[i])
+
+    def update_last_value(self) -> None:
+        """Does nothing: `get_last_value()` itself reads the groups."""
 
 
-@computed_by(formulas.InverseExponentialTimeDecay)
-class InverseExponentialTimeDecayScheduler(Scheduler):
-    """The initial value over one plus a multiple of a power of the step count: see `InverseExponentialTimeDecayLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    step_exponent: float
-    total_iters: Steps
-    decay_rate: float
-    staircase: bool = False
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
+def adjustment(group: Mapping[str, Any], where: str) -> float:
+    """The factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
+    for key in ("adjust_learning_rate", "adjust_val"):
+        factor = group.get(key)
+        if factor is not None:
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+                raise ValueError(f"{where}: {key}={factor!r}: it has to be a finite int or float.")
+            return float(factor)
+    return 1.0
 
 
-@computed_by(formulas.InverseSquareRootDecay)
-class InverseSquareRootDecayScheduler(Scheduler):
-    """Constant at first, then falling with the square root of the step count: see `InverseSquareRootDecayLR`."""
-
-    optimizer: Optimizer
-    initial_val: float = 1.0
-    scale: float = 1.0
-    warmup_steps: Steps = 1.0
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(formulas.CosineDecay)
-class CosineDecayScheduler(Scheduler):
-    """The falling half of a cosine from one value to another; the last one from then on: see `CosineDecayLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    end_val: float
-    total_iters: Steps
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(formulas.WarmupStableDecay)
-class WarmupStableDecayScheduler(Scheduler):
-    """Up to a value, constant, and down to the last value, which stays: see `WarmupStableDecayLR`."""
-
-    optimizer: Optimizer
-    val: float
-    total_iters: Steps
-    warmup_iters: Steps
-    decay_iters: Steps
-    initial_val: float = 0.0
-    end_val: float = 0.0
-    warmup: str = "linear"
-    decay: str = "linear"
-    decay_rate: float = 0.5
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-class SequentialScheduler(assembled.Sequential):
-    """One scheduler after another: each counts its steps from its milestone on: see `SequentialLR`."""
-
-
-@computed_by(cycles.PiecewiseConstant)
-class PiecewiseConstantScheduler(Scheduler):
-    """One value after another, each from its milestone on: see `PiecewiseConstantLR`."""
-
-    optimizer: Optimizer
-    vals: Sequence[float]
-    milestones: Sequence[Steps]
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(cycles.MultiStep)
-class MultiStepScheduler(Scheduler):
-    """The initial value, multiplied by `gamma` at each milestone: see `MultiStepLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    gamma: float
-    milestones: Sequence[Steps]
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(cycles.Step)
-class StepScheduler(Scheduler):
-    """The initial value, multiplied by `gamma` after every `step_size` steps: see `StepLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    step_size: Steps
-    gamma: float
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(cycles.CosineAnnealing)
-class CosineAnnealingScheduler(Scheduler):
-    """A cosine wave from the initial value to `eta_min` at `T_max`, back, and so on: see `CosineAnnealingLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    T_max: Steps
-    eta_min: float = 0.0
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(composites.Lambda)
-class LambdaScheduler(by_formula.Lambda):
-    """The initial value times the product of functions of the step tensor: see `LambdaLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(cycles.CosineAnnealingWarmRestarts)
-class CosineAnnealingWarmRestartsScheduler(Scheduler):
-    """Falling halves of a cosine down to `eta_min`, each `T_mult` times as long as the one before: see
-    `CosineAnnealingWarmRestarts`.
-    """
-
-    optimizer: Optimizer
-    initial_val: float
-    T_0: Steps
-    T_mult: float = 1
-    eta_min: float = 0.0
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(composites.Multiplicative)
-class MultiplicativeScheduler(by_formula.Multiplicative):
-    """The initial value, multiplied by `coefficient` at each step: see `MultiplicativeLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    coefficient: float
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-class ChainedScheduler(assembled.Chained):
-    """The first of several schedulers, times the ratio of each other one to its own first value: see `ChainedLR`."""
-
-
-@computed_by(cycles.Cyclic)
-class CyclicScheduler(by_formula.Cyclic):
-    """Straight lines from the base value up to the highest one and down again, over and over: see `CyclicLR`."""
-
-    optimizer: Optimizer
-    base_val: float
-    max_val: float
-    step_size_up: Steps = 2000
-    step_size_down: Steps | None = None
-    mode: str = "triangular"
-    gamma: float = 1.0
-    scale_mode: str = by_formula.CYCLE
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-@computed_by(cycles.OneCycle)
-class OneCycleScheduler(Scheduler):
-    """Up to the highest value, then down to the least one at the last step; held after: see `OneCycleLR`."""
-
-    optimizer: Optimizer
-    initial_val: float
-    max_val: float
-    total_steps: Steps = 1000
-    pct_start: float = 0.3
-    final_div_factor: float = 1e4
-    three_phase: bool = False
-    anneal_strategy: str = "cos"
-    param_group_tags: Any = None
-    clock: Any = None
-    on_change: str = "same"
-
-
-class ScalePerParamScheduler(assembled.ScalePerParam):
-    """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1: see
-    `ScalePerParamLR`.
-    """
+def _text(value: Any) -> str:
+    if isinstance(value, Scheduler):
+        return value._name()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(str(value)) if isinstance(value, Time) else repr(value)

@@ -1,4 +1,4 @@
-"""Weight-decay schedulers in closed form: those of `optim.scheduler`, with their arguments, for one key.
+"""Weight-decay schedulers in closed form: those of `optim.lr_scheduler`, with the names of values in their arguments.
 
 >>> import torch
 >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1)
@@ -8,12 +8,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
-from . import scheduler
-from .schedules.closed_form import Scheduler
+from .closed_form import composed, formulas, hooks
+from .closed_form.formulas import Steps
+from .scheduler import Scheduler
 
 __all__ = [
     "ChainedWD",
@@ -44,7 +47,7 @@ class WeightDecayScheduler(Scheduler):
     """Sets the weight decay of parameter groups to a value that depends on the number of steps alone.
 
     A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
-    Its arguments, and what else there is: see `optim.scheduler.Scheduler`.
+    Its arguments and errors are those of `optim.lr_scheduler.LRScheduler`.
 
     >>> import torch
     >>> class Ramp(WeightDecayScheduler):
@@ -56,102 +59,227 @@ class WeightDecayScheduler(Scheduler):
     """
 
     param_group_key = "weight_decay"
-
-    def _get_closed_form(self) -> Tensor:
-        return self._get_closed_form_wd()
+    hook = "_get_closed_form_wd"
 
     def _get_closed_form_wd(self) -> Tensor:
         """The weight decay at `last_epoch`, a 0-dim tensor."""
-        return Scheduler._get_closed_form(self)
-
-    def get(self) -> list[Any]:
-        """The same as `get_wd()`."""
-        return self.get_wd()
+        return self._get_closed_form()
 
     def get_wd(self) -> list[Any]:
         """The weight decay of this moment for each parameter group; the present one where a group is not selected."""
-        return Scheduler.get(self)
+        return self.get()
 
     def get_last_wd(self) -> list[Any]:
         """The weight decay in each parameter group; a tensor is a copy."""
         return self.get_last_value()
 
 
-class ConstantWD(scheduler.ConstantScheduler, WeightDecayScheduler):
-    """`ConstantLR` for the weight decay; the arguments are those of the base class."""
+class ConstantWD(WeightDecayScheduler):
+    """`ConstantLR` for the weight decay: `val` for `learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Any = None,
+        clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Constant, locals())
 
 
-class PolynomialWD(scheduler.PolynomialScheduler, WeightDecayScheduler):
-    """`PolynomialLR` for the weight decay; the arguments are those of the base class."""
+class PolynomialWD(WeightDecayScheduler):
+    """`PolynomialLR` for the weight decay: `initial_val` for `initial_learning_rate`, `end_val` for
+    `end_learning_rate`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
+        cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Polynomial, locals())
 
 
-class LinearWD(scheduler.LinearScheduler, WeightDecayScheduler):
-    """`LinearLR` for the weight decay; the arguments are those of the base class."""
+class LinearWD(WeightDecayScheduler):
+    """`LinearLR` for the weight decay: `initial_val` for `initial_learning_rate`, `end_val` for `end_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Linear, locals())
 
 
-class ExponentialWD(scheduler.ExponentialScheduler, WeightDecayScheduler):
-    """`ExponentialLR` for the weight decay; the arguments are those of the base class."""
+class ExponentialWD(WeightDecayScheduler):
+    """`ExponentialLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
+        staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Exponential, locals())
 
 
-class InverseExponentialTimeDecayWD(scheduler.InverseExponentialTimeDecayScheduler, WeightDecayScheduler):
-    """`InverseExponentialTimeDecayLR` for the weight decay; the arguments are those of the base class."""
+class InverseExponentialTimeDecayWD(WeightDecayScheduler):
+    """`InverseExponentialTimeDecayLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
+        staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.InverseExponentialTimeDecay, locals())
 
 
-class InverseSquareRootDecayWD(scheduler.InverseSquareRootDecayScheduler, WeightDecayScheduler):
-    """`InverseSquareRootDecayLR` for the weight decay; the arguments are those of the base class."""
+class InverseSquareRootDecayWD(WeightDecayScheduler):
+    """`InverseSquareRootDecayLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.InverseSquareRootDecay, locals())
 
 
-class CosineDecayWD(scheduler.CosineDecayScheduler, WeightDecayScheduler):
-    """`CosineDecayLR` for the weight decay; the arguments are those of the base class."""
+class CosineDecayWD(WeightDecayScheduler):
+    """`CosineDecayLR` for the weight decay: `initial_val` for `initial_learning_rate`, `end_val` for
+    `end_learning_rate`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.CosineDecay, locals())
 
 
-class WarmupStableDecayWD(scheduler.WarmupStableDecayScheduler, WeightDecayScheduler):
-    """`WarmupStableDecayLR` for the weight decay; the arguments are those of the base class."""
+class WarmupStableDecayWD(WeightDecayScheduler):
+    """`WarmupStableDecayLR` for the weight decay: `val` for `learning_rate`, `initial_val` for `initial_learning_rate`,
+    `end_val` for `end_learning_rate`.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, val: float, total_iters: Steps, warmup_iters: Steps, decay_iters: Steps,
+        initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
+        decay_rate: float = 0.5, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.WarmupStableDecay, locals())
 
 
-class SequentialWD(scheduler.SequentialScheduler, WeightDecayScheduler):
-    """`SequentialLR` for the weight decay; the arguments are those of the base class."""
+class SequentialWD(WeightDecayScheduler):
+    """`SequentialLR` for the weight decay."""
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
+        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
+        composed.sequence(self, optimizer, schedulers, milestones, last_epoch, common)
 
 
-class PiecewiseConstantWD(scheduler.PiecewiseConstantScheduler, WeightDecayScheduler):
-    """`PiecewiseConstantLR` for the weight decay; the arguments are those of the base class."""
+class PiecewiseConstantWD(WeightDecayScheduler):
+    """`PiecewiseConstantLR` for the weight decay: `vals` for `learning_rates`."""
+
+    def __init__(
+        self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.PiecewiseConstant, locals())
 
 
-class MultiStepWD(scheduler.MultiStepScheduler, WeightDecayScheduler):
-    """`MultiStepLR` for the weight decay; the arguments are those of the base class."""
+class MultiStepWD(WeightDecayScheduler):
+    """`MultiStepLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps], *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.MultiStep, locals())
 
 
-class StepWD(scheduler.StepScheduler, WeightDecayScheduler):
-    """`StepLR` for the weight decay; the arguments are those of the base class."""
+class StepWD(WeightDecayScheduler):
+    """`StepLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Step, locals())
 
 
-class CosineAnnealingWD(scheduler.CosineAnnealingScheduler, WeightDecayScheduler):
-    """`CosineAnnealingLR` for the weight decay; the arguments are those of the base class."""
+class CosineAnnealingWD(WeightDecayScheduler):
+    """`CosineAnnealingLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.CosineAnnealing, locals())
 
 
-class LambdaWD(scheduler.LambdaScheduler, WeightDecayScheduler):
-    """`LambdaLR` for the weight decay; the arguments are those of the base class."""
+class LambdaWD(hooks.Functions, WeightDecayScheduler):
+    """`LambdaLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Lambda, locals())
 
 
-class CosineAnnealingWarmRestartsWD(scheduler.CosineAnnealingWarmRestartsScheduler, WeightDecayScheduler):
-    """`CosineAnnealingWarmRestarts` for the weight decay; the arguments are those of the base class."""
+class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
+    """`CosineAnnealingWarmRestarts` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0, *,
+        param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.CosineAnnealingWarmRestarts, locals())
 
 
-class MultiplicativeWD(scheduler.MultiplicativeScheduler, WeightDecayScheduler):
-    """`MultiplicativeLR` for the weight decay; the arguments are those of the base class."""
+class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
+    """`MultiplicativeLR` for the weight decay: `initial_val` for `initial_learning_rate`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, coefficient: float, *, param_group_tags: Any = None,
+        clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Multiplicative, locals())
 
 
-class ChainedWD(scheduler.ChainedScheduler, WeightDecayScheduler):
-    """`ChainedLR` for the weight decay; the arguments are those of the base class."""
+class ChainedWD(WeightDecayScheduler):
+    """`ChainedLR` for the weight decay."""
+
+    def __init__(
+        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        composed.chain(self, schedulers, {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change})
 
 
-class CyclicWD(scheduler.CyclicScheduler, WeightDecayScheduler):
-    """`CyclicLR` for the weight decay; the arguments are those of the base class."""
+class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
+    """`CyclicLR` for the weight decay: `base_val` for `base_lr`, `max_val` for `max_lr`."""
+
+    def __init__(
+        self, optimizer: Optimizer, base_val: float, max_val: float, step_size_up: Steps = 2000,
+        step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
+        scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.Cyclic, locals())
 
 
-class OneCycleWD(scheduler.OneCycleScheduler, WeightDecayScheduler):
-    """`OneCycleLR` for the weight decay; the arguments are those of the base class."""
+class OneCycleWD(WeightDecayScheduler):
+    """`OneCycleLR` for the weight decay: `initial_val` for `initial_learning_rate`, `max_val` for `max_lr`."""
+
+    def __init__(
+        self, optimizer: Optimizer, initial_val: float, max_val: float, total_steps: Steps = 1000,
+        pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
+        anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        self._set_up(formulas.OneCycle, locals())
 
 
-class ScalePerParamWD(scheduler.ScalePerParamScheduler, WeightDecayScheduler):
-    """`ScalePerParamLR` for the weight decay; the arguments are those of the base class."""
+class ScalePerParamWD(WeightDecayScheduler):
+    """`ScalePerParamLR` for the weight decay."""
+
+    def __init__(
+        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
+        composed.scale_per_param(self, optimizer, scheduler, common)

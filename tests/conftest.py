@@ -14,8 +14,6 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch.torch_version import TorchVersion
 
-from timesched import testing
-
 HERE = Path(__file__).parent
 
 HAS_COMPOSER = importlib.util.find_spec("composer") is not None
@@ -50,7 +48,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("deep", settings.get_profile("ci"), max_examples=5000, derandomize=False)
-testing.register()  # what Hypothesis does by itself where the package is installed: tests/packaging
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "ci")
 
 

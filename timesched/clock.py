@@ -13,16 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from timesched.horizon import BatchSizes, Horizon, Rate
-from timesched.time.timestamp import (
-    BATCH_IN_EPOCH,
-    LONGEST,
-    WALL_CLOCKS,
-    Timestamp,
-    after_batch,
-    after_epoch,
-    field_number,
-    microseconds,
-)
+from timesched.time.timestamp import WALL_CLOCKS, Timestamp, read_field
 from timesched.time.units import Exact, TimeError, TimeUnit
 from timesched.time.value import Time, counter
 
@@ -85,7 +76,6 @@ class Clock:
         if self._stop is not None and self._stop[0] < 0:
             raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
         self._given = False  # whether a batch was counted by what tick() was given
-        self._pace: tuple[Horizon, int | None, int, int] | None = None  # what a tick without arguments counts
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -134,18 +124,17 @@ class Clock:
         known, and when only some ranks give it; `TimeError` for negative and fractional numbers; nothing is counted
         then.
         """
+        now = time.monotonic()
+        took = round((now - self._last) * 1e6) if duration is None else read_field("duration", duration)
         if self.process_group not in (None, False):
-            samples, tokens, duration = self._over_ranks(samples, tokens, duration)
-        pace = self._pace
-        if pace is None or samples is not None or tokens is not None or pace[0] is not self.horizon:
-            pace = self._count_batch(samples, tokens)
-        _, batches, more_samples, more_tokens = pace
-        stamp, now = self.timestamp, time.monotonic()
-        took = round((now - self._last) * 1e6) if duration is None else microseconds(duration)
-        after = after_batch(stamp._numbers, more_samples, more_tokens, took)
-        if batches is not None and after[BATCH_IN_EPOCH] >= batches:
-            after = after_epoch(after)
-        self.timestamp, self._last = Timestamp._of(after), now
+            samples, tokens, took = self._over_ranks(samples, tokens, took)
+        batches, size, length = self.horizon.rates
+        size = size.at(self) if isinstance(size, BatchSizes) else size
+        more_samples = self._count("samples", samples, size, 1)
+        more_tokens = self._count("tokens", tokens, length, more_samples)
+        self.timestamp = self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches)
+        self._last = now
+        self._given = self._given or samples is not None or tokens is not None
 
     def next_epoch(self) -> None:
         """Count an epoch: for loops whose `batches_per_epoch` is not known, or that leave an epoch early.
@@ -174,10 +163,22 @@ class Clock:
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
         when it cannot write; nothing is changed then.
         """
-        loaded = Timestamp()
-        loaded.load_state_dict(_with_durations(state) if isinstance(state, Mapping) else state)
-        self._set(timestamp=loaded)
+        self.go_to(self.read_state(state))
+
+    def go_to(self, timestamp: Timestamp) -> None:
+        """Continue from a timestamp, as from a state."""
+        self._set(timestamp=timestamp)
         self._last = time.monotonic()
+
+    @staticmethod
+    def read_state(state: Mapping[str, Any]) -> Timestamp:
+        """The timestamp of a clock's state. Raises `KeyError` or `TimeError` for that of another object."""
+        loaded = Timestamp()
+        if isinstance(state, Mapping):
+            micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
+            state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
+        loaded.load_state_dict(state)
+        return loaded
 
     def extend(self, max_duration: Time[Any] | str | int) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
@@ -218,7 +219,7 @@ class Clock:
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _pace=None)
+        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet())
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
@@ -228,25 +229,9 @@ class Clock:
         """Undo `notify`."""
         self._listeners.discard(listener)
 
-    def _count_batch(self, samples: Any, tokens: Any) -> tuple[Horizon, int | None, int, int]:
-        """The horizon, the batches of an epoch, and the samples and tokens that one batch counts."""
-        horizon = self.horizon
-        size = horizon.samples_per_batch
-        changes = isinstance(size, BatchSizes)
-        if isinstance(size, BatchSizes):
-            size = size.at(self)
-        more_samples = self._count("samples", samples, size, 1)
-        more_tokens = self._count("tokens", tokens, horizon.tokens_per_sample, more_samples)
-        pace = horizon, self.dataloader_len, more_samples or 0, more_tokens or 0
-        self._given = self._given or samples is not None or tokens is not None
-        if samples is None and tokens is None and not changes:
-            self._pace = pace  # of every batch whose numbers follow from the rates
-        return pace
-
-    def _over_ranks(self, samples: Any, tokens: Any, duration: Any) -> tuple[Any, Any, datetime.timedelta]:
-        """The counts of a batch summed over the ranks, and the time that it took on rank 0."""
+    def _over_ranks(self, samples: Any, tokens: Any, took: int) -> tuple[int | None, int | None, int]:
+        """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
-        took = round((time.monotonic() - self._last) * 1e6) if duration is None else microseconds(duration)
         given = {"samples": samples, "tokens": tokens}
         row = [0 if each is None else _number(what, each) for what, each in given.items()]
         row += [each is not None for each in given.values()]
@@ -260,7 +245,7 @@ class Clock:
             if some not in (0, ranks):
                 raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")
         found = [count if some else None for count, some in zip(counts, (some_samples, some_tokens))]
-        return found[0], found[1], datetime.timedelta(microseconds=took)
+        return found[0], found[1], took
 
     def differs_between_ranks(self, units: Iterable[TimeUnit]) -> bool:
         """Whether one of these counters may differ between the ranks of torch.distributed."""
@@ -291,12 +276,4 @@ class Clock:
 
 def _number(what: str, given: Any) -> int:
     """A count that was given, of `samples` or `tokens`."""
-    return field_number(what[:-1], given.item() if isinstance(given, Tensor) and given.dim() == 0 else given)
-
-
-def _with_durations(state: Mapping[str, Any]) -> dict[str, Any]:
-    read = dict(state)
-    for name in WALL_CLOCKS:
-        if type(read.get(name)) is int and 0 <= read[name] <= LONGEST:  # any other number is refused as it is
-            read[name] *= _MICROSECOND
-    return read
+    return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.dim() == 0 else given)

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
-from timesched.time.units import LARGEST, TimeError, TimeUnit, exact
+from timesched.time.units import TimeError, TimeUnit, exact
 from timesched.time.value import Time
 
 _REQUIRED: Any = dataclasses.MISSING
@@ -59,8 +59,6 @@ def number(
         if (least is not None and given < least) or (above is not None and given <= above):
             rule = f"at least {least}" if least is not None else f"more than {above}"
             raise TimeError(f"{name}={value!r}: it has to be {rule}.")
-        if not -LARGEST <= given <= LARGEST:
-            raise TimeError(f"{name}={str(value)[:40]}: it has to lie within +-1e300, so that differences are floats.")
         return float(given)
 
     return _field(read, default, keyword)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from timesched.time.units import LARGEST, Exact, TimeUnit, exact, number_text
+from timesched.time.units import Exact, TimeUnit, exact, number_text
 from timesched.time.value import Time, counter
 
 Rate = int | float | Fraction
@@ -16,8 +16,6 @@ Rate = int | float | Fraction
 # The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
-
-SMALLEST = Fraction(1, LARGEST)  # what a length, a rate or a ratio may be; it may be LARGEST, too
 
 
 @runtime_checkable
@@ -70,13 +68,13 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_ends", "_key", "_length", "_rates", "_ratio", "_stages", "_unscaled", "max_duration", "ssr")
+    __slots__ = ("_ends", "_key", "_length", "_ratio", "_stages", "_unscaled", "max_duration", "rates", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
     _length: tuple[Exact, TimeUnit] | None  # the scaled length, in batches where it is in epochs and their length known
     _ends: tuple[tuple[Exact, TimeUnit], ...]  # where the run is over, on one counter or on another
-    _rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a plan
+    rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a plan
     _stages: _Stages | None  # of that plan, on this run
     _ratio: Exact
     _key: tuple[Any, ...]
@@ -102,7 +100,7 @@ class Horizon:
         put = object.__setattr__
         full = length if length is None or scaled else Time._of(length.exact * ratio, length.unit)
         put(self, "_unscaled", length)
-        put(self, "_rates", rates)
+        put(self, "rates", rates)
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "max_duration", full)
@@ -151,22 +149,22 @@ class Horizon:
 
     def _lasting(self, max_duration: Time[Any]) -> Horizon:
         """The same run with another length, before scaling."""
-        return Horizon._of(_read_length(max_duration, positive), self._ratio, self._rates, scaled=False)
+        return Horizon._of(_read_length(max_duration, positive), self._ratio, self.rates, scaled=False)
 
     @property
     def batches_per_epoch(self) -> Exact | None:
         """Batches in one epoch, or None."""
-        return self._rates[0]  # type: ignore[no-any-return]  # see `_rates`
+        return self.rates[0]  # type: ignore[no-any-return]  # see `rates`
 
     @property
     def samples_per_batch(self) -> Exact | BatchSizes | None:
         """Samples in one batch, over all ranks; the plan where their number changes, or None."""
-        return self._rates[1]  # type: ignore[no-any-return]  # see `_rates`
+        return self.rates[1]  # type: ignore[no-any-return]  # see `rates`
 
     @property
     def tokens_per_sample(self) -> Exact | None:
         """Tokens in one sample, or None."""
-        return self._rates[2]  # type: ignore[no-any-return]  # see `_rates`
+        return self.rates[2]  # type: ignore[no-any-return]  # see `rates`
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
         """Whether a length in one unit is as long in the other wherever in the run it lies; not so under a batch plan,
@@ -209,7 +207,7 @@ class Horizon:
         if self._stages is not None and j <= 1 < i:
             return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
         for k in range(min(i, j), max(i, j)):
-            rate = self._rates[k]
+            rate = self.rates[k]
             if rate is None:
                 hint = " (the state's dataloader_len)" if k == 0 else ""
                 raise ValueError(
@@ -308,15 +306,15 @@ class Horizon:
             return False
 
     def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, TimeUnit]:
-        if unit is TimeUnit.EPOCH and self._rates[0] is not None:
-            return count * self._rates[0], TimeUnit.BATCH
+        if unit is TimeUnit.EPOCH and self.rates[0] is not None:
+            return count * self.rates[0], TimeUnit.BATCH
         return count, unit
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Horizon never changes: make a new one instead of setting {name!r}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Horizon._of, (self._unscaled, self._ratio, self._rates, self.max_duration is self._unscaled)
+        return Horizon._of, (self._unscaled, self._ratio, self.rates, self.max_duration is self._unscaled)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Horizon) else NotImplemented
@@ -326,7 +324,7 @@ class Horizon:
 
     def __repr__(self) -> str:
         arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
-        for name, rate in zip(_RATES, self._rates):
+        for name, rate in zip(_RATES, self.rates):
             if isinstance(rate, BatchSizes):
                 arguments.append(f"{name}={rate!r}")
             elif rate is not None:
@@ -374,10 +372,8 @@ class _Stages:
 def positive(value: Any, what: str) -> Exact:
     """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
     number = exact(getattr(value, "value", value), what)  # Composer gives the length of an epoch as a time
-    if not SMALLEST <= number <= LARGEST:
-        raise ValueError(
-            f"{what} is {str(value)[:40]}: it has to be more than 0, and neither below 1e-300 nor above 1e300."
-        )
+    if number <= 0:
+        raise ValueError(f"{what} is {value}: it has to be more than 0.")
     return number
 
 

@@ -25,7 +25,6 @@ class Key:
         self.key = key
         self.index = None if index is None else int(index)
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
-        self.plain = self.key if self.index is None else None  # for a quick way to write numbers
 
     def read(self, group: Mapping[str, Any], where: str) -> Any:
         """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
@@ -37,10 +36,11 @@ class Key:
             if not isinstance(value, (tuple, list)) or self.index >= len(value):
                 raise ValueError(f"{where} has {self.key}={value!r}, which has no element {self.index}.")
             value = value[self.index]
-        readable = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta
-        number = value.item() if readable else value
-        whole = isinstance(value, Tensor) and not value.is_floating_point()
-        if whole or isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        if isinstance(value, Tensor):
+            number = value.item() if value.numel() == 1 and value.is_floating_point() and not value.is_meta else None
+        else:
+            number = value
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise ValueError(
                 f"{where} has {self.name}={value!r}: only a finite number can be scheduled, or a tensor of floats that "
                 f"has one."
@@ -60,57 +60,50 @@ class Key:
         if isinstance(old, Tensor):
             _fill(old, value)
             return
-        if isinstance(value, Tensor):
-            value = value.item()
+        number = value.item() if isinstance(value, Tensor) else value
         if self.index is None:
-            group[self.key] = value
+            group[self.key] = number
         else:
             values = group[self.key]
-            group[self.key] = type(values)([*values[: self.index], value, *values[self.index + 1 :]])
+            group[self.key] = type(values)([*values[: self.index], number, *values[self.index + 1 :]])
 
 
 def _fill(old: Tensor, value: float | Tensor) -> None:
     if old.requires_grad:
         old = old.detach()  # the same memory
-    # what is written into a 0-dim float64 tensor on the CPU itself, a graph drops: there it goes through a view
     if not isinstance(value, Tensor):
-        if old.is_cpu or old.device.type != "xla":
-            (old.view(1) if torch.compiler.is_compiling() else old).fill_(value)
-            return
-        # made on the host and moved: there, a number may be a constant of the traced graph, and each a new graph
+        # Made on the host and moved: on a lazily traced device a number may be a constant, and each a new graph.
         value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
+    # What is written into a 0-dim float64 tensor on the CPU itself, a graph drops: it goes through a view.
     old.view(1).copy_(value.detach().view(1))
 
 
 def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
     """The indices of the groups that carry one of `tags`: None takes all, and a None among them the untagged."""
     if tags is None:
-        return list(range(len(list(groups))))
-    if not isinstance(tags, (str, Iterable)):
-        raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None for all groups.")
-    names = [tags] if isinstance(tags, str) else list(tags)
+        return [i for i, _ in enumerate(groups)]
+    names = as_list(tags)
     for name in names:
         if name is not None and not isinstance(name, str):
             raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
-    if len(set(names)) < len(names):
-        raise ValueError(f"tags={tags!r} names a tag twice: name each once.")
-    return [i for i, group in enumerate(groups) if (_tags(group.get("tags")) or {None}).intersection(names)]
+    return [i for i, group in enumerate(groups) if (tags_of(group) or {None}).intersection(names)]
 
 
-def _tags(tags: Any) -> set[Any]:
-    if tags is not None and not isinstance(tags, Iterable):
-        raise ValueError(f"A parameter group has tags={tags!r}: they are a name, or a list or set of names.")
-    return {tags} if isinstance(tags, str) else set(tags or ())
+def tags_of(group: Mapping[str, Any]) -> set[Any]:
+    """The tags of a group, which has them as a name, or as a list or set of names."""
+    return set(as_list(group.get("tags")))
+
+
+def as_list(tags: Any) -> list[Any]:
+    """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
+    if not isinstance(tags, (Iterable, type(None))):
+        raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None.")
+    return [] if tags is None else [tags] if isinstance(tags, str) else list(tags)
 
 
 def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
-    return ", ".join(sorted({repr(tag) for group in groups for tag in _tags(group.get("tags"))})) or "none"
-
-
-def listed(tags: Any) -> Any:
-    """Tags as a scheduler keeps them: several in a list of its own."""
-    return tags if tags is None or isinstance(tags, str) or not isinstance(tags, Iterable) else list(tags)
+    return ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)})) or "none"
 
 
 def is_number(value: Any) -> bool:

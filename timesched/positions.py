@@ -27,7 +27,7 @@ Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
 
 _INT64_MAX = 2**63 - 1
-_SMALLEST = 5e-324  # the smallest float above 0
+_FINEST = 2**10  # the denominator of a period by which a count up to 2**53 is multiplied in int64
 
 
 class Mark:
@@ -45,7 +45,7 @@ class Mark:
         count = counts[self.counter]
         if type(count) is int or isinstance(count, Fraction):
             return count >= self.count
-        if isinstance(count, Tensor) and not count.is_floating_point():
+        if _is_int64(count):
             return count >= min(self.first, _INT64_MAX)
         return count >= self.near
 
@@ -66,9 +66,9 @@ class Span:
         b = start * a
         d = math.lcm(a.denominator, b.denominator)
         self._weights = (int(a * d), int(b * d), d if length > 0 else 0)
-        self._start = _split(start)
-        self._end = _split(start + length)
-        self._length = max(nearest(length), _SMALLEST)
+        self._start = split(start)
+        self._end = split(start + length)
+        self._length = nearest(length)
 
     def done(self, counts: Counts, limit: bool = True) -> Value:
         """The fraction done; past 1 as well without `limit`."""
@@ -102,56 +102,37 @@ class Span:
 class Period:
     """Equal periods of a counter from 0 on: how many are complete, and how much of the current one is done."""
 
-    __slots__ = ("_p", "_q", "_ratio", "counter")
+    __slots__ = ("_p", "_q", "_whole", "counter")
 
     def __init__(self, counter: int, length: Exact) -> None:
         self.counter = counter
-        p, q = self._p, self._q = length.numerator, length.denominator
-        self._ratio = (float(p), float(q)) if max(p, q) < 2**53 else (nearest(length), 1.0)
+        self._p, self._q = length.numerator, length.denominator
+        self._whole = self._q <= _FINEST and self._p <= _INT64_MAX  # an int64 count is divided in whole numbers
 
     def complete(self, counts: Counts) -> Any:
         """The number of complete periods: an int, or a float or tensor that holds a whole number."""
-        count = counts[self.counter]
+        count, p, q = counts[self.counter], self._p, self._q
         if type(count) is int or isinstance(count, Fraction):
-            return count * self._q // self._p
-        if self._in_int64(count):
-            return self._divide(count)[0]
+            return count * q // p
+        if self._whole and _is_int64(count):
+            return torch.div(count * q, p, rounding_mode="floor")
         count = ops.real(count)
-        p, q = self._ratio
         n = ops.floor(count * q / p)  # may be one off: the quotients below are the periods' ends, rounded once
         n = ops.where(count >= (n + 1.0) * p / q, n + 1.0, n)
         return ops.where(count < n * p / q, n - 1.0, n)
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current period that is done, in [0, 1)."""
-        count = counts[self.counter]
+        count, p, q = counts[self.counter], self._p, self._q
         if type(count) is int or isinstance(count, Fraction):
-            return float(count * self._q % self._p / self._p)
-        if self._in_int64(count):
-            return ops.real(self._divide(count)[1]) / self._p
-        p, q = self._ratio
+            return float(count * q % p / p)
+        if self._whole and _is_int64(count):
+            return ops.real(torch.remainder(count * q, p)) / p
         return ops.clip((ops.real(count) * q - self.complete(counts) * p) / p)
 
-    def _in_int64(self, count: Value) -> bool:
-        fits = max(self._p, self._q) < 2**61 or (self._q == 1 and self._p <= _INT64_MAX)
-        return fits and isinstance(count, Tensor) and not count.is_floating_point()
 
-    def _divide(self, count: Tensor) -> tuple[Tensor, Tensor]:
-        """`count * q` divided by `p`, and the remainder: exactly, by long division, as the product may overflow."""
-        n, left = torch.div(count, self._p, rounding_mode="floor"), torch.remainder(count, self._p)
-        if self._q == 1:
-            return n, left
-        base = 2**62 // self._p
-        digits, q = [], self._q
-        while q:
-            q, digit = divmod(q, base)
-            digits.append(digit)
-        high, rest = torch.zeros_like(left), torch.zeros_like(left)
-        for digit in reversed(digits):
-            product = rest * base + left * digit
-            high = high * base + torch.div(product, self._p, rounding_mode="floor")
-            rest = torch.remainder(product, self._p)
-        return n * self._q + high, rest
+def _is_int64(count: Value) -> bool:
+    return isinstance(count, Tensor) and not count.is_floating_point()
 
 
 class Milestones:
@@ -201,17 +182,7 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
     value = functions[0]
     for mark, function in zip(marks, functions[1:]):
         value = switch(mark, value, function)
-    if len({mark.counter for mark in marks}) != 1:
-        return value
-    counter, firsts = marks[0].counter, [mark.first for mark in marks]
-
-    def staged(counts: Counts) -> Value:
-        count = counts[counter]
-        if type(count) is int:  # what a training loop asks for: without the detours
-            return functions[bisect_right(firsts, count)](counts)
-        return value(counts)
-
-    return staged
+    return value
 
 
 class Frame:
@@ -382,13 +353,13 @@ def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolv
 
 def _since(counter: int, first: Exact) -> Callable[[Counts], Value]:
     """How far a count is beyond another; 0 before it."""
-    whole, fraction = _split(first)  # here, as no graph holds a Fraction
+    whole, fraction = split(first)  # here, as no graph holds a Fraction
 
     def since(counts: Counts) -> Value:
         count = counts[counter]
         if type(count) is int or isinstance(count, Fraction):
             return max(count - first, 0)
-        if isinstance(count, Tensor) and not count.is_floating_point() and type(whole) is int and not fraction:
+        if _is_int64(count) and type(whole) is int and not fraction:
             return torch.clamp(count - whole, min=0)
         rest = _minus(count, whole) - fraction
         return torch.clamp(rest, min=0.0) if isinstance(rest, Tensor) else max(rest, 0.0)
@@ -405,7 +376,7 @@ def nearest(count: Exact) -> float:
     return math.nextafter(near, math.inf) if near < count and near.is_integer() else near
 
 
-def _split(count: Exact) -> tuple[int | float, float]:
+def split(count: Exact) -> tuple[int | float, float]:
     """A whole number and the rest, so that subtracting the first from an int64 count is exact."""
     whole = math.floor(count)
     return (whole if abs(whole) <= _INT64_MAX else nearest(whole)), float(count - whole)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -13,37 +12,18 @@ from torch import Tensor
 
 from timesched.horizon import Horizon
 from timesched.positions import Frame, Resolved, asked_in
-from timesched.time.timestamp import POSITION, Timestamp
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import FRACTIONAL, TimeError, TimeUnit, exact
 from timesched.time.value import Time, TimeLike, counter
 
 if TYPE_CHECKING:
     from timesched.composition import CooldownScheduler
 
-_COUNTER: dict[TimeUnit, Callable[[Any], Any]] = {
-    unit: attrgetter(unit.name.lower()) for unit in TimeUnit if unit.name not in ("SECOND", "DURATION")
-} | {TimeUnit.SECOND: lambda timestamp: counter(timestamp, TimeUnit.SECOND)}
+_COUNTER = {unit: unit.name.lower() for unit in TimeUnit if unit not in (TimeUnit.SECOND, TimeUnit.DURATION)}
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
-Readers = tuple[tuple[Callable[[Any], Any], TimeUnit], ...]  # how the counters of a schedule are read, and their units
-
-
-class _Plan:
-    """A schedule on one run: all that the resolution depends on, what it reads of a timestamp, and its last value."""
-
-    __slots__ = (
-        "function", "horizon", "length", "memo", "position", "read", "readers", "ssr", "state_ssr",
-    )  # fmt: skip
-
-    def __init__(self, function: Resolved, readers: Readers, state: Any = None, ssr: Any = None) -> None:
-        self.function, self.readers = function, readers
-        self.read = readers[0][0] if len(readers) == 1 else None
-        self.position = POSITION.get(readers[0][1]) if len(readers) == 1 else None  # in a Timestamp's numbers
-        self.ssr, self.state_ssr = ssr, getattr(state, "ssr", None)
-        self.horizon = getattr(state, "horizon", None)
-        self.length = None if state is None or isinstance(self.horizon, Horizon) else _length(state)
-        self.memo: tuple[Any, float] = (object(), 0.0)  # one object, so that no thread sees half of it
+Resolution = tuple[Resolved, Sequence[TimeUnit]]  # a schedule on a run, and the units of the counts that it takes
 
 
 @runtime_checkable
@@ -69,8 +49,9 @@ class Schedule:
     0.75
     """
 
-    _plan: ClassVar[_Plan] = _Plan(lambda counts: 0.0, (), ssr=object())  # that of the last call, once there is one
-    _resolved: ClassVar[dict[tuple[Horizon, TimeUnit | None], tuple[Resolved, Readers]]] = {}
+    # Of each instance, once it has been called: the resolutions for several runs, and what the last call was for.
+    _resolved: ClassVar[dict[Any, Resolution]] = {}
+    _last: ClassVar[tuple[tuple[Any, ...], Resolution]] = ((), (lambda counts: 0.0, ()))
 
     def __post_init__(self) -> None:
         for field in self._fields():
@@ -90,35 +71,14 @@ class Schedule:
         else 1.0. Raises `ValueError` when `ssr` contradicts the state's own ratio, when a unit cannot be converted
         or when a time in `dur` meets a run without a length.
         """
-        plan = self._plan
-        if (
-            plan.ssr is not ssr
-            or plan.state_ssr is not getattr(state, "ssr", None)
-            or plan.horizon is not getattr(state, "horizon", None)
-            or (plan.length is not None and plan.length != _length(state))
-        ):
-            plan = _Plan(*self._resolution(Horizon.of(state, ssr), None), state, ssr)
-            object.__setattr__(self, "_plan", plan)
-        if plan.read is None:
-            several: float = plan.function(_counts(state.timestamp, plan.readers))
-            return several
-        timestamp, position = state.timestamp, plan.position
-        if timestamp.__class__ is Timestamp and position is not None:
-            count: Any = timestamp._numbers[position]  # without a Time
-        else:
-            now = plan.read(timestamp)
-            try:
-                count = now.value
-            except AttributeError:  # a state that counts in plain numbers
-                count = now
-            if type(count) is not int or count < 0:
-                return plan.function((_count_of(count, plan.readers[0][1]),))  # type: ignore[no-any-return]
-        memo = plan.memo
-        if count is memo[0]:  # the same number: another parameter group of the same step
-            return memo[1]
-        value: float = plan.function((count,))
-        plan.memo = count, value
-        return value
+        horizon = getattr(state, "horizon", None)
+        run = horizon if isinstance(horizon, Horizon) else _length(state)
+        asked = run, ssr, getattr(state, "ssr", None)
+        last, (function, units) = self._last
+        if asked != last:
+            function, units = found = self._resolution(Horizon.of(state, ssr), None)
+            object.__setattr__(self, "_last", (asked, found))  # one object, so that no thread sees half of it
+        return function(counts_of(state.timestamp, units))  # type: ignore[no-any-return]  # of counts that are numbers
 
     def at(self, time: Any, horizon: Any) -> float:
         """The multiplier at one time of a run: a time, a text, or a timestamp, on the run's own (stretched) clock.
@@ -128,8 +88,8 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            function, readers = self._resolution(horizon, None)
-            return float(function(_counts(time, readers)))
+            function, units = self._resolution(horizon, None)
+            return float(function(counts_of(time, units)))
         time = Time.from_input(time)
         if time.exact < 0:
             raise TimeError(f"{time} is negative: a schedule begins at 0.")
@@ -161,7 +121,7 @@ class Schedule:
         >>> [unit.value for unit in LinearScheduler().units(Horizon("1e9tok"))]
         ['tok']
         """
-        return tuple(unit for _, unit in self._resolution(Horizon.of(horizon), None)[1])
+        return tuple(self._resolution(Horizon.of(horizon), None)[1])
 
     def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
@@ -236,17 +196,16 @@ class Schedule:
         start = counter(at.timestamp, unit)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
-    def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> tuple[Resolved, Readers]:
-        """The schedule on one run as a function of counts, and how these are read."""
+    def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> Resolution:
+        """The schedule on one run as a function of counts of one unit; with None, of those that it reads."""
         found = self._resolved.get((horizon, unit))
         if found is None:
             if unit is None:
                 frame = Frame(horizon)
-                function, units = self.resolve(frame), frame.units
+                found = self.resolve(frame), frame.units
             else:
-                function, units = asked_in(unit, horizon, self.resolve), [unit]
-            found = function, tuple((_COUNTER[each], each) for each in units)
-            recent = dict(list(self._resolved.items())[1 - _KEPT :])  # a new one: another thread may be reading the old
+                found = asked_in(unit, horizon, self.resolve), [unit]
+            recent = dict(list(self._resolved.items())[1 - _KEPT :])  # a new one: another thread may read the old one
             object.__setattr__(self, "_resolved", {**recent, (horizon, unit): found})
         return found
 
@@ -274,23 +233,19 @@ class Schedule:
 def _length(state: Any) -> tuple[Any, ...]:
     """The length of a run and of its epochs in values that never change, as the times of other packages may."""
     length, batches = state.max_duration, state.dataloader_len
-    try:
-        number, unit = length.value, length.unit
-    except AttributeError:  # a text, or None
-        number, unit = length, None
-    return number, unit, getattr(batches, "value", batches)
+    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches)
 
 
-def _counts(timestamp: Any, readers: Readers) -> tuple[Any, ...]:
+def counts_of(timestamp: Any, units: Sequence[TimeUnit]) -> tuple[Any, ...]:
+    """The counters of a timestamp, checked where it is not ours; a tensor is not, since that would read it."""
     if type(timestamp) is Timestamp:
-        numbers = timestamp._numbers
-        return tuple([numbers[POSITION[unit]] if unit in POSITION else read(timestamp).exact for read, unit in readers])
-    times = ((read(timestamp), unit) for read, unit in readers)
-    return tuple([_count_of(getattr(time, "value", time), unit) for time, unit in times])
+        return timestamp.counts(units)
+    return tuple([_count(timestamp, unit) for unit in units])
 
 
-def _count_of(count: Any, unit: TimeUnit) -> Any:
-    """The number of a state's counter, checked; a tensor is not, since that would read it."""
+def _count(timestamp: Any, unit: TimeUnit) -> Any:
+    time = getattr(timestamp, _COUNTER[unit]) if unit in _COUNTER else counter(timestamp, unit)
+    count = getattr(time, "value", time)  # some states count in plain numbers
     if (type(count) is int and count >= 0) or isinstance(count, Tensor):
         return count
     number = exact(count, f"a counter of {unit.name.lower()}s")
@@ -303,7 +258,7 @@ def _count_of(count: Any, unit: TimeUnit) -> Any:
 def _curve(function: Resolved) -> Callable[[Any], Any]:
     def value(count: Any) -> Any:
         if not isinstance(count, Tensor):
-            return float(function((_count(count),)))
+            return float(function((_not_negative(count),)))
         if count.dtype is torch.bool or count.is_complex():
             raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
@@ -314,11 +269,20 @@ def _curve(function: Resolved) -> Callable[[Any], Any]:
     return value
 
 
-def _count(count: Any) -> Any:
+def _not_negative(count: Any) -> Any:
     number = exact(count, "a count")
     if number < 0:
         raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
+
+
+def times_in(value: Any) -> list[Time[Any]]:
+    """The times in the fields of a schedule, and in those of the schedules inside it."""
+    if isinstance(value, Schedule):
+        return times_in(tuple(value.__getstate__().values()))
+    if isinstance(value, tuple):
+        return [time for each in value for time in times_in(each)]
+    return [value] if isinstance(value, Time) else []
 
 
 def _plain(value: Any) -> Any:

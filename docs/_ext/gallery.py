@@ -29,7 +29,7 @@ import optim
 import timesched
 from optim import lr_scheduler
 from timesched.drawing.svg import COLOURS
-from timesched.testing.rows import ROWS
+from tests.laws.rows import ROWS
 
 log = logging.getLogger(__name__)
 

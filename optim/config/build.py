@@ -22,13 +22,13 @@ from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
 from ..names import optimizers
-from ..scheduler import ScalePerParamScheduler, Scheduler
-from ..schedules.preview import sources
+from ..closed_form.preview import sources
+from ..scheduler import Scheduler
 from . import resolve
 from .read import plain, read
 from .resolve import RUN, TAGS, Spec, is_scheduler, located
 
-_SCALING = (ScalePerParamScheduler, lr_scheduler.ScalePerParamLR, weight_decay_scheduler.ScalePerParamWD)
+_SCALING = (lr_scheduler.ScalePerParamLR, weight_decay_scheduler.ScalePerParamWD)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from timesched.binding import raise_in_graph
-
 from .execution import RULES_HERE, in_graph, on_cuda, on_host, with_a_dimension
 from .hyperparameters import SWITCH, Number, Rule
 from .known_counts import KnownCounts
@@ -247,7 +245,7 @@ class RuleOptimizer(Optimizer):
             "a graph state cannot follow its parameter: take one step outside the graph, where it does, use "
             "optimizer.compile(), or call optimizer.reset_state() to begin anew."
         )
-        raise_in_graph(ValueError, message)
+        raise ValueError(message)
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)

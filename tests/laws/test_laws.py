@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import timesched
 from timesched.testing.laws import LAWS
-from timesched.testing.rows import ROWS
+from tests.laws.rows import ROWS
 from timesched.testing.runs import runs, runs_with_plans
 
 

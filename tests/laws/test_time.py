@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timesched import Horizon, MultiStepScheduler, Schedule, Time, TimeError, Timestamp, TimeUnit, ensure_time
-from timesched.testing import times, timestamps
+from tests.laws.rows import schedules
+from timesched.testing import horizons, times, timestamps
 
 COUNTS = [unit for unit in TimeUnit if unit.value not in ("ep", "dur", "sec")]
 
 
-@given(st.from_type(Time))
+@given(times())
 def test_text_reads_back(time):
     assert Time.from_timestring(str(time)) == time
     assert Time.from_timestring(str(time).upper()) == time
@@ -76,7 +77,7 @@ def test_the_named_truncations():
     assert Time(0.1, "dur") + Time(0.2, "dur") == Time(0.3, "dur")
 
 
-@given(st.from_type(Time), st.data())
+@given(times(), st.data())
 def test_arithmetic_is_that_of_the_numbers(a, data):
     b = data.draw(times(a.unit))
     assert (a + b).exact == a.exact + b.exact and (a - b).exact == a.exact - b.exact and (-a).exact == -a.exact
@@ -88,7 +89,7 @@ def test_arithmetic_is_that_of_the_numbers(a, data):
         assert (a / b).exact == Fraction(a.exact) / b.exact and (a % b).exact == a.exact % b.exact
 
 
-@given(st.from_type(Time))
+@given(times())
 def test_equal_times_hash_equal(time):
     same = [Time.from_timestring(str(time)), pickle.loads(pickle.dumps(time)), copy.deepcopy(time), copy.copy(time)]
     for other in same:
@@ -254,7 +255,7 @@ def test_units(name):
     assert pickle.loads(pickle.dumps(unit)) is copy.deepcopy(unit) is unit and unit.value == "ep"
 
 
-@given(st.from_type(Timestamp))
+@given(timestamps())
 def test_a_timestamp_survives(stamp):
     other = Timestamp()
     other.load_state_dict(stamp.state_dict())
@@ -318,7 +319,7 @@ def test_a_timestamp_is_loaded_whole_or_not_at_all():
     assert stamp.epoch_in_iteration == Time(2, "ep")
 
 
-@given(st.from_type(Horizon), st.from_type(Schedule))
+@given(horizons(), schedules())
 def test_hypothesis_knows_our_types(horizon, schedule):
     assert isinstance(horizon, Horizon) and isinstance(schedule, Schedule)
     assert pickle.loads(pickle.dumps(horizon)) == horizon and hash(pickle.loads(pickle.dumps(horizon))) == hash(horizon)

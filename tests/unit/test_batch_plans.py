@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, LinearLR, OneCycleLR, SequentialLR, WarmupStableDecayLR
+from tests.laws.rows import ROWS
 from timesched import (
     BatchPlan,
     Clock,
@@ -35,7 +36,6 @@ from timesched import (
     bind,
 )
 from timesched.testing import check_schedule_laws
-from timesched.testing.rows import ROWS
 from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
 
 PLAN = BatchPlan({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from tests.laws.rows import ROWS
 from timesched import (
     BatchPlan,
     CosineAnnealingScheduler,
@@ -30,7 +31,6 @@ from timesched.drawing.lines import Source, counted, line, number, presumed, tic
 from timesched.drawing.svg import svg
 from timesched.drawing.table import Table, values_table
 from timesched.drawing.text import text
-from timesched.testing.rows import ROWS
 from timesched.testing.runs import runs, runs_with_plans
 
 

@@ -1,39 +1,12 @@
 """Points, spans and periods on a counter: their edges, in whole counts, floats and tensors."""
 
-import random
 from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from timesched import TimeUnit
 from timesched.positions import Mark, Milestones, Period, nearest
-
-LONGEST = 2**63 - 1
-
-
-@given(st.integers(1, 2**60), st.integers(1, 2**60), st.integers(0, LONGEST))
-def test_periods_of_huge_counts_are_exact(p, q, count):
-    """The long division of an int64 tensor, whose products do not fit, against Python's integers."""
-    check_period(p, q, count)
-
-
-def test_many_periods_of_huge_counts_are_exact():
-    numbers = random.Random(0)
-    for _ in range(3000):
-        check_period(*(numbers.randrange(1, 2 ** numbers.randrange(1, bits)) for bits in (61, 61, 64)))
-
-
-def check_period(p, q, count):
-    period = Period(0, Fraction(p, q))
-    complete, left = divmod(count * q, p)
-    if complete > LONGEST:  # no tensor holds the number of periods
-        return
-    assert period.complete((count,)) == complete == period.complete((torch.tensor(count),)).item()
-    done = period.done((torch.tensor(count),)).item()
-    assert period.done((count,)) == left / p and abs(done - left / p) <= 2.0**-52
 
 
 @pytest.mark.parametrize(

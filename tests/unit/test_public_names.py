@@ -23,13 +23,6 @@ def outcome_of(code):
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_schedules_import_no_test_tables():
-    """Whichever is imported first, with Hypothesis there as well."""
-    shown = "import sys; print([name for name in sys.modules if name.startswith('timesched.testing')])"
-    for first in ("import timesched, hypothesis", "import hypothesis, timesched.schedulers"):
-        assert outcome_of(f"import os; os.environ['HYPOTHESIS_NO_PLUGINS'] = '1'\n{first}; {shown}") == "[]"
-
-
 def test_the_package_needs_torch_only():
     """What it imports on top of torch is its own, or Python's."""
     code = (

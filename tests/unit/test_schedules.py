@@ -1,20 +1,17 @@
 """Schedules as records: what they accept, how they compare, and what they do at the edges."""
 
-import decimal
 import math
 import pickle
 import threading
 import types
-from decimal import Decimal
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 import timesched
-from optim.schedules import formulas
+from tests.laws.rows import schedules
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched import (
     Clock,
@@ -39,7 +36,6 @@ from timesched import (
     PowerScheduler,
     ProductScheduler,
     RexScheduler,
-    Schedule,
     SequenceScheduler,
     StepScheduler,
     Time,
@@ -47,8 +43,6 @@ from timesched import (
     WarmupScheduler,
     WarmupStableDecayScheduler,
 )
-from timesched.batch_plan import BatchSizeScheduler
-from timesched.testing.rows import ROWS
 
 RUN = Horizon("100ba", batches_per_epoch=10)
 
@@ -61,7 +55,6 @@ BAD = [
     lambda: StepScheduler("1ba", gamma=float("nan")),
     lambda: StepScheduler("1ba", gamma="0.1"),
     lambda: StepScheduler("1ba", gamma=True),
-    lambda: StepScheduler("1ba", gamma=10**400),
     lambda: MultiStepScheduler("10ba"),
     lambda: MultiStepScheduler(None),
     lambda: MultiStepScheduler(["10ba", "-1ba"]),
@@ -76,6 +69,9 @@ BAD = [
     lambda: CosineAnnealingWarmRestartsScheduler("0ba"),
     lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=0),
     lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=-1),
+    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=0.5),
+    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.0000000000000002),
+    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.09),
     lambda: PolynomialScheduler(-1),
     lambda: PolynomialScheduler(math.nan),
     lambda: LinearWithWarmupScheduler("-1ba"),
@@ -130,12 +126,7 @@ def test_refused_when_constructed(bad):
     assert "Scheduler." in str(error.value)
 
 
-def test_every_schedule_has_a_row():
-    classes = {getattr(timesched, name) for name in timesched.__all__ if name.endswith("Scheduler")}
-    assert classes - {timesched.ComposerScheduler} == {row.schedule for row in ROWS}
-
-
-@given(st.from_type(Schedule))
+@given(schedules())
 def test_a_record(schedule):
     for same in (eval(repr(schedule)), pickle.loads(pickle.dumps(schedule))):
         assert same == schedule and hash(same) == hash(schedule) and repr(same) == repr(schedule)
@@ -188,60 +179,6 @@ def test_composers_attributes():
 )
 def test_values(schedule, values):
     assert {batch: schedule.at(Time(batch, "ba"), RUN) for batch in values} == values
-
-
-def test_shrinking_cycles_end_at_their_limit():
-    """With t_mult 0.5, cycles of 50, 25, 12.5, ... batches fill 100 batches; then the value stays at alpha_f."""
-    schedule = CosineAnnealingWarmRestartsScheduler("50ba", t_mult=0.5, alpha_f=0.25)
-    starts = [0, 50, 75]
-    assert [schedule.at(Time(batch, "ba"), RUN) for batch in starts] == [1.0, 1.0, 1.0]
-    assert schedule.curve(RUN, "ba")(62.5) == pytest.approx(0.625) == schedule.at("25ba", RUN)
-    assert 0.25 < schedule.at("99ba", RUN) < 1.0
-    assert [schedule.at(Time(batch, "ba"), RUN) for batch in (100, 101, 10**12)] == [0.25, 0.25, 0.25]
-
-
-def exact_cycle(t_0, t_mult, count):
-    """The cycle that a count is in, and the fraction of it that is done, by walking through the cycles."""
-    with decimal.localcontext() as context:
-        context.prec = 60
-        start, step, cycle = Decimal(0), Decimal(t_0), 1
-        while start + step <= count:
-            start, step, cycle = start + step, step * Decimal(str(t_mult)), cycle + 1
-        return cycle, float((count - start) / step)
-
-
-@pytest.mark.parametrize("t_mult", [1.0001, 1.001, 0.9999])
-def test_every_cycle_of_a_run_is_exact(t_mult):
-    """To the last batch of the longest run that is taken; after it, the value stays at alpha_f."""
-    schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult, alpha_f=0.25)
-    reach = 10 * (t_mult**4096 - 1) / (t_mult - 1)
-    run = Horizon(Time(math.floor(reach), "ba"))
-    curve = schedule.curve(run, "ba")
-    for batch in (*range(5), math.floor(reach) // 2, math.floor(reach) - 1, math.floor(reach)):
-        cycle, done = exact_cycle(10, t_mult, batch)
-        value = 0.25 + 0.75 * (0.5 + 0.5 * math.cos(math.pi * done))
-        assert curve(batch) == pytest.approx(value, abs=1e-14)
-        assert curve(torch.tensor(batch)).item() == pytest.approx(value, abs=1e-14)
-    assert cycle == 4096
-    later = [math.ceil(reach), 2 * math.ceil(reach), 10**18]
-    assert [curve(batch) for batch in later] == curve(torch.tensor(later)).tolist() == [0.25] * 3
-    assert [curve(float(batch)) for batch in later] == [0.25] * 3
-    with pytest.raises(ValueError, match=rf"t_mult={t_mult} is too near to 1 for this run: at most 4096 cycles"):
-        schedule.curve(Horizon(Time(math.ceil(reach), "ba")), "ba")
-
-
-@pytest.mark.parametrize("t_mult", [1.0000000000000002, 1.001, 1.009, 0.97, 0.9999999])
-def test_a_growth_too_near_to_1_needs_a_run_of_known_length(t_mult):
-    schedule = CosineAnnealingWarmRestartsScheduler("1ba", t_mult)
-    assert schedule.at("1ba", Horizon("10ba")) == 1.0 == schedule.at("1ba", Horizon("100sp", samples_per_batch=10))
-    for run in (Horizon(None), Horizon("100sp"), Clock("100sec")):
-        with pytest.raises(ValueError, match=r"the run has no length known in that unit. Use 1"):
-            schedule.at("1ba", run)
-
-
-@pytest.mark.parametrize("t_mult", [1.0, 1.011, 2.0, 0.9, 0.5])
-def test_other_growths_do_not(t_mult):
-    assert CosineAnnealingWarmRestartsScheduler("1ba", t_mult).at("1ba", Horizon(None)) == 1.0
 
 
 def test_a_warmup_needs_a_common_unit():
@@ -379,11 +316,6 @@ def test_other_units_need_the_rate_that_the_error_names(schedule):
     with pytest.raises(ValueError, match=r"Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"):
         schedule(Clock("1000tok"))
     assert schedule(Clock("1000tok", samples_per_batch=2, tokens_per_sample=5)) == 0.0
-
-
-def test_llm_foundrys_refusal():
-    with pytest.raises(ValueError, match=r"alpha_f_decay=0.1: it has to be at least alpha_f_cooldown=0.2"):
-        InverseSquareRootWithWarmupScheduler("1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2)
 
 
 @pytest.mark.parametrize(
@@ -586,17 +518,3 @@ def test_a_strange_horizon_attribute_is_not_ours():
     assert schedule(state) == 0.75
     with pytest.raises(TypeError, match="is no run"):
         schedule.at("1ba", "10ba")
-
-
-def subclasses(cls):
-    return {cls, *(each for inner in cls.__subclasses__() for each in subclasses(inner))}
-
-
-def test_every_schedule_is_frozen_and_compares_as_schedules_do():
-    """Those of the closed forms, too."""
-    ours = [each for each in subclasses(Schedule) if each.__module__.partition(".")[0] in ("timesched", "optim")]
-    assert {Schedule, formulas.Linear, *(row.schedule for row in ROWS)} < {*ours}
-    for each in ours:
-        assert each.__init__ is Schedule.__init__ or each.__dataclass_params__.frozen, each
-        assert (each.__eq__, each.__hash__) == (Schedule.__eq__, Schedule.__hash__), each
-    assert {each for each in ours if each.__repr__ is not Schedule.__repr__} == {BatchSizeScheduler}

@@ -16,7 +16,7 @@ from torch.torch_version import TorchVersion
 
 from optim.config.read import read
 from optim.config.resolve import TAGS
-from optim.schedules.preview import column, of_groups
+from optim.closed_form.preview import column, of_groups
 from timesched.binding import on_horizon
 from timesched.cli.schedules import add_run, clock_of, written
 from timesched.cli.show import picture

@@ -16,7 +16,7 @@ import torch
 from optim.config.read import read
 from optim.config.resolve import located
 from optim.names import SCHEDULE
-from optim.schedules.preview import sources
+from optim.closed_form.preview import sources
 from timesched.cli.trial import trial
 from timesched.clock import Clock
 from timesched.description import constructed

@@ -13,7 +13,7 @@ from timesched import shapes
 from timesched.fields import number, time, times
 from timesched.ops import where
 from timesched.positions import Frame, Milestones, Resolved
-from timesched.restarts import restarting
+from timesched.restarts import check_growth, restarting
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
@@ -129,11 +129,7 @@ class CosineAnnealingScheduler(Schedule):
 class CosineAnnealingWarmRestartsScheduler(Schedule):
     """Falling halves of a cosine, from 1 to `alpha_f`: the first lasts `t_0`, each next one `t_mult` times as long.
 
-    `t_0`: a time above 0. `t_mult`: above 0. With `t_mult < 1` the cycles shrink towards the time
-    `t_0 / (1 - t_mult)`, after which the value stays at `alpha_f`. Called with a run, raises `ValueError` where it
-    has more than 4096 cycles, which only a `t_mult` within 5 % of 1, but not 1, can have; 4096 have to reach 2**63
-    where the length of the run is not known. Past its end and the 4096th cycle, the value is `alpha_f`. Source:
-    arXiv:1608.03983.
+    `t_0`: a time above 0. `t_mult`: 1, or at least 1.1. Raises `ValueError` otherwise. Source: arXiv:1608.03983.
 
     >>> from timesched import Horizon
     >>> schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=2.0)
@@ -142,8 +138,12 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
     """
 
     t_0: TimeLike = time(above=0)
-    t_mult: float = number(1.0, above=0)
+    t_mult: float = number(1.0)
     alpha_f: float = number(0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_growth(f"{type(self).__name__}.t_mult", self.t_mult)
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.cosine(restarting(frame, self.t_0, self.t_mult), 1.0, self.alpha_f)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for times, timestamps, horizons and schedules."""
+"""Hypothesis strategies for units, times, timestamps and horizons."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from timesched.horizon import SMALLEST, Horizon
-from timesched.schedule import Schedule
-from timesched.testing.rows import ROWS
-from timesched.testing.runs import runs
+from timesched.horizon import Horizon
 from timesched.time.timestamp import FIELDS, WALL_CLOCKS, Timestamp
 from timesched.time.units import FRACTIONAL, TimeUnit
 from timesched.time.value import Time
@@ -61,25 +58,9 @@ def horizons() -> st.SearchStrategy[Horizon]:
     positive = st.integers(1, 10**9)
     return st.builds(
         Horizon,
-        times(negative=False).filter(lambda time: time.exact >= SMALLEST and time.unit is not TimeUnit.DURATION),
+        times(negative=False).filter(lambda time: time.exact > 0 and time.unit is not TimeUnit.DURATION),
         batches_per_epoch=st.none() | positive,
         samples_per_batch=st.none() | positive,
         tokens_per_sample=st.none() | positive,
         ssr=st.sampled_from([0.25, 0.5, 1.0, 2.0, 10.0]),
     )
-
-
-def schedules() -> st.SearchStrategy[Any]:
-    """Any schedule of this package, with times in every unit."""
-    return st.sampled_from(ROWS).flatmap(lambda row: runs().flatmap(row.schedules))
-
-
-def register() -> None:
-    """Teach `st.from_type` the times, timestamps, horizons and schedules, as importing `timesched.testing` does."""
-    st.register_type_strategy(TimeUnit, units())
-    st.register_type_strategy(Time, times())
-    st.register_type_strategy(Timestamp, timestamps())
-    st.register_type_strategy(Horizon, horizons())
-    st.register_type_strategy(Schedule, schedules())
-    for row in ROWS:
-        st.register_type_strategy(row.schedule, runs().flatmap(row.schedules))

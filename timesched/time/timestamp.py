@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any
 
-from timesched.time.units import LARGEST, Ordered, TimeError, TimeUnit
+from timesched.time.units import Ordered, TimeError, TimeUnit
 from timesched.time.value import Time, counter
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
@@ -24,18 +25,16 @@ _COUNTERS = {
 }
 WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 FIELDS = (*_COUNTERS, *WALL_CLOCKS)
-POSITION = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}  # of the total of each unit
-BATCH_IN_EPOCH = FIELDS.index("batch_in_epoch")
+_TOTAL = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}  # where the total of a unit stands
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+_IN = FIELDS.index("batch_in_epoch")
+_IN_EPOCH = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_NONE = datetime.timedelta(0)
-LONGEST = datetime.timedelta.max // _MICROSECOND  # less than the largest count
-
-Numbers = tuple[int, ...]  # the values of FIELDS, wall clocks in microseconds
+_ZERO = datetime.timedelta(0)
 
 
 class _Field:
-    """A field: its number becomes a `Time` or a `timedelta` only when it is read, as most numbers never are."""
+    """A field: its number becomes a `Time` or a `timedelta` when it is read, as most are not between two batches."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._position, self._unit = FIELDS.index(name), _COUNTERS.get(name)
@@ -67,7 +66,7 @@ class Timestamp(Ordered):
     """
 
     __slots__ = ("_numbers",)
-    _numbers: Numbers  # replaced as a whole, so that no thread and no signal handler sees half of a batch counted
+    _numbers: tuple[int, ...]  # of FIELDS, the wall clocks in microseconds
 
     iteration: Time[int] = _field()
     epoch: Time[int] = _field()
@@ -102,22 +101,26 @@ class Timestamp(Ordered):
         batch_wct: datetime.timedelta | None = None,
     ) -> None:
         given = locals()
-        _put(self, tuple([field_number(name, _NONE if given[name] is None else given[name]) for name in FIELDS]))
+        _put(self, tuple([read_field(name, _ZERO if given[name] is None else given[name]) for name in FIELDS]))
 
     @classmethod
-    def _of(cls, numbers: Numbers) -> Timestamp:
+    def _of(cls, numbers: tuple[int, ...]) -> Timestamp:
         """A timestamp of numbers that are checked already."""
         new = object.__new__(cls)
         _put(new, numbers)
         return new
 
+    def _with(self, **changes: int) -> Timestamp:
+        """A copy with other numbers, which are checked already, in some fields."""
+        return Timestamp._of(tuple((dict(zip(FIELDS, self._numbers)) | changes).values()))
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "epoch_in_iteration":
             raise AttributeError(f"a Timestamp is not updated in place: use .copy({name}=...).")
-        _put(self, self.copy(epoch_in_iteration=field_number(name, value))._numbers)
+        _put(self, self.copy(epoch_in_iteration=value)._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Timestamp, tuple(getattr(self, name) for name in FIELDS)
+        return Timestamp._of, (self._numbers,)
 
     def state_dict(self) -> dict[str, Any]:
         """Every counter as an int and every wall clock as a `timedelta`, under their names."""
@@ -134,8 +137,7 @@ class Timestamp(Ordered):
         missing = [name for name in _ALWAYS_SAVED if name not in state]
         if missing:
             raise KeyError(f"the state of a Timestamp lacks {', '.join(missing)}: is it of another object?")
-        own = zip(FIELDS, self._numbers)
-        _put(self, tuple([field_number(name, state[name]) if name in state else value for name, value in own]))
+        _put(self, self._with(**{name: read_field(name, state[name]) for name in FIELDS if name in state})._numbers)
 
     def get(self, unit: str | TimeUnit) -> Time[int]:
         """The counter of `unit`; for `sec`, the whole seconds of `total_wct`, which comparisons read exactly.
@@ -147,7 +149,7 @@ class Timestamp(Ordered):
             return Time(self.total_wct // datetime.timedelta(seconds=1), unit)
         if unit is TimeUnit.DURATION:
             raise TimeError("A timestamp has no counter in 'dur': divide by the run's max_duration instead.")
-        return Time._of(self._numbers[POSITION[unit]], unit)
+        return Time._of(self._numbers[_TOTAL[unit]], unit)
 
     @property
     def _seconds(self) -> Time[Any]:
@@ -162,8 +164,7 @@ class Timestamp(Ordered):
         unknown = [name for name in changes if name not in FIELDS]
         if unknown:
             raise TypeError(f"{unknown[0]!r} is not a field of a Timestamp: use one of {', '.join(FIELDS)}.")
-        given = {name: field_number(name, value) for name, value in changes.items() if value is not None}
-        return Timestamp._of(tuple([given.get(name, value) for name, value in zip(FIELDS, self._numbers)]))
+        return self._with(**{name: read_field(name, value) for name, value in changes.items() if value is not None})
 
     def to_next_batch(
         self,
@@ -172,18 +173,34 @@ class Timestamp(Ordered):
         duration: datetime.timedelta | None = None,
     ) -> Timestamp:
         """The timestamp after one more batch of `samples` and `tokens`, summed over all ranks, that took `duration`."""
-        more_samples, more_tokens = field_number("sample", samples), field_number("token", tokens)
-        return Timestamp._of(after_batch(self._numbers, more_samples, more_tokens, microseconds(duration)))
+        took = read_field("duration", duration or _ZERO)
+        return self.after_batch(read_field("sample", samples), read_field("token", tokens), took)
+
+    def after_batch(self, samples: int, tokens: int, took: int, batches: int | None = None) -> Timestamp:
+        """The same of numbers that are checked, `took` in microseconds; the epoch ends if it has so many `batches`."""
+        numbers = self._numbers
+        more = (0, 0, 1, samples, tokens, 0, tokens, 1, samples, tokens, took, took, took, took - numbers[-1])
+        after = Timestamp._of(tuple(map(add, numbers, more)))  # in the order of FIELDS
+        return after.to_next_epoch() if batches is not None and after._numbers[_IN] >= batches else after
+
+    def counts(self, units: Sequence[TimeUnit]) -> tuple[Any, ...]:
+        """The counters of these units as numbers; the seconds exactly."""
+        numbers = self._numbers
+        return tuple([numbers[_TOTAL[each]] if each in _TOTAL else self._seconds.exact for each in units])
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next epoch; `duration` passed since the last batch."""
-        return Timestamp._of(after_epoch(self._numbers, microseconds(duration)))
+        took, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
+        counted = {name: now[name] + 1 for name in ("epoch", "epoch_in_iteration")}
+        clocks = {name: now[name] + took for name in ("total_wct", "iteration_wct")}
+        return self._with(**counted, **clocks, **dict.fromkeys((*_IN_EPOCH, "epoch_wct", "batch_wct"), 0))
 
     def to_next_iteration(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next iteration; `duration` passed since the last batch."""
-        iteration, epoch, batch, sample, token, *_, total, _, _, _ = self._numbers
-        total += microseconds(duration)
-        return Timestamp._of(_held((iteration + 1, epoch, batch, sample, token, 0, 0, 0, 0, 0, total, 0, 0, 0)))
+        took, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
+        inner = ("epoch_in_iteration", "token_in_iteration", *_IN_EPOCH, *WALL_CLOCKS[1:])
+        counted = {"iteration": now["iteration"] + 1, "total_wct": now["total_wct"] + took}
+        return self._with(**counted, **dict.fromkeys(inner, 0))
 
     __hash__ = None  # counters can be loaded in place
 
@@ -203,64 +220,27 @@ class Timestamp(Ordered):
         return f"Timestamp({', '.join(fields)})"
 
 
-_put: Callable[[Timestamp, Numbers], None] = Timestamp.__dict__["_numbers"].__set__  # past Timestamp.__setattr__
+_put: Callable[[Timestamp, tuple[int, ...]], None] = Timestamp.__dict__["_numbers"].__set__  # past __setattr__
 
 
-def after_batch(numbers: Numbers, samples: int, tokens: int, took: int) -> Numbers:
-    """The numbers of a timestamp after one more batch."""
-    (
-        iteration, epoch, batch, sample, token,
-        epoch_in_iteration, token_in_iteration, batch_in_epoch, sample_in_epoch, token_in_epoch,
-        total_wct, iteration_wct, epoch_wct, _,
-    ) = numbers  # fmt: skip
-    after = (
-        iteration, epoch, batch + 1, sample + samples, token + tokens,
-        epoch_in_iteration, token_in_iteration + tokens, batch_in_epoch + 1, sample_in_epoch + samples,
-        token_in_epoch + tokens, total_wct + took, iteration_wct + took, epoch_wct + took, took,
-    )  # fmt: skip
-    return after if max(after) <= LONGEST else _held(after)
+def read_field(name: str, value: Any) -> int:
+    """The number of a field: of a count in the field's unit; under any other name, of a duration in microseconds.
 
-
-def after_epoch(numbers: Numbers, took: int = 0) -> Numbers:
-    """The numbers of a timestamp after the end of its epoch."""
-    iteration, epoch, batch, sample, token, epochs, tokens, _, _, _, total_wct, iteration_wct, _, _ = numbers
-    inner = epochs + 1, tokens, 0, 0, 0
-    return _held((iteration, epoch + 1, batch, sample, token, *inner, total_wct + took, iteration_wct + took, 0, 0))
-
-
-def _held(numbers: Numbers) -> Numbers:
-    """The numbers themselves; raises `TimeError` or `OverflowError` where one is larger than its field can hold."""
-    if max(numbers) > LONGEST:
-        for name, value in zip(FIELDS, numbers):
-            field_number(name, value if name in _COUNTERS else value * _MICROSECOND)
-    return numbers
-
-
-def microseconds(duration: datetime.timedelta | None) -> int:
-    """The wall-clock duration of a batch as a number; 0 where there is none."""
-    return field_number("duration", duration) if duration else 0
-
-
-def field_number(name: str, value: Any) -> int:
-    """The number of a field: of a count in the field's unit, or of a duration; refused where it is neither."""
-    if type(value) is int and 0 <= value <= LONGEST and name in _COUNTERS:
-        return value
+    Raises `TimeError` for what is neither, for another unit, and below 0.
+    """
     unit = _COUNTERS.get(name)
     if unit is None:
-        if not isinstance(value, datetime.timedelta) or value < _NONE:
-            raise TimeError(
-                f"{name}={str(value)[:40]} is not a datetime.timedelta of 0 or more, as a wall-clock duration is."
-            )
+        if not isinstance(value, datetime.timedelta) or value < _ZERO:
+            raise TimeError(f"{name}={value!r} is not a datetime.timedelta of 0 or more, as a wall-clock duration is.")
         return value // _MICROSECOND
+    if type(value) is int and value >= 0:
+        return value
     try:
-        time = value if type(value) is Time else Time.from_input(value, unit)
+        time = Time.from_input(value, unit)
     except TimeError as error:
         raise TimeError(f"{name}: {error}") from None
     if time.unit is not unit:
         raise TimeError(f"{name}={value} counts in {time.unit.value}: give a number or a time in {unit.value}.")
-    number = time.exact
-    if type(number) is not int or not 0 <= number <= LARGEST:
-        raise TimeError(
-            f"{name}={str(value)[:40]} is not a count: a counter is a whole number, 0 or more, below 1e300."
-        )
-    return number
+    if type(time.exact) is not int or time.exact < 0:
+        raise TimeError(f"{name}={value} is not a count: a counter is a whole number, 0 or more.")
+    return time.exact

@@ -13,7 +13,7 @@ from tests.optim.schedulers.building import name_of
 from tests.optim.schedulers.signatures import WD as GENERIC
 from tests.optim.signatures import SIGNATURES
 from timesched.schedule import Schedule
-from timesched.testing.rows import ROWS
+from tests.laws.rows import ROWS
 
 PACKAGE = Path(optim.__file__).parent
 

@@ -1,0 +1,459 @@
+"""The schedules of the closed-form schedulers.
+
+A formula is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times. What
+its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field, fields
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched import ops, shapes
+from timesched.curves import decay, inverse_root, inverse_time, rest_of_cycle, wave
+from timesched.fields import choice, count, counts, flag, number, numbers
+from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved
+from timesched.restarts import check_growth, restarting
+from timesched.schedule import Schedule
+from timesched.schedulers.decay import check_room
+from timesched.time.units import TimeError, TimeUnit, exact
+from timesched.time.value import Time
+
+Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time
+Count = int | Time[Any]  # and how it is kept
+
+
+def time(steps: Any) -> Time[Any]:
+    """A count as a time: a number counts steps, which are batches."""
+    return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
+
+
+def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
+    """The number of steps, that is batches of the unstretched run, for a formula that depends on their number, not on
+    a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
+    """
+    mark = frame.mark(end)
+    one = frame.length(time(1), mark.unit)
+    counter, each = mark.counter, float(one)
+    return lambda counts: ops.real(counts[counter]) / each, float(Fraction(mark.count) / one)
+
+
+def left_of_cycles(period: Period) -> Resolved:
+    """The share that is left until the next multiple of a period."""
+    done, complete = period.done, period.complete
+    return lambda counts: rest_of_cycle(done(counts), complete(counts))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Formula(Schedule):
+    """A schedule of values over steps.
+
+    `called`: what error messages call the class and its fields, in their order: the names of a scheduler.
+    """
+
+    called: InitVar[Sequence[str]] = field(default=(), kw_only=True)
+
+    def __post_init__(self, called: Sequence[str]) -> None:
+        name, *names = called or (type(self).__name__, *(field.name for field in fields(self)))
+        for own, given in zip(fields(self), names):
+            read = own.metadata.get("read")
+            if read is not None:
+                object.__setattr__(self, own.name, read(f"{name}.{given}", getattr(self, own.name)))
+        self.check(name)
+
+    def check(self, name: str) -> None:
+        """Raise `TimeError`, which begins with a name, where fields contradict each other."""
+
+
+def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
+    if schedule.cycle and time(schedule.total_iters).exact == 0:
+        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Constant(Formula):
+    """The same value throughout."""
+
+    val: float = number()
+    total_iters: Count | None = count(None, optional=True)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        return lambda counts: self.val
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Polynomial(Formula):
+    """From one value to another along a power of the share of the steps that is left."""
+
+    initial_val: float = number()
+    end_val: float = number()
+    total_iters: Count = count()
+    power: float = number(1.0, least=0)
+    cycle: bool = flag(False)
+
+    def check(self, name: str) -> None:
+        _refuse_empty_cycles(name, self)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        end = time(self.total_iters)
+        left = left_of_cycles(frame.period(end)) if self.cycle else frame.span(end, note="end").left
+        return shapes.polynomial(left, self.power, self.initial_val, self.end_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Linear(Formula):
+    """A straight line from one value to another."""
+
+    initial_val: float = number()
+    end_val: float = number()
+    total_iters: Count = count()
+    cycle: bool = flag(False)
+
+    def check(self, name: str) -> None:
+        _refuse_empty_cycles(name, self)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        if self.cycle:
+            return shapes.linear(left_of_cycles(frame.period(time(self.total_iters))), self.end_val, self.initial_val)
+        return shapes.linear(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exponential(Formula):
+    """The initial value times a power of the decay rate."""
+
+    initial_val: float = number()
+    total_iters: Count = count(least=1)
+    decay_rate: float = number(least=0)
+    staircase: bool = flag(False)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        if self.staircase:
+            return shapes.steps(frame.period(time(self.total_iters)), self.decay_rate, self.initial_val)
+        return shapes.exponential(frame.span(time(self.total_iters)), self.decay_rate, self.initial_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InverseExponentialTimeDecay(Formula):
+    """The initial value over one plus a multiple of a power of the step count."""
+
+    initial_val: float = number()
+    step_exponent: float = number(least=0)
+    total_iters: Count = count(least=1)
+    decay_rate: float = number(least=0)
+    staircase: bool = flag(False)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        end = time(self.total_iters)
+        complete, done = frame.period(end).complete, frame.span(end).done
+        if self.step_exponent != 1.0:
+            steps, length = in_steps(frame, end)
+
+        def value(counts: Counts) -> Any:
+            if self.staircase and self.step_exponent == 1.0:
+                x = ops.real(complete(counts))
+            elif self.step_exponent == 1.0:
+                x = done(counts, limit=False)
+            else:
+                x = ops.root(steps(counts), self.step_exponent) / length
+                x = ops.floor(x) if self.staircase else x
+            return inverse_time(x, self.decay_rate, self.initial_val)
+
+        return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InverseSquareRootDecay(Formula):
+    """Constant first, then falling with the root of the step count."""
+
+    initial_val: float = number(1.0)
+    scale: float = number(1.0)
+    warmup_steps: Count = count(1.0, least=1)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        steps, least = in_steps(frame, time(self.warmup_steps))
+        factor = self.initial_val * self.scale
+        return lambda counts: inverse_root(steps(counts), least, factor)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CosineDecay(Formula):
+    """The falling half of a cosine from one value to another."""
+
+    initial_val: float = number()
+    end_val: float = number()
+    total_iters: Count = count()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        return shapes.cosine(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WarmupStableDecay(Formula):
+    """Up to a value, constant, and down to the last value."""
+
+    val: float = number()
+    total_iters: Count = count()
+    warmup_iters: Count = count()
+    decay_iters: Count = count()
+    initial_val: float = number(0.0)
+    end_val: float = number(0.0)
+    warmup: str = choice("linear", *shapes.WARMUPS)
+    decay: str = choice("linear", *shapes.DECAYS)
+    decay_rate: float = number(0.5, above=0)
+
+    def check(self, name: str) -> None:
+        shapes.check_decay(name, self.decay, self.val, self.end_val)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        warm = frame.mark(time(self.warmup_iters), note="warmup")
+        end = frame.mark(time(self.total_iters), note="end")
+        start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
+        names = ("warmup_iters", "decay_iters", "total_iters")
+        check_room(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
+        begin = Mark(end.counter, end.unit, start)
+        frame.note("decay", begin)
+        warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
+        levels = (self.initial_val, self.val, self.end_val)
+        return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)
+
+
+def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
+    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PiecewiseConstant(Formula):
+    """One value after another, each from its milestone on."""
+
+    vals: Sequence[float] = numbers()
+    milestones: Sequence[Count] = counts()
+
+    def check(self, name: str) -> None:
+        if len(self.vals) != len(self.milestones) + 1:
+            raise TimeError(
+                f"{name}: {len(self.milestones)} milestones separate {len(self.milestones) + 1} values, and "
+                f"there are {len(self.vals)}: {list(self.vals)}."
+            )
+
+    def resolve(self, frame: Frame) -> Resolved:
+        passed = rising(frame, self.milestones).passed
+        table = ops.table(self.vals, torch.float64)
+
+        def value(counts: Counts) -> Any:
+            n = passed(counts)
+            return ops.pick(table, n) if isinstance(n, Tensor) else self.vals[n]
+
+        return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MultiStep(Formula):
+    """The initial value times `gamma` for each milestone that has been reached."""
+
+    initial_val: float = number()
+    gamma: float = number()
+    milestones: Sequence[Count] = counts()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        return shapes.milestones(rising(frame, self.milestones), self.gamma, self.initial_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Step(Formula):
+    """The initial value times `gamma` for each `step_size` that is complete."""
+
+    initial_val: float = number()
+    step_size: Count = count(least=1)
+    gamma: float = number()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        return shapes.steps(frame.period(time(self.step_size)), self.gamma, self.initial_val)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CosineAnnealing(Formula):
+    """A cosine wave between two values."""
+
+    initial_val: float = number()
+    T_max: Count = count(least=1)
+    eta_min: float = number(0.0)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        half, start, end = frame.period(time(self.T_max)), self.initial_val, self.eta_min
+        done, complete = half.done, half.complete
+        return lambda counts: wave(done(counts), complete(counts), start, end)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CosineAnnealingWarmRestarts(Formula):
+    """Falling halves of a cosine, each longer than the one before."""
+
+    initial_val: float = number()
+    T_0: Count = count(least=1)
+    T_mult: float = number(1)
+    eta_min: float = number(0.0)
+
+    def check(self, name: str) -> None:
+        check_growth(f"{name}.T_mult", self.T_mult)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        return shapes.cosine(restarting(frame, time(self.T_0), self.T_mult), self.initial_val, self.eta_min)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cyclic(Formula):
+    """Straight lines up and down again, over and over."""
+
+    base_val: float = number()
+    max_val: float = number()
+    step_size_up: Count = count(2000, least=1)
+    step_size_down: Count | None = count(None, least=1, optional=True)
+    mode: str = choice("triangular", "triangular", "triangular2", "exp_range")
+    gamma: float = number(1.0, least=0)
+    scale_mode: str = choice("cycle", "cycle", "iterations")
+    scale_fn: Callable[[Tensor], Tensor] | None = None
+
+    def resolve(self, frame: Frame) -> Resolved:
+        up = frame.mark(time(self.step_size_up))
+        down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
+        length = up.count + (up.count if down is up else frame.length(time(self.step_size_down), up.unit))
+        frame.note("period", Mark(up.counter, up.unit, length))
+        cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
+        complete, function, mode, gamma = cycles.complete, self.scale_fn, self.mode, self.gamma
+        by_cycle = self.scale_mode == "cycle" if function else self.mode != "exp_range"
+        steps = None if by_cycle else in_steps(frame, time(self.step_size_up))[0]
+
+        def scale(counts: Counts) -> Any:
+            n = complete(counts) + 1 if steps is None else steps(counts)
+            if function is not None:
+                return function(as_tensor(n))
+            return 1.0 if mode == "triangular" else decay(n - 1, 0.5) if mode == "triangular2" else decay(n, gamma)
+
+        shrinks = function is None and (mode != "exp_range" or gamma <= 1.0)
+        return shapes.triangles(cycles, share, self.base_val, self.max_val, scale, shrinks)
+
+
+def as_tensor(number: Any) -> Tensor:
+    """A number as a 0-dim tensor, of int64 or float64; a tensor as it is."""
+    dtype = torch.float64 if isinstance(number, float) else torch.int64
+    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OneCycle(Formula):
+    """Up to the highest value, then down to the least."""
+
+    initial_val: float = number()
+    max_val: float = number()
+    total_steps: Count = count(1000, least=1)
+    pct_start: float = number(0.3, least=0)
+    final_div_factor: float = number(1e4, above=0)
+    three_phase: bool = flag(False)
+    anneal_strategy: str = choice("cos", "cos", "linear")
+
+    def check(self, name: str) -> None:
+        if self.pct_start > (0.5 if self.three_phase else 1.0):
+            raise TimeError(f"{name}.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
+
+    def resolve(self, frame: Frame) -> Resolved:
+        total = frame.mark(time(self.total_steps), note="end")
+        peak = frame.before(Mark(total.counter, total.unit, exact(self.pct_start) * total.count), time(1))
+        last = (frame.before(total, time(1)), self.initial_val / self.final_div_factor)
+        shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
+        turns = [(peak, self.max_val), (2 * peak, self.initial_val)] if self.three_phase else [(peak, self.max_val)]
+        ends = [(exact(0), self.initial_val), *turns, last]
+        frame.note("peak", Mark(total.counter, total.unit, peak))
+        points = [(Mark(total.counter, total.unit, end), to, shape) for end, to in ends]
+        value = shapes.through(frame, points)
+        if peak != 0 or peak == last[0]:
+            return value
+        # the way up is step 0 alone, where it starts
+        return lambda counts: ops.where(counts[total.counter] == 0, self.initial_val, value(counts))
+
+
+def as_step(count: Any) -> Tensor:
+    """A count as a 0-dim int64 tensor, rounded down."""
+    if isinstance(count, Tensor):
+        return count.floor().to(torch.int64) if count.is_floating_point() else count
+    return as_tensor(math.floor(count))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Multiplicative(Formula):
+    """The initial value times a coefficient once for each step, or times the product of functions of it."""
+
+    initial_val: float = number()
+    coefficient: float = number()
+    functions: Sequence[Callable[[Tensor], Any]] = ()  # in its place
+
+    def resolve(self, frame: Frame) -> Resolved:
+        if self.functions:
+            return Lambda(self.initial_val, self.functions).resolve(frame)
+        steps, _ = in_steps(frame, time(0))
+        return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lambda(Formula):
+    """The initial value times the product of functions of the step tensor."""
+
+    initial_val: float = number()
+    functions: Sequence[Callable[[Tensor], Any]] = ()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        counter = frame.mark(time(0)).counter
+        initial, functions = self.initial_val, self.functions
+
+        def value(counts: Counts) -> Any:
+            step = as_step(counts[counter])
+            product: Any = initial
+            for function in functions:
+                factor = function(step.clone())
+                product = product * (factor.double() if isinstance(factor, Tensor) else factor)
+            return product
+
+        return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chain(Formula):
+    """The first of several schedules, times the ratio of each other one to its own first value."""
+
+    schedules: Sequence[Schedule] = ()
+
+    def resolve(self, frame: Frame) -> Resolved:
+        first, *others = [schedule.resolve(frame) for schedule in self.schedules]
+        start = tuple(0 for _ in frame.units)
+        starts = [float(function(start)) for function in others]
+        for begin in starts:
+            if begin == 0.0 or not math.isfinite(begin):
+                raise TimeError(
+                    f"A chain multiplies by the ratio of each schedule but the first to its own first value, and one "
+                    f"of them starts at {begin}: put that one first."
+                )
+
+        def value(counts: Counts) -> Any:
+            product = first(counts)
+            for function, begin in zip(others, starts):
+                product = product * (function(counts) / begin)
+            return product
+
+        return value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Closed(Formula):
+    """The closed form of a scheduler that defines its own, as a function of its step."""
+
+    form: Callable[[Any], Any] = float
+
+    def resolve(self, frame: Frame) -> Resolved:
+        counter, form = frame.mark(time(0)).counter, self.form
+        return lambda counts: form(counts[counter])

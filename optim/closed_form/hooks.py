@@ -1,0 +1,65 @@
+"""What a subclass may define in the classes that have functions in their formula, as in the Cerebras API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ..scheduler import Scheduler
+from .formulas import Cyclic, Lambda, Multiplicative
+
+Function = Callable[[Tensor], Any]
+
+
+class Functions(Scheduler):
+    """A scheduler by functions of the step tensor."""
+
+    def set_lr_lambda(self) -> Function | Sequence[Function]:
+        """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
+        return [lambda t: t.double() / 30.0, lambda t: 0.95 ** t.double()]
+
+    def _with_functions(self, formula: Lambda | Multiplicative) -> Lambda | Multiplicative:
+        given = self.set_lr_lambda()
+        functions = (given,) if callable(given) else tuple(given) if isinstance(given, Sequence) else ()
+        if not functions or not all(map(callable, functions)):
+            raise TypeError(
+                f"{type(self).__name__}: set_lr_lambda() returned {given!r}: it returns a function, or a list of them."
+            )
+        return replace(formula, functions=functions)
+
+
+class Coefficient(Functions):
+    """A scheduler by one factor for each step; or, in a subclass, by functions of the step."""
+
+    coefficient: float
+
+    def set_lr_lambda(self) -> Function | Sequence[Function]:
+        """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
+        coefficient = self.coefficient
+        return lambda t: coefficient ** t.double()
+
+    def _with_functions(self, formula: Lambda | Multiplicative) -> Lambda | Multiplicative:
+        overridden = type(self).set_lr_lambda is not Coefficient.set_lr_lambda
+        return super()._with_functions(formula) if overridden else formula
+
+
+class ScaleFunction(Scheduler):
+    """A cyclic scheduler, whose heights a subclass may scale by a function of its own."""
+
+    mode: str
+    gamma: float
+
+    def set_scale_fn(self) -> Function:
+        """The factor of the height, as a function of the number of the cycle or of iterations: see `scale_mode`.
+
+        Here that of `mode`, which takes the cycle, and of "exp_range" the iterations.
+        """
+        gamma, mode = self.gamma, self.mode
+        return lambda x: {"triangular": 1.0, "triangular2": 0.5 ** (x - 1), "exp_range": gamma**x}[mode]
+
+    def _with_functions(self, formula: Cyclic) -> Cyclic:
+        overridden = type(self).set_scale_fn is not ScaleFunction.set_scale_fn
+        return replace(formula, scale_fn=self.set_scale_fn()) if overridden else formula

@@ -1,0 +1,70 @@
+"""What is bound: a schedule, a function, or a list of them, which multiply, as one function that reads a clock."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from timesched.schedule import Schedule
+from timesched.time.units import TimeUnit
+
+
+def as_several(schedule: Any) -> list[Any]:
+    """The schedules of a list, or the one; raises `TypeError` for what is none, and `ValueError` for an empty list."""
+    found = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
+    for one in found:
+        if isinstance(one, type) or not callable(one):
+            raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+    if not found:
+        raise ValueError("The list of schedules is empty: pass at least one.")
+    return found
+
+
+def called(function: Any) -> str:
+    """The name of a function, or of the class of another object."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def reader(schedule: Any, clock: Any, ssr: float | None) -> Callable[[], Any]:
+    """A schedule, a function or a list of them, which multiply, as a function of nothing that reads the clock."""
+    factors = [_adapted(each, clock, ssr) for each in as_several(schedule)]
+    return factors[0] if len(factors) == 1 else lambda: math.prod(factor() for factor in factors)
+
+
+def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]:
+    """A schedule as a function of nothing, for functions of `(state)` and of `(state, ssr)`."""
+    own = getattr(state, "ssr", None) if ssr is None else ssr
+    ratio = 1.0 if own is None else own
+    if isinstance(scheduler, Schedule):
+        return partial(scheduler, state, ratio)
+    try:
+        inspect.signature(scheduler).bind(state, ratio)
+    except TypeError:
+        if ratio != 1.0:
+            raise ValueError(
+                f"{scheduler!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
+                f"let it take (state, ssr)."
+            ) from None
+        return lambda: _multiplier(scheduler(state), scheduler)
+    return lambda: _multiplier(scheduler(state, ratio), scheduler)
+
+
+def _multiplier(value: Any, scheduler: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{scheduler!r} returned {value!r}: a schedule returns a finite number.")
+    return float(value)
+
+
+def text_of(schedule: Any) -> str:
+    """What a schedule, a function or a list of them is, in words: a function goes by its name."""
+    names = [repr(one) if isinstance(one, Schedule) else called(one) for one in as_several(schedule)]
+    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+
+
+def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
+    """The units that are read of a clock, as far as the schedules say so: functions of a user do not."""
+    return {unit for one in as_several(schedule) if isinstance(one, Schedule) for unit in one.units(clock)}
