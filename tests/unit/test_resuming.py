@@ -1,5 +1,6 @@
-"""The states of bound schedules: saved, compared, and resumed in any order of loads, bit for bit."""
+"""What a scheduler saves, and what it does with the state of the same schedule and of another one."""
 
+import copy
 import json
 import linecache
 from types import SimpleNamespace
@@ -7,8 +8,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from optim.lr_scheduler import LinearLR
-from timesched import Clock, ConstantScheduler, CosineAnnealingWithWarmupScheduler, LinearScheduler, Timestamp, bind
+from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
+from timesched import (
+    Clock,
+    CosineAnnealingScheduler,
+    CosineAnnealingWithWarmupScheduler,
+    InverseSquareRootWithWarmupScheduler,
+    LinearScheduler,
+    PowerScheduler,
+    Timestamp,
+    WarmupStableDecayScheduler,
+    bind,
+)
 from timesched.integrations.common import Binding, Schedulers
 
 
@@ -92,8 +103,16 @@ def test_the_state_of_a_scheduler_alone_goes_on_where_it_was():
     expected = run(7, *through)
     first = run(4, *half)
     state = json.loads(json.dumps(half[2].state_dict()))
-    assert (state["key"], state["base"], state["last_epoch"], state["tags"]) == ("lr", [0.8], 4, None)
-    assert state["schedule"]["class"] == "LinearScheduler" and state["clock"]["batch"] == 4
+    assert {name: state[name] for name in state if name != "clock"} == {
+        "key": "lr",
+        "tags": None,
+        "last_epoch": 4,
+        "base": [0.8],
+        "schedule": repr(LinearScheduler()),
+        "value": [0.6],
+        "horizon": "Horizon('10ba')",
+    }
+    assert state["clock"]["batch"] == 4
     after[2].load_state_dict(state)
     assert after[0].timestamp.batch == 4 and after[2].get_last_lr() == [first[-1]]
     assert first + run(3, *after) == expected and after[2].last_epoch == 7
@@ -131,24 +150,15 @@ def test_a_load_that_another_scheduler_cannot_follow_changes_nothing():
     assert [each.get_last_lr() for each in (scheduler, *followers)] == [saved[2].get_last_lr()] * 7
 
 
-def test_a_state_without_a_clock_loads():
-    """As the version before saved it; the clock has then been loaded by itself, or the warning says so."""
-    old = {"key": "lr", "base": [0.8], "last_epoch": 3}
-    clock, _, scheduler = bound()
-    with pytest.warns(UserWarning, match="did not save the clock, which stands at 0"):
-        scheduler.load_state_dict(old)
-    assert scheduler.last_epoch == 3
-    clock.timestamp = Timestamp(batch=3)
-    scheduler.load_state_dict(old)
-    assert scheduler.get_last_lr() == [pytest.approx(0.56, abs=1e-15)]
-
-
 def test_a_clock_in_a_state_that_lacks_a_counter():
     clock, _, scheduler = bound()
     state = scheduler.state_dict()
     del state["clock"]["token"]
-    with pytest.raises(ValueError, match="of the clock, the state of a Timestamp lacks token: is it"):
+    with pytest.raises(KeyError, match="the state of a Timestamp lacks token"):
         scheduler.load_state_dict({**state, "last_epoch": 3})
+    del state["clock"]
+    with pytest.raises(ValueError, match="the state has no clock"):
+        scheduler.load_state_dict(state)
     assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0 and scheduler.get_last_lr() == [0.8]
 
 
@@ -156,7 +166,7 @@ def test_a_foreign_state_is_not_saved():
     state = SimpleNamespace(timestamp=Timestamp(batch=2), max_duration="10ba", dataloader_len=None)
     optimizer = sgd(lr=1.0)
     saved = bind(LinearScheduler(), optimizer, state).state_dict()
-    assert saved.keys() == {"key", "schedule", "last_epoch", "tags", "base"}
+    assert saved.keys() == {"key", "schedule", "last_epoch", "tags", "base", "value"}
     scheduler = bind(LinearScheduler(), optimizer, state)
     optimizer.param_groups[0]["lr"] = 0.3  # as a checkpoint's, which may be loaded before the state or after it
     scheduler.load_state_dict(saved)
@@ -214,29 +224,8 @@ def test_a_state_from_before_a_group_was_added():
     scheduler.load_state_dict(state)
     clock.tick()
     scheduler.step()
-    with pytest.raises(ValueError, match="and 2 parameter groups are selected here"):
+    with pytest.raises(ValueError, match="2 parameter groups are selected here"):
         scheduler.load_state_dict(state)
-
-
-@pytest.mark.parametrize("unit", ["tok", "sp"])
-def test_a_count_that_nobody_gives_the_clock_is_said_once(unit):
-    optimizer, clock = sgd(), Clock("10ba")
-    scheduler = bind(LinearScheduler(t_max=f"1000{unit}"), optimizer, clock)
-    clock.tick()
-    scheduler.step()
-    clock.tick()
-    with pytest.warns(UserWarning, match=r"the clock has counted none in two steps: pass their number to clock\.tick"):
-        scheduler.step()
-    clock.tick(samples=100, tokens=100)
-    scheduler.step()
-    assert scheduler.get_last_lr() == [0.8 * 0.9]
-    given = Clock("10ba", samples_per_batch=1, tokens_per_sample=1)
-    other = bind(LinearScheduler(t_max=f"1000{unit}"), optimizer, given)
-    empty = [ConstantScheduler(1.0, f"0{unit}"), CosineAnnealingWithWarmupScheduler(f"0{unit}")]
-    third = bind(empty, optimizer, Clock("10ba"), key="momentum")  # times of 0, which no count changes
-    for _ in range(3):
-        given.tick(), third.clock.tick()
-        other.step(), third.step()  # no warning, which would be an error here
 
 
 def test_a_clock_that_is_never_ticked_is_said_once():
@@ -259,31 +248,237 @@ def test_steps_that_somebody_else_counts_say_nothing_about_the_clock():
         one.step()  # the first one: no warning, which would be an error here
 
 
-# States that are refused
+# The state of another schedule or of a run of another length
+
+COSINE = CosineAnnealingScheduler()
+STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
-def halved(state):
-    return 0.5
+def made(schedule, duration, on_change="same", key="lr", tags=None, **rates):
+    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]}, lr=1.0)
+    return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
+
+
+def saved(schedule, duration, batches, **more):
+    one = made(schedule, duration, **more)
+    run(batches, *one)
+    return json.loads(json.dumps(one[2].state_dict()))
+
+
+def assert_refused(one, state, words):
+    clock, optimizer, scheduler = one
+    optimizer.param_groups[0]["lr"] = 0.123  # as of a checkpoint that is loaded already
+    before = clock.state_dict(), scheduler.state_dict(), copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=words) as error:
+        scheduler.load_state_dict(state)
+    assert (clock.state_dict(), scheduler.state_dict(), optimizer.state_dict()) == before
+    return str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "other", "words"),
+    ("schedule", "batches"),
     [
-        (None, LinearScheduler(alpha_f=0.5), r"schedule\.arguments\.alpha_f is 0\.0 in the state, and 0\.5 here"),
-        (None, ConstantScheduler(), r"schedule\.class is 'LinearScheduler' in the state, and 'ConstantScheduler' here"),
-        (None, [LinearScheduler(alpha_f=0.5)], "schedule is"),
-        (None, lambda state: 1.0, "schedule is .*lambda"),
-        (halved, lambda state: 1.0, "schedule is 'halved' in the state, and .*lambda"),
+        (STABLE, 50),
+        (STABLE, 5),
+        (InverseSquareRootWithWarmupScheduler("10ba", t_scale="10ba", t_cooldown="0.1dur"), 50),
+        (CosineAnnealingScheduler("200ba"), 50),
+        ([STABLE, PowerScheduler("7ba")], 50),
+        (lambda state: 1 / (1 + state.timestamp.batch.value), 50),
     ],
 )
-def test_the_state_of_another_schedule_is_refused(schedule, other, words):
-    saved, same, (clock, _, scheduler) = bound(schedule), bound(schedule), bound(other)
-    run(2, *saved)
-    with pytest.raises(ValueError, match=words):
-        scheduler.load_state_dict(saved[2].state_dict())
-    assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0
-    same[2].load_state_dict(saved[2].state_dict())
-    assert same[0].timestamp.batch == 2
+def test_a_longer_run_goes_on_where_the_value_is_the_same(schedule, batches):
+    longer, through = made(schedule, "200ba"), made(schedule, "200ba")
+    longer[2].load_state_dict(saved(schedule, "100ba", batches))
+    assert run(190 - batches, *longer) == run(190, *through)[batches:]
+
+
+def test_another_schedule_of_the_same_value():
+    other = made(WarmupStableDecayScheduler("20ba", t_decay="40ba", decay="1-sqrt"), "300ba")
+    other[2].load_state_dict(saved(STABLE, "100ba", 50))
+    assert run(230, *other)[-1] == pytest.approx(1 - 0.5**0.5)
+
+
+@pytest.mark.parametrize(("off", "loads"), [(5e-13, True), (2e-12, False)])
+def test_the_last_bits_of_a_value_differ_between_processors(off, loads):
+    """Where the texts differ, values within 1e-12 of the larger are alike; with the same text nothing is asked."""
+    state = saved(COSINE, "100ba", 30)
+    state["value"] = [state["value"][0] * (1 + off)]
+    made(COSINE, "100ba")[2].load_state_dict({**state, "value": [0.0]})
+    other = made([COSINE], "100ba")
+    state["schedule"] = "another text"
+    if loads:
+        other[2].load_state_dict(state)
+    else:
+        assert_refused(other, state, "saved another text")
+
+
+def test_the_error_has_both_schedules_and_both_values():
+    state = saved(COSINE, "10ep", 12, batches_per_epoch=3)
+    message = assert_refused(made(LinearScheduler(), "20ep", batches_per_epoch=3), state, "another schedule")
+    for words in (
+        f"saved {COSINE!r}",
+        f"now   {LinearScheduler()!r}",
+        "saved Horizon('10ep', batches_per_epoch=3)",
+        "now   Horizon('20ep', batches_per_epoch=3)",
+        "multiplier at step 12: [0.6545084971874737] saved, [0.8] now",
+        'load with on_change="new"',
+    ):
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("schedule", "duration", "more"),
+    [
+        (CosineAnnealingScheduler(alpha_f=0.5), "100ba", {}),
+        (COSINE, "100ba", {"ssr": 0.5}),
+        (COSINE, "101ba", {}),
+        ([COSINE, COSINE], "100ba", {}),
+        (lambda state: 0.25, "100ba", {}),
+    ],
+)
+def test_another_value_is_refused_or_taken_as_new(schedule, duration, more):
+    state = saved(COSINE, "100ba", 30)
+    assert_refused(made(schedule, duration, **more), state, "the state is of another schedule")
+    new, through = (made(schedule, duration, "new", **more) for _ in range(2))
+    new[2].load_state_dict(state)
+    assert run(40, *new) == run(70, *through)[30:]
+
+
+def test_rates_change_the_value_of_a_schedule_that_mixes_units():
+    def of(schedule, tokens):
+        return made(schedule, "10ba", samples_per_batch=2, tokens_per_sample=tokens)
+
+    plain, mixed = LinearScheduler(t_max="10ba"), CosineAnnealingWithWarmupScheduler("8tok", "10ba")
+    for schedule in (plain, mixed):
+        one = of(schedule, 4)
+        one[0].tick(tokens=8)
+        state = one[2].state_dict()
+        if schedule is plain:
+            of(schedule, 1)[2].load_state_dict(state)
+        else:
+            assert_refused(of(schedule, 1), state, "tokens_per_sample=4")
+
+
+def test_keys_and_tags_are_compared_whatever_is_to_change():
+    state = made(COSINE, "10ba", tags="a")[2].state_dict()
+    for on_change in ("same", "new"):
+        assert_refused(made(COSINE, "10ba", on_change, tags=["a", None]), state, "the state is of tags=")
+        assert_refused(made(COSINE, "10ba", on_change, "momentum", "a"), state, "the state is of key='lr'")
+    with pytest.raises(ValueError, match="on_change='saved': it is 'same' or 'new'"):
+        made(COSINE, "10ba", "saved")
+
+
+def test_a_state_of_another_package_as_clock_compares_the_schedule_alone():
+    """Nobody knows the moment of such a state: its owner loads it, maybe later."""
+    here = SimpleNamespace(timestamp=Timestamp(batch=3), max_duration="10ba", dataloader_len=None)
+    state = bind(COSINE, sgd(), here).state_dict()
+    with pytest.raises(ValueError, match="nobody knows the moment of the state"):
+        bind(LinearScheduler(), sgd(), here).load_state_dict(state)
+    new = bind(LinearScheduler(), sgd(lr=1.0), here, on_change="new")
+    new.load_state_dict({**state, "base": [1.0]})
+    assert new.get() == [0.7]
+
+
+def several(duration, on_change="same", first=STABLE):
+    clock, optimizer = Clock(duration), sgd(lr=1.0)
+    return clock, optimizer, Schedulers(optimizer, clock, [first, Binding(COSINE, "momentum")], on_change)
+
+
+def test_several_on_one_clock_load_together_or_not_at_all():
+    one = several("100ba")
+    run(50, *one)
+    state = one[2].state_dict()
+    clock, optimizer, schedulers = several("200ba")  # whose first schedule has the value that was saved
+    before = schedulers.state_dict(), copy.deepcopy(optimizer.state_dict())
+    broken = copy.deepcopy(state)
+    broken["schedulers"][1]["base"] = [None]
+    for wrong, words in ((state, "another schedule"), (broken, "initial momentum"), ({"schedulers": []}, "holds 0")):
+        with pytest.raises(ValueError, match=words):
+            schedulers.load_state_dict(wrong)
+        assert (schedulers.state_dict(), optimizer.state_dict()) == before and clock.timestamp.batch == 0
+    clock, optimizer, schedulers = several("200ba", "new")
+    schedulers.load_state_dict(state)
+    assert clock.timestamp.batch == 50 and optimizer.param_groups[0]["momentum"] == 0.5 * COSINE.at("50ba", clock)
+
+
+# Closed forms
+
+
+def line(end=0.0, **more):
+    return LinearLR(sgd(), 1.0, end, 10, **more)
+
+
+def test_a_closed_form_saves_its_value_and_compares_it():
+    one = line()
+    for _ in range(4):
+        one.step()
+    state = json.loads(json.dumps(one.state_dict()))
+    text = "LinearLR(initial_learning_rate=1.0, end_learning_rate=0.0, total_iters=10, cycle=False)"
+    assert state == {"key": "lr", "tags": None, "last_epoch": 4, "schedule": text, "value": [0.6]}
+    again = line()
+    again.load_state_dict(state)
+    again.step()
+    assert again.get_last_lr() == [0.5]
+    with pytest.raises(ValueError, match=r"(?s)end_learning_rate=0\.5.*value at step 4: \[0\.6\] saved, \[0\.8\] now"):
+        line(0.5).load_state_dict(state)
+    new = line(0.5, on_change="new")
+    new.load_state_dict(state)
+    assert new.get_last_lr() == [pytest.approx(0.8, abs=1e-15)]
+    cosine = CosineDecayLR(sgd(), 1.0, 0.0, 10)
+    cosine.load_state_dict({**state, "last_epoch": 5, "value": [0.5]})  # where the two curves meet
+    assert cosine.get_last_lr() == [0.5]
+
+
+def test_the_factor_of_a_group_is_in_the_value():
+    def one(factor):
+        optimizer = sgd({"adjust_learning_rate": factor})
+        return ScalePerParamLR(optimizer, LinearLR(optimizer, 1.0, 0.0, 10))
+
+    state = one(0.5).state_dict()
+    one(0.25).load_state_dict(state)  # with the same text nothing is compared
+    with pytest.raises(ValueError, match=r"value at step 0: \[0\.5\] saved, \[0\.25\] now"):
+        one(0.25).load_state_dict({**state, "schedule": "another"})
+
+
+def test_a_sequence_on_a_clock_is_extended_in_its_first_part():
+    def one(duration):
+        optimizer, clock = sgd(), Clock(duration)
+        first = LinearLR(optimizer, 0.0, 1.0, 10, clock=clock)
+        parts = [first, CosineDecayLR(optimizer, 1.0, 0.0, "1dur", clock=clock)]
+        return clock, optimizer, SequentialLR(optimizer, parts, [10], clock=clock)
+
+    early, late, longer = one("100ba"), one("100ba"), one("200ba")
+    run(7, *early), run(30, *late)
+    assert early[2].state_dict()["schedule"].startswith("SequentialLR(schedulers=[LinearLR(initial_learning_rate=0.0, ")
+    longer[2].load_state_dict(early[2].state_dict())
+    assert longer[2].get_last_lr() == early[2].get_last_lr()
+    with pytest.raises(ValueError, match=r"value at step 30: \[0\.9"):
+        longer[2].load_state_dict(late[2].state_dict())
+
+
+class Steep(LinearLR):
+    """A user's class, whose own arguments are in its attributes."""
+
+    def __init__(self, optimizer, power):
+        self.power = power
+        super().__init__(optimizer, 1.0, 0.0, 10)
+
+    def _get_closed_form_lr(self):
+        return super()._get_closed_form_lr() ** self.power
+
+
+def test_a_closed_form_of_a_user():
+    state = Steep(sgd(), 2).state_dict()
+    assert "Steep(power=2, " in state["schedule"] and state["value"] == [1.0]
+    state = {**state, "last_epoch": 5, "value": [0.25]}
+    with pytest.raises(ValueError, match=r"\[0\.25\] saved, \[0\.125\] now"):
+        Steep(sgd(), 3).load_state_dict(state)
+    other = Steep(sgd(), 2)
+    other.load_state_dict(state)
+    assert other.get_last_lr() == [0.25]
+
+
+# States that are refused
 
 
 def two_groups(**more):
@@ -291,26 +486,13 @@ def two_groups(**more):
     return optimizer, clock, bind(LinearScheduler(), optimizer, clock, **more)
 
 
-def test_tags_are_compared():
-    with pytest.raises(ValueError, match="another schedule: tags"):
-        two_groups(tags=["x", None])[2].load_state_dict(two_groups(tags="x")[2].state_dict())
-
-
 @pytest.mark.parametrize(
     ("name", "wrong", "words"),
     [
-        *(
-            ("last_epoch", count, "counts steps")
-            for count in (-1, 2.5, 1.0, True, None, "3", float("nan"), 10**400, 2**63 - 1, [3])
-        ),
-        *(("base", base, "parameter groups are selected|the initial") for base in (None, 5, "12", {0.5: 1, 1.0: 2})),
+        *(("last_epoch", count, "counts steps") for count in (-1, 2.5, True, None, "3", float("nan"), 2**63 - 1)),
         *(("base", base, "2 parameter groups are selected") for base in ([0.5], [0.5, 1.0, 2.0])),
-        *(
-            ("base", [0.25, base], "initial lr")
-            for base in (10**400, -(10**400), float("inf"), float("nan"), None, "1", [], 1j, True, torch.ones(2))
-        ),
-        ("base", torch.ones(2), "parameter groups are selected|the initial"),
-        *(("key", key, "schedule: key is .* in the state, and 'lr' here") for key in (None, "momentum", torch.ones(2))),
+        *(("base", [0.25, base], "initial lr") for base in (float("inf"), float("nan"), None, "1", True)),
+        ("key", "momentum", "the state is of key='momentum', and here it is 'lr'"),
     ],
 )
 def test_states_that_are_refused_change_nothing(name, wrong, words):
@@ -328,7 +510,7 @@ def test_states_that_are_refused_change_nothing(name, wrong, words):
 def test_what_is_no_state(state):
     scheduler = bound()[2]
     before = scheduler.state_dict()
-    with pytest.raises(ValueError, match=r"not a state|lacks"):
+    with pytest.raises(ValueError, match="is not the state of such a scheduler"):
         scheduler.load_state_dict(state)
     with pytest.raises(ValueError, match="set last_epoch, or the clock"):
         scheduler.step(3)
@@ -339,7 +521,7 @@ def test_initial_values_whose_product_is_infinite():
     optimizer, clock = sgd({"lr": 0.5}, {}, lr=1.0), Clock("4ba")
     scheduler = bind(lambda state: 1e10, optimizer, clock)
     before = scheduler.state_dict()
-    with pytest.raises(ValueError, match=r"set 'lr' to inf, 10000000000.0 times the initial 1e\+300"):
+    with pytest.raises(ValueError, match="set 'lr' to inf"):
         scheduler.load_state_dict({**before, "base": [0.25, 1e300], "last_epoch": 3})
     assert scheduler.state_dict() == before and scheduler.get_last_lr() == [5e9, 1e10]
     clock.tick()

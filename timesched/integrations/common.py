@@ -10,9 +10,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, bind, schedules_in, unchanged_on_error
+from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.keys import Key
+from timesched.reading import as_several
 from timesched.time.units import TimeUnit
 
 
@@ -36,7 +37,7 @@ class Binding:
 
     def __post_init__(self) -> None:
         Key(self.key)
-        schedules_in(self.schedule)
+        as_several(self.schedule)
 
 
 def bindings(entries: Sequence[Any]) -> list[Binding]:
@@ -75,7 +76,7 @@ class Schedulers(LRScheduler):
                 bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change) for each in found
             ]
             for each in self.bound:
-                each.check()  # two of one key are refused
+                each.catch_up()  # two of one key are refused
 
     def step(self, epoch: int | None = None) -> None:
         """Write the values of this moment."""
@@ -102,16 +103,9 @@ class Schedulers(LRScheduler):
         if not isinstance(states, (list, tuple)) or len(states) != len(self.bound):
             found = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
             raise ValueError(f"The state holds {found}, and here are {len(self.bound)}: make those that were saved.")
-        before, stood = [each.snapshot() for each in self.bound], self.clock.state_dict()
-        with unchanged_on_error(self.optimizer):
-            try:
-                for each, state in zip(self.bound, states):
-                    each.load_state_dict(state)
-            except BaseException:
-                for each, kept in zip(self.bound, before):
-                    each.restore(kept)
-                self.clock.load_state_dict(stood)
-                raise
+        read = [each.read_state(state) for each, state in zip(self.bound, states)]  # raises before anything is changed
+        for each, found in zip(self.bound, read):
+            each.take_state(found)
 
 
 class CountingSchedulers(Schedulers):
@@ -121,15 +115,7 @@ class CountingSchedulers(Schedulers):
 
     def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
         super().__init__(optimizer, clock, entries, on_change)
-        self._note_units()
-
-    def _note_units(self) -> None:
         self.units = {unit for each in self.bound for unit in each.units()}  # once, as that takes longer than a tick
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As `Schedulers.load_state_dict`; a saved schedule that goes on may read other counts."""
-        super().load_state_dict(state_dict)
-        self._note_units()
 
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
