@@ -136,15 +136,18 @@ class Bound:
 
     def catch_up(self) -> None:
         """Take the groups that were added. Raises `ValueError` where `step` may not write."""
-        compiling = torch.compiler.is_compiling()
-        if self.refusal is not None:
-            raise ValueError(f"This {self._name()} of {self.key!r} {self.refusal}.")
-        if not compiling:
-            self._refuse_changed_groups()
+        self._refuse_to_write()
         if len(self.optimizer.param_groups) != self._seen:
             self._take_later_groups()
-        if not compiling and "torch_xla" in sys.modules:  # the parameters may be on its device by now
+        if not torch.compiler.is_compiling() and "torch_xla" in sys.modules:  # the parameters may be on its device now
             self.hold_tensors()
+
+    def _refuse_to_write(self) -> None:
+        """Raise `ValueError` where another scheduler owns the key, or the groups are not those that were scheduled."""
+        if self.refusal is not None:
+            raise ValueError(f"This {self._name()} of {self.key!r} {self.refusal}.")
+        if not torch.compiler.is_compiling():
+            self._refuse_changed_groups()
 
     def _value(self, more: int = 0) -> Any:
         """The schedule's value of this moment; without a clock, after some more steps."""
@@ -437,9 +440,12 @@ class Bound:
         """
         self.take_state(self.read_state(state_dict))
 
-    def read_state(self, state: Mapping[str, Any]) -> tuple[int, list[float], Timestamp | None]:
-        """The steps, the initial values and the timestamp of a state that `load_state_dict` would take."""
-        self.catch_up()
+    def read_state(self, state: Mapping[str, Any]) -> tuple[int, list[float] | None, Timestamp | None]:
+        """What `load_state_dict` would take of a state: the steps, the initial values, and the clock's timestamp.
+
+        No initial values where those of the schedule are absolute, and no timestamp but a Clock's.
+        """
+        self._refuse_to_write()
         name = type(self).__name__
         needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if self.relative else ()))
         if not isinstance(state, Mapping) or not set(needed) <= state.keys():
@@ -448,13 +454,15 @@ class Bound:
             if state[what] != own:
                 raise ValueError(f"{name}: the state is of {what}={state[what]!r}, and here it is {own!r}.")
         steps = checked_count(state["last_epoch"], name)
-        factors = [finite(each, f"the initial {self.key}") for each in state["base"]] if self.relative else self.factors
-        if len(factors) != len(self.factors):
+        chosen = select(self.optimizer.param_groups, self.tags)  # with those that were added, which a load takes
+        factors = [finite(each, f"the initial {self.key}") for each in state["base"]] if self.relative else None
+        if factors is not None and len(factors) != len(chosen):
             raise ValueError(
-                f"{name}: the state has {len(factors)} initial values, and {len(self.factors)} parameter groups are "
+                f"{name}: the state has {len(factors)} initial values, and {len(chosen)} parameter groups are "
                 f"selected here: load it into the groups that were saved."
             )
-        self._refuse_shared(self.indices, factors)
+        if factors is not None:
+            self._refuse_shared(chosen, factors)
         clock, stamp = self.clock, None
         if isinstance(clock, Clock):
             if "clock" not in state:
@@ -483,13 +491,14 @@ class Bound:
             + '\nMake the schedule that was saved, or load with on_change="new" to go on with the present one.'
         )
 
-    def take_state(self, read: tuple[int, list[float], Timestamp | None]) -> None:
+    def take_state(self, read: tuple[int, list[float] | None, Timestamp | None]) -> None:
         """Go on from what `read_state` returned."""
+        self.catch_up()
         steps, factors, stamp = read
         before = int(self._count), self.factors
         try:
             self._count_to(steps)
-            self.factors = factors
+            self.factors = self.factors if factors is None else factors
             if stamp is not None:
                 self.clock.go_to(stamp)  # which refreshes all that follow it
             elif self.clock is None:
@@ -497,6 +506,7 @@ class Bound:
         except BaseException:
             self._count_to(before[0])
             self.factors = before[1]
+            self.refresh()
             raise
         self._begin_watch()
 

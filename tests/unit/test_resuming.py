@@ -15,6 +15,7 @@ from timesched import (
     CosineAnnealingWithWarmupScheduler,
     InverseSquareRootWithWarmupScheduler,
     LinearScheduler,
+    LinearWithWarmupScheduler,
     PowerScheduler,
     Timestamp,
     WarmupStableDecayScheduler,
@@ -216,16 +217,16 @@ def test_a_refused_load_leaves_an_added_group_to_the_next_step():
     assert both.get_last_lr() == [0.4, 0.25] and len(both.bound[0].get()) == 2
 
 
-def test_a_state_from_before_a_group_was_added():
-    """It loads as long as the group waits for its first step, and is refused afterwards."""
+def test_a_state_from_before_a_group_was_added_is_refused():
     clock, optimizer, scheduler = bound()
     state = scheduler.state_dict()
     optimizer.add_param_group({"params": parameters(), "lr": 0.5})
-    scheduler.load_state_dict(state)
-    clock.tick()
-    scheduler.step()
-    with pytest.raises(ValueError, match="2 parameter groups are selected here"):
-        scheduler.load_state_dict(state)
+    for _ in range(2):  # before its first step and after it
+        with pytest.raises(ValueError, match="2 parameter groups are selected here"):
+            scheduler.load_state_dict(state)
+        clock.tick()
+        scheduler.step()
+    assert scheduler.last_epoch == 2
 
 
 def test_a_clock_that_is_never_ticked_is_said_once():
@@ -345,15 +346,17 @@ def test_another_value_is_refused_or_taken_as_new(schedule, duration, more):
 
 
 def test_rates_change_the_value_of_a_schedule_that_mixes_units():
+    """What follows the warmup begins where the rates put its end."""
+
     def of(schedule, tokens):
         return made(schedule, "10ba", samples_per_batch=2, tokens_per_sample=tokens)
 
-    plain, mixed = LinearScheduler(t_max="10ba"), CosineAnnealingWithWarmupScheduler("8tok", "10ba")
-    for schedule in (plain, mixed):
-        one = of(schedule, 4)
-        one[0].tick(tokens=8)
-        state = one[2].state_dict()
-        if schedule is plain:
+    batches, mixed = LinearScheduler(t_max="10ba"), LinearWithWarmupScheduler("12tok", t_max="10ba")
+    for schedule in (batches, mixed):
+        clock, optimizer, scheduler = of(schedule, 4)
+        run(4, clock, optimizer, scheduler)
+        state = scheduler.state_dict()
+        if schedule is batches:
             of(schedule, 1)[2].load_state_dict(state)
         else:
             assert_refused(of(schedule, 1), state, "tokens_per_sample=4")

@@ -11,9 +11,9 @@ from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from optim.closed_form.preview import sources
 from optim.config.read import read
 from optim.groups.parameters import named
-from optim.closed_form.preview import sources
 from timesched.cli.schedules import add_run, clock_of, finite, model_of
 from timesched.cli.trial import trial
 from timesched.drawing.lines import Source, counted, values

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
+from optim.closed_form.preview import column, of_groups
 from optim.config.read import read
 from optim.config.resolve import TAGS
-from optim.closed_form.preview import column, of_groups
 from timesched.binding import on_horizon
 from timesched.cli.schedules import add_run, clock_of, written
 from timesched.cli.show import picture

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from optim.closed_form.preview import sources
 from optim.config.read import read
 from optim.config.resolve import located
 from optim.names import SCHEDULE
-from optim.closed_form.preview import sources
 from timesched.cli.trial import trial
 from timesched.clock import Clock
 from timesched.description import constructed

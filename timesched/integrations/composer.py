@@ -15,7 +15,6 @@ from composer import Callback
 
 from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
-from timesched.description import difference
 from timesched.horizon import read_ratio
 from timesched.keys import Key
 from timesched.schedule import Schedule
@@ -51,8 +50,8 @@ class Schedules(Callback):
     checkpoint before the turn of this one, is taken when the run goes on.
 
     A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, or of another
-    ratio, is refused with the difference; functions and schedulers of torch are compared by name. To start anew from
-    such a checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of
+    ratio, is refused with both, as `timesched.bind` refuses a state; schedulers of torch are compared by name. To
+    start anew from such a checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of
     this callback, Composer warns: what follows the clock then has the value of the loaded time, from the initial values
     of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint, the Trainer has
     to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
@@ -135,8 +134,8 @@ class Schedules(Callback):
         for i, (scheduler, saved) in enumerate(zip(self.schedulers, loaded)):
             here = self._about(scheduler)
             try:
-                if what := difference({key: saved.get(key, here[key]) for key in here}, here, "it"):
-                    raise ValueError(f"{what}.")
+                if {key: saved[key] for key in here} != here:
+                    raise ValueError(f"saved { ({key: saved[key] for key in here}) }, and here is {here}.")
                 scheduler.load_state_dict(saved["state"])
             except ValueError as error:
                 raise ValueError(
@@ -208,7 +207,7 @@ class Schedules(Callback):
         """Raise `ValueError` when two schedulers set one key, also one of the Trainer's own."""
         for scheduler in schedulers:
             if isinstance(scheduler, Bound):
-                scheduler.check()
+                scheduler.catch_up()
             for other in state.schedulers:
                 for key, i in sorted(_numbers_of(scheduler) & _numbers_of(other)):
                     raise ValueError(

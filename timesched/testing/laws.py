@@ -31,7 +31,8 @@ class Promise:
     """What a schedule promises on one run. None and empty stand for no promise.
 
     `start`: the value at 0. `end`: the value at the time `until`, and after it. `low`, `high`: the range.
-    `finite`: no value is infinite. `continuous`: no jump anywhere. `falls`, `rises`: from the time `since` on, it never rises, or never falls.
+    `finite`: no value is infinite. `continuous`: no jump anywhere. `falls`, `rises`: from the time `since` on, it never
+    rises, or never falls.
     `condition`: how much larger than the value the terms are that it is computed from, and what the formula makes of
     one rounding of its argument: the tolerance between floats and tensors is 1e-15 of max(1, |value|) times this.
     """
