@@ -17,6 +17,7 @@ from timesched.binding import Bound, checked_count, refuse_graph
 from timesched.horizon import Horizon
 from timesched.positions import Frame, asked_in
 from timesched.schedule import Schedule, times_in
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, counter
 
@@ -160,9 +161,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         before, self._count = self._count, as_step(count)
         try:
             form: Tensor = getattr(self, self.hook)()
-            return form
         finally:
             self._count = before
+        if not isinstance(form, (Tensor, float, int)):
+            raise TypeError(f"{type(self).__name__}: {self.hook}() returned {form!r}: it returns a 0-dim tensor.")
+        return form
 
     def _value(self, more: int = 0) -> Any:
         if not self._own_form:
@@ -187,7 +190,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return [float(function((step,))) for step in range(n)]
 
     def _first_values(self) -> list[Any]:
-        return self._filled_in(self.values(1)[0])
+        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        return self._filled_in(self.schedule.at(Timestamp(), horizon))
 
     def _name(self) -> str:
         held = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_A_RUN}

@@ -187,8 +187,8 @@ class Bound:
         bad = [] if torch.compiler.is_compiling() else [each for each in values if not is_number(each)]
         if bad:
             raise ValueError(
-                f"{self._name()} would set {self.key!r} to {bad[0]!r} at step {int(self._count)}: it is to be a finite "
-                f"number; end the schedule before, or change its arguments."
+                f"{self._name()} would set {self.key!r} to {bad[0]!r} after {int(self._count)} steps: it is to be a "
+                f"finite number; end the schedule before, or change its arguments."
             )
 
     def _name(self) -> str:

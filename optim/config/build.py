@@ -17,12 +17,12 @@ from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
 from .. import lr_scheduler, weight_decay_scheduler
+from ..closed_form.preview import sources
 from ..core.optimizer import Optimizer
 from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, comparable
 from ..groups.splitting import give_factors
 from ..names import optimizers
-from ..closed_form.preview import sources
 from ..scheduler import Scheduler
 from . import resolve
 from .read import plain, read

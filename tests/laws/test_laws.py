@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timesched
+from optim.closed_form import formulas
+from optim.closed_form.formulas import Formula
+from tests.laws.rows import CLOSED_FORMS, ROWS
 from timesched.testing.laws import LAWS
-from tests.laws.rows import ROWS
 from timesched.testing.runs import runs, runs_with_plans
+from timesched.time.units import TimeUnit
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -19,6 +22,24 @@ def test_law(row, law):
     def holds(data):
         run = data.draw(runs())
         LAWS[law](data.draw(row.schedules(run)), run, data.draw, row.promise)
+
+    holds()
+
+
+# A number among the arguments of a closed form counts batches: the law of rates is for those that have times alone.
+OF_CLOSED_FORMS = [(row, law) for row in CLOSED_FORMS for law in LAWS if not (law == "rates" and row.in_steps)]
+
+
+@pytest.mark.parametrize(("row", "law"), OF_CLOSED_FORMS, ids=lambda each: getattr(each, "name", each))
+def test_law_of_a_closed_form(row, law):
+    units = [TimeUnit.EPOCH, TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.DURATION]
+
+    @settings(max_examples=settings.default.max_examples // 2)
+    @given(st.data())
+    def holds(data):
+        run = data.draw(runs())
+        schedules = row.schedules(run, units) if law == "rates" else row.schedules(run)
+        LAWS[law](data.draw(schedules), run, data.draw, row.promise)
 
     holds()
 
@@ -41,6 +62,13 @@ def test_each_schedule_has_a_row():
     public = [getattr(timesched, name) for name in timesched.__all__]
     schedules = {thing for thing in public if isinstance(thing, type) and issubclass(thing, timesched.Schedule)}
     assert {row.schedule for row in ROWS} == schedules - {timesched.Schedule}
+    closed = {thing for thing in vars(formulas).values() if isinstance(thing, type) and issubclass(thing, Formula)}
+    assert {row.schedule for row in CLOSED_FORMS} == closed - {
+        Formula,
+        formulas.Closed,
+        formulas.Lambda,
+        formulas.Chain,
+    }
 
 
 @pytest.mark.parametrize("law", LAWS)
