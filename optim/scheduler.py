@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound, checked_count, refuse_graph
+from timesched.binding import Bound, checked_count
 from timesched.horizon import Horizon
+from timesched.ops import refuse_graph
 from timesched.positions import Frame, asked_in
 from timesched.schedule import Schedule, times_in
 from timesched.time.timestamp import Timestamp
@@ -71,6 +72,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
     scales: int = 0  # how often a group's own factor multiplies the value
+
+    if TYPE_CHECKING:  # the arguments of a class are attributes of their names
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -140,9 +145,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if not self._own_form:
             Bound._prepare(self)
             return
-        self._function = self._read = None
-        if self._schedule is not None and self.clock is None:
-            self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
+        alone = self._schedule is not None and self.clock is None
+        self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
+        self._read = None
 
     def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
         return adjustment(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
@@ -195,8 +200,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def _name(self) -> str:
         held = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_A_RUN}
-        plain = (bool, int, float, str, list, tuple, Time, Scheduler)
-        shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, plain))
+        kinds = (bool, int, float, str, list, tuple, Time, Scheduler)
+        shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, kinds))
         return f"{type(self).__name__}({', '.join(shown)})"
 
     # The count

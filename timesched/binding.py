@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.keys import Key, as_list, is_number, known_tags, select
-from timesched.ops import check_compiler
+from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
 from timesched.reading import reader, text_of, units_of
 from timesched.time.timestamp import Timestamp
@@ -104,11 +104,9 @@ class Bound:
 
     def _prepare(self) -> None:
         """Resolve the schedule. What this makes is not copied."""
-        self._function = self._read = None
-        if self.clock is None:
-            self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
-        else:
-            self._read = reader(self._schedule, self.clock, self.ssr)
+        alone = self.clock is None
+        self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
+        self._read: Any = None if alone else reader(self._schedule, self.clock, self.ssr)
 
     # A step: catch up, count, evaluate, write
 
@@ -522,7 +520,7 @@ class Bound:
 
     def _begin_watch(self) -> None:
         clock = self.clock
-        self._watched = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
+        self._watched: Any = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
 
     def _watch(self) -> None:
         """Say so once when the clock stands still for the first two steps, or counts what other ranks may not."""
@@ -639,15 +637,6 @@ def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, Tensor) and name != "params":
                 yield each
-
-
-def refuse_graph(why: str) -> None:
-    """Raise `RuntimeError` in a graph."""
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
-            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
-        )
 
 
 def checked_count(count: Any, name: str, least: int = 0) -> int:

@@ -135,3 +135,12 @@ def check_compiler() -> None:
             f"Steps compile on torch {OLDEST_COMPILER} and newer, and this is {torch.__version__}: update torch, or "
             f"leave the step out of what is compiled."
         )
+
+
+def refuse_graph(why: str) -> None:
+    """Raise `RuntimeError` in a graph."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
+            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
+        )
