@@ -236,7 +236,7 @@ class Bound:
     def _go_to(self, count: Any) -> None:
         if type(count) is int and count == -1:
             self._refuse_composite()
-        self._watched = None  # somebody else counts: that says nothing about the clock
+        self._watched: Any = None  # somebody else counts: that says nothing about the clock
         self._count_to(checked_count(count, type(self).__name__))
 
     def _refuse_composite(self) -> None:
@@ -520,7 +520,7 @@ class Bound:
 
     def _begin_watch(self) -> None:
         clock = self.clock
-        self._watched: Any = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
+        self._watched = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
 
     def _watch(self) -> None:
         """Say so once when the clock stands still for the first two steps, or counts what other ranks may not."""
