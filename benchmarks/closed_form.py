@@ -1,9 +1,9 @@
 """One step of a closed-form scheduler of `optim`, against torch's class of the same name and Composer's.
 
 What the numbers mean: the time of one `step()` for 1, 8 and 64 parameter groups of torch's SGD. `ratio` is ours over
-torch's, with float learning rates; the goal is 2.5 with one group, and 1 with more. `Composer` is Composer's own schedule through its own compile, less
-the time to move its counter, over torch's: what its users pay today. The last rows have 0-dim float64 tensors as
-learning rates: ours over torch's `LambdaLR` with a trivial lambda.
+torch's, with float learning rates; the goal is 2.5 with one group, and 1 with more. `Composer` is Composer's own
+schedule through its own compile, less the time to move its counter, over torch's: what its users pay today. The last
+rows have 0-dim float64 tensors as learning rates: ours over torch's `LambdaLR` with a trivial lambda.
 """
 
 from __future__ import annotations
