@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -239,8 +240,7 @@ def _ready(entry: Any, given: Any, kind: str, path: str) -> Any:
         with located(path):
             made = entry(given)
     if not hasattr(made, "step") or isinstance(made, torch.optim.Optimizer) is not (kind == "optimizer"):
-        returned = "the function returned" if callable(entry) else "this is"
-        raise TypeError(f"{path}: {returned} {made!r:.80}, and no {kind}.")
+        raise TypeError(f"{path}: {made!r:.80} is no {kind}.")
     return made
 
 
@@ -253,7 +253,7 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
     with located(spec.path):
         if issubclass(spec.cls, Schedule):
             return spec.cls(**arguments)
-        takes = resolve.parameters_of(spec.cls)
+        takes = inspect.signature(spec.cls).parameters
         shared = {next(iter(takes)): optimizer, TAGS: tags, "clock": clock}
         return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
 

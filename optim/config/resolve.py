@@ -69,24 +69,16 @@ def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     return name, dict(given or {}), f"{path}.{name}"
 
 
-def parameters_of(cls: type) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor; and where it takes `**kwargs`, those of its base, to which it hands them on."""
-    found: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
-        takes = inspect.signature(base).parameters
-        found = {**found, **{name: each for name, each in takes.items() if name not in found}}
-        if not any(each.kind is each.VAR_KEYWORD for each in takes.values()):
-            break
-    return {name: each for name, each in found.items() if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)}
-
-
 def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True) -> dict[str, Any]:
     """The arguments as the constructor takes them: a list becomes a tuple where the default is one.
 
-    Raises `ValueError` for arguments that the class does not have, with the nearest one that it has (or one of `also`,
-    which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
+    Raises `ValueError` for arguments that the constructor does not name, with the nearest one that it has (or one of
+    `also`, which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
     """
-    takes = parameters_of(cls)
+    parameters = inspect.signature(cls).parameters
+    takes = {
+        name: each for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
     takes.pop("clock", None)
     first = next(iter(takes), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
     if not issubclass(cls, Schedule) and first not in ("scheduler", "schedulers"):
@@ -145,7 +137,7 @@ def _spec(name: Any, given: dict[str, Any], path: str, family: Family, clock: An
     `counted`: it stands in a sequence without milestones, so that its `total_iters` may be there for its length alone.
     """
     cls = family.find(name, path)
-    takes, length = parameters_of(cls), given.get("total_iters")
+    takes, length = inspect.signature(cls).parameters, given.get("total_iters")
     timed = issubclass(cls, Schedule)
     bound = timed and family is SCHEDULER  # and not inside another one
     options = {new: given.pop(old) for old, new in BIND.items() if bound and old in given}

@@ -315,7 +315,7 @@ def test_what_is_found_with_a_model(capsys, config, model):
     code, out, _ = run(capsys, "check", config(text), "--model", model)
     found = out.splitlines()
     assert code == 1 and len(found) == 3
-    assert "'head'" in found[0] and "schedulers[1]: This LinearWD of 'weight_decay' was superseded" in found[1]
+    assert "'head'" in found[0] and "schedulers[1]: This LinearWD" in found[1]
     assert "3 norms and biases of group 0 decay (0.bias, 1.weight, 1.bias)" in found[2]
 
 

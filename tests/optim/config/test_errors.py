@@ -77,7 +77,7 @@ BUILD = [
     (schedulers({"LinearLR": {**LINEAR, "optimizer": 1}}), "has no argument 'optimizer'"),
     (schedulers({"LinearLR": {**LINEAR, "key": "lr"}}), "has no argument 'key'"),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": 2.5}}), "schedulers[0].LinearLR: "),
-    (schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}), "is a time, which needs a clock"),
+    (schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}), "needs a clock"),
     (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "schedulers[0].LinearLR: No parameter group"),
     (schedulers({"LinearScheduler": {"key": "lrr"}}, **RUN), "schedulers[0].LinearScheduler: Parameter group"),
     (schedulers({"LinearScheduler": {"t_max": "10bb"}}, **RUN), "schedulers[0].LinearScheduler: "),
@@ -100,7 +100,7 @@ BUILD = [
     (schedulers(max_duration="10xx"), "config: "),
     (schedulers(batches_per_epoch=10), "config: max_duration is None: a clock has to know when its run is over"),
     # what each other's entries rule out
-    (schedulers(RATE, {"LinearWD": DECAY}, RATE), "schedulers[0]: This LinearLR of 'lr' was superseded by LinearLR"),
+    (schedulers(RATE, {"LinearWD": DECAY}, RATE), "of 'lr' was superseded by LinearLR"),
     (schedulers(*[{"LinearScheduler": {"key": "momentum"}}] * 2, **RUN), "of 'momentum' was superseded by Linear"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": [RATE]}, "wrap the LR scheduler in a ScalePerParamLR"),
     (
@@ -112,10 +112,10 @@ BUILD = [
         "schedulers[0]: it would give weight decay to parameter group 1",
     ),
     # functions
-    ({"optimizer": lambda model: 3}, "optimizer: the function returned 3, and no optimizer"),
+    ({"optimizer": lambda model: 3}, "optimizer: 3 is no optimizer"),
     ({"optimizer": lambda: None}, "optimizer: <lambda>() takes 0 positional arguments but 1 was given"),
-    ({"optimizer": made, "schedulers": lambda o: o}, "schedulers[0]: the function returned SGD"),
-    ({"optimizer": made, "schedulers": [lambda o: LinearScheduler()]}, "schedulers[0]: the function returned Linear"),
+    ({"optimizer": made, "schedulers": lambda o: o}, "schedulers[0]: SGD"),
+    ({"optimizer": made, "schedulers": [lambda o: LinearScheduler()]}, "schedulers[0]: Linear"),
     ({"optimizer": made, "schedulers": [elsewhere]}, "schedulers[0]: ConstantLR has another optimizer"),
 ]  # fmt: skip
 
