@@ -1,6 +1,5 @@
 """The names that configs know: all public classes."""
 
-import optim
 import timesched
 from optim import lr_scheduler, names, weight_decay_scheduler
 from tests.optim.rows import FULLEST
