@@ -143,7 +143,7 @@ CALLS = [
     (["plot", "StepScheduler('1ba', 1e300)", *LINEAR[1:]], "is inf at 2ba: only finite values can be drawn"),
     (["check", "optimizer: {SGD: {lr: 1}}"], "No such file"),
     (["check", "GOOD", "--model", "the_model"], "--model the_model: write module:name"),
-    (["check", "GOOD", "--model", "the_model:other"], "the_model has no function other"),
+    (["check", "GOOD", "--model", "the_model:other"], "AttributeError: module 'the_model' has no attribute 'other'"),
     (["check", "GOOD", "--model", "the_model:nothing"], "returned a int, and no torch.nn.Module"),
     (["check", "GOOD", "--model", "no_such_module:make"], "No module named 'no_such_module'"),
     (["check", "GOOD", "--model", "the_model:broken"], "--model the_model:broken: RuntimeError: not today"),

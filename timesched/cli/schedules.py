@@ -66,13 +66,11 @@ def model_of(place: str | None) -> torch.nn.Module | None:
     if os.getcwd() not in sys.path:  # as it is for `python -m`, and not for the installed program
         sys.path.insert(0, os.getcwd())
     try:
-        make = getattr(importlib.import_module(module), name, None)
+        make = getattr(importlib.import_module(module), name)
         with torch.device("meta"):  # without the memory of its parameters
-            model = make() if callable(make) else None
-    except (Exception, SystemExit) as error:  # there is no end to what a user's module may raise
+            model = make()
+    except Exception as error:  # there is no end to what a user's module may raise
         raise ValueError(f"--model {place}: {type(error).__name__}: {error}") from error
-    if not callable(make):
-        raise ValueError(f"--model {place}: {module} has no function {name}.")
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"--model {place} returned a {type(model).__name__}, and no torch.nn.Module.")
     return model
