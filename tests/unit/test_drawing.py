@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from timesched import (
     BatchPlan,
+    ConstantScheduler,
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,
     Horizon,
@@ -72,6 +73,7 @@ def test_a_jump_is_drawn_as_one():
     for a, b in pairwise(restarts):
         if restarts[a] - restarts[b] > 0.01:  # what is less cannot be seen
             assert b - a <= 1000 and any(a < n * 123456789 <= b for n in range(1, 9))
+    assert len(values(Source("", ConstantScheduler(), Horizon("1000000000ba")))) == 502  # nothing moves
 
 
 @settings(max_examples=settings.default.max_examples // 10 + 1)
