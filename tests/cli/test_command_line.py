@@ -128,7 +128,7 @@ CALLS = [
     (["show", "LinearScheduler(alpha_f=0.1, alpha_f=0.5)", *LINEAR[1:]], "keyword argument repeated: alpha_f"),
     (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "unexpected keyword argument"),
     (["show", "LinearScheduler", "--batches-per-epoch", "9"], "give --max-duration"),
-    (["show", "LinearScheduler", "--ssr", "0.5"], "give --max-duration"),
+    (["show", "GOOD", "--ssr", "0.5"], "the options of a run need its length: give --max-duration"),
     (["show", "LinearScheduler", "--max-duration", "9 batches"], "9 batches"),
     (["show", *LINEAR, "--every", "0ba"], "every 0ba: it has to be above 0"),
     (["show", *LINEAR, "--every", "1e-9dur"], "have at most 100000 multiples"),

@@ -127,15 +127,15 @@ def test_schedulers_in_configs():
         "optimizer": {"AdamW": {"params": [{"params": "*bias", "tags": "b"}]}},
         "schedulers": [
             {"SequentialLR": {"schedulers": children, "param_group_tags": "b"}},
-            {"Beta": {"start": 0.9, "schedule": "linear"}},
+            {"Beta": {"start": 0.9, "schedule": "10ba"}},  # takes no clock, though this could be a time
             {"FirstLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}}},
         ],
     }
     config["optimizer"]["AdamW"]["params"].append({"params": "*weight", "tags": "w"})
     first = config["schedulers"].pop()
-    built = round_trip(config)
+    built = round_trip(config, Clock("9ba"))
     assert built.schedulers[0].milestones == [4] and built.schedulers[0].values(6)[4:] == [0.5, 1 / 3]
-    assert built.schedulers[1].given == "linear"
+    assert built.schedulers[1].given == "10ba"
     built.schedulers[1].step()
     assert [group["betas"][0] for group in built.optimizer.param_groups] == [0.8, 0.8]
     built = round_trip({**config, "schedulers": [first]})

@@ -104,6 +104,10 @@ BUILD = [
     (schedulers(*[{"LinearScheduler": {"key": "momentum"}}] * 2, **RUN), "of 'momentum' was superseded by Linear"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": [RATE]}, "wrap the LR scheduler in a ScalePerParamLR"),
     (
+        sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": lambda o: torch.optim.lr_scheduler.StepLR(o, 2)},
+        "optimizer: 'adjust_learning_rate' does nothing by itself",
+    ),
+    (
         sgd(weight_decay=0.1, no_decay=True) | {"schedulers": [{"LinearWD": DECAY}]},
         "schedulers[0]: it would give weight decay to parameter group 1, which 'no_decay' leaves without",
     ),
