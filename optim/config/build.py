@@ -152,9 +152,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
             A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
 
-            A class of your own goes by its name, once it is imported. In a mapping, an optimizer or a function `model
-            -> optimizer` may stand for the optimizer, and a scheduler or a function `optimizer -> scheduler` for each
-            scheduler.
+            A class of your own goes by its name, once it is imported. In a mapping, an optimizer or a function
+            `model -> optimizer` may stand for the optimizer, and a scheduler or a function `optimizer -> scheduler` for
+            each scheduler.
         clock: what schedules of `timesched`, and schedulers whose counts are times, follow: a `Clock` or Composer's
             `State`. All other schedulers count their own steps.
 
