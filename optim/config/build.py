@@ -16,12 +16,12 @@ from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
 from .. import lr_scheduler
+from ..closed_form.preview import sources
 from ..core.optimizer import Optimizer
 from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, claims_of_factors, comparable
 from ..names import optimizers
 from ..scheduler import Scheduler
-from ..closed_form.preview import sources
 from . import resolve
 from .read import read
 from .resolve import RUN, TAGS, Spec, follows_time, located
