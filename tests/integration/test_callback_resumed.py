@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -131,13 +129,13 @@ def test_another_schedule_is_refused_with_the_difference(tmp_path: Path) -> None
     finish(*make_trainer([schedules()], **saving(tmp_path)))
     path = str(tmp_path / "8.pt")
     for other, said in (
-        (schedules(alpha=0.25), r"Schedule 0 .*alpha_i is 0\.5 in the state, and 0\.25 here.*load_ignore_keys"),
-        (schedules(key="betas[1]"), r"key is 'betas\[0\]' in the state, and 'betas\[1\]' here"),
-        (schedules(ssr=2.0), r"ssr .*1\.0 .*2\.0 here"),
+        (schedules(alpha=0.25), r"(?s)Schedule 0 .*alpha_i=0\.5.*alpha_i=0\.25.*load_ignore_keys"),
+        (schedules(key="betas[1]"), r"key='betas\[0\]', and here it is 'betas\[1\]'"),
+        (schedules(ssr=2.0), r"'ssr': 1\.0.* here it is .*'ssr': 2\.0"),
         (schedules(Binding(linear, "lr")), "has 2 schedules,.* here are 3"),
         (
             Schedules(*schedules().entries[::-1]),
-            r"Schedule 0 .*name .*'Bound' .*'CosineDecayWD' here\. Give",
+            r"Schedule 0 .*name': 'Bound'.*'name': 'CosineDecayWD'.* Give",
         ),
         (
             Schedules(schedules().entries[0], partial(CosineDecayWD, initial_val=0.2, end_val=0.2, total_iters=20)),
@@ -179,9 +177,9 @@ def test_what_a_function_binds_is_compared(tmp_path: Path) -> None:
     finish(*make_trainer([bound(0.5)], **saving(tmp_path)))
     path = str(tmp_path / "8.pt")
     model, optimizer = make_optimizer()
-    with pytest.raises(ValueError, match=r"Schedule 0 .*alpha_i is 0\.5 in the state, and 0\.25 here") as caught:
+    with pytest.raises(ValueError, match=r"(?s)Schedule 0 .*alpha_i=0\.5.*alpha_i=0\.25") as caught:
         make_trainer([bound(0.25)], load_path=path, model=model, optimizers=optimizer)
-    with pytest.raises(ValueError, match=r"key is 'betas\[0\]' in the state, and 'betas\[1\]' here"):
+    with pytest.raises(ValueError, match=r"key='betas\[0\]', and here it is 'betas\[1\]'"):
         make_trainer([bound(0.5, "betas[1]")], load_path=path)
     # What was refused has let go of the groups. A Binding of the same is the same.
     assert caught.tb is not None
@@ -192,7 +190,7 @@ def test_what_a_function_binds_is_compared(tmp_path: Path) -> None:
 def test_the_ratio_of_a_scheduler_with_the_clock_is_compared(tmp_path: Path) -> None:
     entry = partial(CosineDecayWD, initial_val=0.2, end_val=0.0, total_iters="20ba")
     finish(*make_trainer([Schedules(entry)], **saving(tmp_path)))
-    with pytest.raises(ValueError, match=r"Schedule 0 .*ssr .*1\.0 .*2\.0 here"):
+    with pytest.raises(ValueError, match=r"Schedule 0 .*'ssr': 1\.0.*'ssr': 2\.0"):
         make_trainer([Schedules(entry, ssr=2.0)], load_path=str(tmp_path / "8.pt"))
 
 
@@ -344,35 +342,3 @@ def test_schedulers_given_to_a_fit_are_dropped_as_the_error_says() -> None:
         trainer.fit(duration="4ba")
         trainer.close()
         assert record.of("lr", MATRIX) == falling(LR, 0, 4, 4)
-
-
-# Copies
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_a_copy_begins_in_a_trainer_of_its_own(copied: Any) -> None:
-    callback = Schedules(Binding(LinearScheduler(), "lr"), decay, ssr=2.0, log=True)
-    trainer, record = make_trainer([callback], scale_schedule_ratio=1.0)
-    trainer.fit(duration="5ba")
-    other = copied(callback)
-    assert (other.schedulers, other.ssr, other.log, len(other.entries)) == ([], 2.0, True, 2)
-    once, again = (finish(*make_trainer([each]))["rows"] for each in (Schedules(*callback.entries, ssr=2.0), other))
-    assert once == again
-    trainer.fit(duration="5ba")  # the copy took nothing from it
-    trainer.close()
-    assert record.of("weight_decay", MATRIX) == falling(1.0, 0, 10)
-
-
-def test_the_clock_of_a_run_has_what_the_state_has() -> None:
-    clocks: list[Any] = []
-
-    def made(optimizer: Any, clock: Any) -> Any:
-        clocks.append(clock)
-        return decay(optimizer)
-
-    trainer, _ = make_trainer([Schedules(made)])
-    assert clocks[0].timestamp == trainer.state.timestamp and clocks[0].dataloader_len == 8
-    with pytest.raises(AttributeError, match="no attribute '__nothing__'"):
-        clocks[0].__nothing__  # noqa: B018
-    assert copy.copy(clocks[0]).max_duration == "20ba"
-    trainer.close()

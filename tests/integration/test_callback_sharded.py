@@ -88,7 +88,7 @@ class Checks:
 
     def all(self) -> dict[str, Callable[[], None]]:
         lower = [Binding(LinearScheduler(1.0, 0.25), "lr"), *ENTRIES[1:]]
-        other = r"alpha_f is 0\.5 in the state, and 0\.25 here"
+        other = r"(?s)alpha_f=0\.5.*alpha_f=0\.25"
         found: dict[str, Callable[[], None]] = {}
         for kind in KINDS:
             found |= {

@@ -216,11 +216,11 @@ def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved):
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
 
 
-@pytest.mark.parametrize(("on_change", "length"), [("same", None), ("new", "500tok"), ("saved", "400tok")])
+@pytest.mark.parametrize(("on_change", "length"), [("same", None), ("new", "500tok")])
 def test_a_run_that_is_made_longer(saved, tmp_path, on_change, length):
     longer = {**hf_program.RESUMED, "max_duration": "500tok", "num_train_epochs": 4, "on_change": on_change}
     if length is None:
-        with pytest.raises(ValueError, match="max_duration: 400tok -> 500tok\n  multiplier at .* saved, .* now"):
+        with pytest.raises(ValueError, match="(?s)400tok.*500tok.* saved, .* now"):
             run(tmp_path, resume=str(saved[1]), **longer)
         return
     trainer = run(tmp_path, resume=str(saved[1]), **longer)
