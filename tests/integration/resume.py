@@ -19,13 +19,23 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
+def python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """A process of this Python, which sees the packages of the checkout."""
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def in_another_process(module: str, folder: Path, *name: str) -> dict[str, Any]:
     """What the runs saved under `folder` did when another Python process took them up."""
-    command = [sys.executable, "-m", "tests.integration.resume", module, str(folder), *name]
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
-    )
+    done = python("-m", "tests.integration.resume", module, folder, *name)
     assert done.returncode == 0, done.stderr
     resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
     return resumed

@@ -1,24 +1,14 @@
 """examples/batch_ramp.py: what it prints and draws."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.integration.resume import ROOT, python
 
 
 def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
     options = ["--plan", "0:4 8K:8 20K:16", "--duration", "50000tok", "--out", "picture.png"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "batch_ramp.py"), *options],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(ROOT / "examples" / "batch_ramp.py", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^token +(\d+)   batch size +(\d+)   LR (\S+)   loss (\S+)$", done.stdout, re.MULTILINE)
     assert len(rows) == len(done.stdout.splitlines()) >= 12

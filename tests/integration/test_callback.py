@@ -10,10 +10,8 @@ from typing import Any
 import composer.optim
 import pytest
 import torch
-from composer import DataSpec
 from composer.callbacks import LRMonitor
 from composer.loggers import InMemoryLogger
-from torch.utils.data import DataLoader
 
 import optim
 from optim.config import build
@@ -22,121 +20,90 @@ from tests.integration.callback_runs import (
     BATCHES,
     BETA,
     BIAS,
+    BOTH,
     CASES,
     EMBEDDING,
     LR,
     MATRIX,
     WEIGHT_DECAY,
-    bindings,
-    closed,
+    counted,
+    done,
     falling,
     linear,
     make_optimizer,
     make_trainer,
-    run,
     saving,
 )
 from tests.integration.training import (
     BATCHES_PER_EPOCH,
+    Stream,
     assert_goes_on,
-    collate,
-    column,
-    count_tokens,
     data,
     finish,
-    streamed,
     tensors_of,
-    windows,
 )
 from tests.optim.compiling import BACKEND, fresh, graphs
 from timesched import Horizon, LinearScheduler, MultiStepScheduler
 from timesched.integrations.composer import Binding, Schedules
 
+DECAY = Binding(LinearScheduler(), "weight_decay", "matrix")
+HALVED = [1.0 - 0.5 * k / BATCHES for k in range(BATCHES)]  # the values of `linear`
 
-@pytest.mark.parametrize("name", ["bindings", "bindings-optim"])
-def test_schedules_of_timesched(name: str) -> None:
+
+@BOTH
+def test_schedules_of_timesched(kind: Any) -> None:
     """Each batch runs with the schedule at the time at which it begins: exactly, in whatever unit it is written."""
-    case = CASES[name]
-    trainer, record = make_trainer([Schedules(*case.entries())], case.optimizer)
-    finish(trainer, record)
+    record = done(CASES["bindings"], kind=kind)
     run = Horizon("20ba", batches_per_epoch=BATCHES_PER_EPOCH)
-    lr_head, lr_rest, decay, beta = case.entries()
+    lr_head, lr_rest, _, beta = (entry.schedule for entry in CASES["bindings"])
     assert len(record.times) == BATCHES
-
-    def at(schedule: Any, base: float) -> list[float]:
-        return [base * schedule.at(time, run) for time in record.times]
-
-    assert record.of("lr", MATRIX) == at(lr_head.schedule, LR)
-    assert record.of("lr", EMBEDDING) == record.of("lr", BIAS) == at(lr_rest.schedule, LR)
-    assert record.of("weight_decay", MATRIX) == at(decay.schedule, WEIGHT_DECAY)
-    assert record.of("weight_decay", EMBEDDING) == record.of("weight_decay", BIAS) == [WEIGHT_DECAY] * BATCHES
-    product = [
-        BETA * math.prod((beta.schedule[0].at(time, run), 1.0 - 0.5 * k / BATCHES))
-        for k, time in enumerate(record.times)
-    ]
+    assert record.of("lr", MATRIX) == [LR * lr_head.at(time, run) for time in record.times]
+    assert record.of("lr", EMBEDDING) == record.of("lr", BIAS) == [LR * lr_rest.at(time, run) for time in record.times]
+    product = [BETA * (beta[0].at(time, run) * half) for time, half in zip(record.times, HALVED, strict=True)]
     for group in (EMBEDDING, MATRIX, BIAS):
         assert record.of("betas[0]", group) == product
         assert record.of("betas[1]", group) == [0.999] * BATCHES
+    assert record.of("weight_decay", EMBEDDING) == record.of("weight_decay", BIAS) == [WEIGHT_DECAY] * BATCHES
     # And two of them by hand: a warmup of 4 batches and a cosine over the other 16, and the two steps.
-    ramp = [k / 4 for k in range(4)]
     cosine = [0.1 + 0.9 * (1 + math.cos(math.pi * (k - 4) / 16)) / 2 for k in range(4, BATCHES)]
-    assert record.of("lr", MATRIX) == pytest.approx([LR * x for x in ramp + cosine], rel=1e-14)
+    assert record.of("lr", MATRIX) == pytest.approx([LR * x for x in [0, 1 / 4, 2 / 4, 3 / 4, *cosine]], rel=1e-14)
     assert record.of("weight_decay", MATRIX) == [0.25] * 8 + [0.125] * 8 + [0.0625] * 4
 
 
-@pytest.mark.parametrize("name", ["beside", "beside-optim"])
-def test_next_to_the_schedules_of_the_trainer(name: str) -> None:
+@BOTH
+def test_next_to_the_schedules_of_the_trainer(kind: Any) -> None:
     """Neither disturbs the other: the learning rate is that of the run without the callback."""
-    case = CASES[name]
-    both = {}
-    for entries in ([], case.entries()):
-        schedule = composer.optim.CosineAnnealingScheduler(alpha_f=0.1)
-        trainer, record = make_trainer([Schedules(*entries)], case.optimizer, schedulers=schedule)
-        finish(trainer, record)
-        both[bool(entries)] = record
+    schedules = {"schedulers": composer.optim.CosineAnnealingScheduler(alpha_f=0.1)}
+    alone, both = (done(entries, kind=kind, **schedules) for entries in ([], CASES["beside"]))
+    restarts, _, beta = CASES["beside"]
     for group in (EMBEDDING, MATRIX, BIAS):
-        assert both[True].of("lr", group) == both[False].of("lr", group)
-    restarts, beta = case.entries()
-    values = [restarts.schedule.at(time, Horizon("20ba")) for time in both[True].times]
-    assert (
-        both[True].of("weight_decay", EMBEDDING)
-        == both[True].of("weight_decay", MATRIX)
-        == [WEIGHT_DECAY * x for x in values]
-    )
-    assert both[True].of("weight_decay", BIAS) == [WEIGHT_DECAY] * BATCHES
-    assert both[True].of("betas[0]", BIAS) == [
-        BETA * beta.schedule.at(f"{k}ba", Horizon("20ba")) for k in range(BATCHES)
-    ]
+        assert both.of("lr", group) == alone.of("lr", group)
+        assert both.of("betas[0]", group) == [BETA * beta.schedule.at(time, Horizon("20ba")) for time in both.times]
+    values = [WEIGHT_DECAY * restarts.schedule.at(time, Horizon("20ba")) for time in both.times]
+    assert both.of("weight_decay", EMBEDDING) == both.of("weight_decay", MATRIX) == values
+    assert both.of("weight_decay", BIAS) == [0.2] * 7 + [0.1] * 13
 
 
-@pytest.mark.parametrize("name", ["closed", "closed-optim"])
-def test_schedulers_in_closed_form(name: str) -> None:
+@BOTH
+def test_schedulers_in_closed_form(kind: Any) -> None:
     """By hand, to the rounding of a cosine: step k is what batch k runs with, whether counted or read off the clock."""
-    done = run(name)
+    record = done(CASES["closed"], kind=kind)
     decay = [0.1 + 0.2 * (1 + math.cos(math.pi * k / 20)) / 2 for k in range(BATCHES)]
     warmup = [0.1 * k / 5 for k in range(5)]
     cosine = [0.01 + 0.09 * (1 + math.cos(math.pi * k / 15)) / 2 for k in range(15)]
+    betas = [1 - 1 / (k + 10) for k in range(BATCHES)]
     for group in (EMBEDDING, MATRIX, BIAS):
-        assert column(done["rows"], "lr", group) == pytest.approx(warmup + cosine, rel=0, abs=1e-15)
-        assert column(done["rows"], "betas[1]", group) == pytest.approx(
-            [1 - 1 / (k + 10) for k in range(BATCHES)], rel=1e-15
-        )
-    assert column(done["rows"], "weight_decay", MATRIX) == pytest.approx(decay, rel=1e-14)
-    assert (
-        column(done["rows"], "weight_decay", BIAS)
-        == column(done["rows"], "weight_decay", EMBEDDING)
-        == [0.2] * 7 + [0.1] * 13
-    )
+        assert record.of("lr", group) == pytest.approx(warmup + cosine, rel=0, abs=1e-15)
+        assert record.of("betas[1]", group) == pytest.approx(betas, rel=1e-15)
+    assert record.of("weight_decay", MATRIX) == pytest.approx(decay, rel=1e-14)
+    assert record.of("weight_decay", BIAS) == record.of("weight_decay", EMBEDDING) == [0.2] * 7 + [0.1] * 13
 
 
 def test_a_scheduler_that_was_made_before() -> None:
     model, optimizer = make_optimizer(optim.AdamW)
-    scheduler = LinearWD(optimizer, 0.2, 0.0, 20, param_group_tags="head")
-    trainer, record = make_trainer([Schedules(scheduler)], model=model, optimizers=optimizer)
-    finish(trainer, record)
-    assert record.of("weight_decay", MATRIX) == pytest.approx(
-        [0.2 * (1 - k / 20) for k in range(BATCHES)], rel=0, abs=1e-16
-    )
+    scheduler = counted(optimizer)
+    record = done([scheduler], model=model, optimizers=optimizer)
+    assert record.of("weight_decay", MATRIX) == falling(1.0, 0, BATCHES)
     assert scheduler.last_epoch == BATCHES
 
 
@@ -148,14 +115,10 @@ def test_schedulers_from_a_config() -> None:
         {"LinearScheduler": {"alpha_f": 0.5, "key": "betas[0]"}},
     ]
     config = {"optimizer": optimizer, "schedulers": schedulers}
-    callback = Schedules(lambda optimizer, clock: build(model, config, clock).schedulers)
-    trainer, record = make_trainer([callback], model=model, optimizers=optimizer)
-    assert len(callback.schedulers) == 2
-    finish(trainer, record)
-    assert record.of("weight_decay", MATRIX) == pytest.approx(
-        [0.2 * (1 - k / 20) for k in range(BATCHES)], rel=0, abs=1e-16
-    )
-    assert record.of("betas[0]", BIAS) == [BETA * (1.0 - 0.5 * (k / 20)) for k in range(BATCHES)]
+    entry = lambda optimizer, clock: build(model, config, clock).schedulers  # noqa: E731
+    record = done([entry], model=model, optimizers=optimizer)
+    assert record.of("weight_decay", MATRIX) == falling(0.2, 0, BATCHES)
+    assert record.of("betas[0]", BIAS) == [BETA * half for half in HALVED]
 
 
 def test_the_ratio(tmp_path: Path) -> None:
@@ -183,72 +146,49 @@ def test_the_ratio(tmp_path: Path) -> None:
 
 def test_one_step_for_every_batch() -> None:
     """Whatever the microbatches, and how often the Trainer steps the schedulers of its own."""
-    spec = DataSpec(
-        DataLoader(windows(), 4, collate_fn=collate), get_num_tokens_in_batch=count_tokens, split_batch=halves
-    )
     model, optimizer = make_optimizer()
     torchs = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    entries = [
-        Binding(LinearScheduler(), "weight_decay", "matrix"),
-        lambda optimizer: LinearWD(optimizer, 1.0, 0.0, 20, param_group_tags="embedding"),
-    ]
-    options = {"model": model, "optimizers": optimizer, "schedulers": torchs}
-    trainer, record = make_trainer(
-        [Schedules(*entries)], train_dataloader=spec, device_train_microbatch_size=2, **options
+    options = {"model": model, "optimizers": optimizer, "schedulers": torchs, "device_train_microbatch_size": 2}
+    record = done(
+        [DECAY, partial(LinearWD, initial_val=1.0, end_val=0.0, total_iters=20, param_group_tags="embedding")],
+        **options,
     )
-    finish(trainer, record)
     assert record.of("lr", MATRIX) == [0.1] * 8 + [0.05] * 8 + [0.025] * 4
     assert record.of("weight_decay", MATRIX) == [WEIGHT_DECAY * (1 - k / 20) for k in range(BATCHES)]
     assert record.of("weight_decay", EMBEDDING) == falling(1.0, 0, BATCHES)
 
 
-def halves(batch: dict[str, torch.Tensor], size: int) -> list[dict[str, torch.Tensor]]:
-    parts = [batch[key].split(size) for key in ("tokens", "target")]
-    return [{"tokens": tokens, "target": target} for tokens, target in zip(*parts, strict=True)]
-
-
 def test_several_fits(tmp_path: Path) -> None:
     """Each has the length that it is given; one that sets the time back sets back what follows the clock."""
-    entries = [
-        Binding(LinearScheduler(), "weight_decay", "matrix"),
-        lambda optimizer: LinearWD(optimizer, 1.0, 0.0, 40, param_group_tags="embedding"),
-    ]
+    entries = [DECAY, lambda optimizer: LinearWD(optimizer, 1.0, 0.0, 40, param_group_tags="embedding")]
     trainer, record = make_trainer([Schedules(*entries)], max_duration=None)
     assert trainer.state.optimizers[0].param_groups[MATRIX]["weight_decay"] == WEIGHT_DECAY
     trainer.fit(duration="10ba")
     trainer.fit(duration="10ba")
     trainer.save_checkpoint(str(tmp_path / "20.pt"))
-    trainer.fit(duration="10ba", reset_time=True)
+    finish(trainer, record, duration="10ba", reset_time=True)
     full = tensors_of(trainer)
-    trainer.close()
     first, second = [1 - k / 10 for k in range(10)], [1 - k / 20 for k in range(10, 20)]
     assert record.of("weight_decay", MATRIX) == [WEIGHT_DECAY * x for x in first + second + first]
     assert record.of("weight_decay", EMBEDDING) == falling(1.0, 0, 30, 40)
-    # The same from a checkpoint, by a Trainer that knows another length when it loads.
-    again, more = make_trainer([Schedules(*entries)], max_duration="40ba", load_path=str(tmp_path / "20.pt"))
-    again.save_checkpoint(str(tmp_path / "same.pt"))  # before it fits: what was loaded
-    states = [torch.load(tmp_path / name, weights_only=False)["state"]["callbacks"] for name in ("20.pt", "same.pt")]
-    for before, after in zip(*(each["Schedules"]["schedules"] for each in states), strict=True):
-        for each in (before, after):
-            del each["state"]["value"]  # of another length
-        assert before == after
-    again.fit(duration="10ba", reset_time=True)
+    # The same from a checkpoint, by way of a Trainer that knows another length when it loads and saves without a fit.
+    again, _ = make_trainer([Schedules(*entries)], max_duration="40ba", load_path=str(tmp_path / "20.pt"))
+    again.save_checkpoint(str(tmp_path / "same.pt"))
+    again, more = make_trainer([Schedules(*entries)], max_duration="40ba", load_path=str(tmp_path / "same.pt"))
+    finish(again, more, duration="10ba", reset_time=True)
     assert more.rows == record.rows[20:]
     assert full.keys() == tensors_of(again).keys()
-    again.close()
 
 
 def test_epochs_whose_length_is_not_known() -> None:
     """The count of epochs moves after the end of a batch, and the next batch has the value of it."""
     schedule = MultiStepScheduler(["1ep", "2ep"], gamma=0.5)
-    trainer, record = make_trainer([Schedules(Binding(schedule, "weight_decay"))], train_dataloader=streamed())
-    assert trainer.state.dataloader_len is None
-    finish(trainer, record)
+    record = done([Binding(schedule, "weight_decay")], train_dataloader=data(Stream()))
     assert record.of("weight_decay", MATRIX) == [0.25] * 8 + [0.125] * 8 + [0.0625] * 4
 
 
 def test_what_is_logged() -> None:
-    log = InMemoryLogger()
+    log, quiet = InMemoryLogger(), InMemoryLogger()
     entries = [
         Binding(LinearScheduler(), "lr", "head"),
         Binding(LinearScheduler(), "betas[0]"),
@@ -263,8 +203,7 @@ def test_what_is_logged() -> None:
     assert seen["betas[0]-AdamW/group1"][:-1] == record.of("betas[0]", MATRIX)[1:]
     assert seen["weight_decay-AdamW/group2"] == [0.125] * BATCHES
     assert [int(time.batch) for time, _ in log.data["betas[0]-AdamW/group1"]] == list(range(1, BATCHES + 1))
-    quiet = InMemoryLogger()
-    finish(*make_trainer([Schedules(Binding(linear, "lr"))], loggers=quiet, max_duration="2ba"))
+    done(entries, loggers=quiet, max_duration="2ba")
     assert not any("AdamW" in name for name in quiet.data)
 
 
@@ -275,23 +214,20 @@ def test_an_optimizer_that_is_compiled() -> None:
         model, optimizer = make_optimizer(optim.AdamW)
         if compiled:
             optimizer.compile(backend=BACKEND)
-        trainer, record = make_trainer([Schedules(*closed())], model=model, optimizers=optimizer)
         with fresh():
-            finish(trainer, record)
+            rows[compiled] = done(CASES["closed"], model=model, optimizers=optimizer).rows
             assert graphs() == int(compiled)
-        rows[compiled] = record.rows
     assert rows[True] == rows[False]
 
 
 def test_a_trainer_that_only_evaluates() -> None:
-    trainer, _ = make_trainer(
-        [Schedules(*bindings())], train_dataloader=None, max_duration=None, eval_dataloader=data()
-    )
+    options = {"train_dataloader": None, "max_duration": None, "eval_dataloader": data()}
+    trainer, _ = make_trainer([Schedules(*CASES["bindings"])], **options)
     trainer.eval()
     trainer.close()
 
 
 def test_one_callback_for_one_trainer_after_another() -> None:
-    callback = Schedules(*bindings())
+    callback = Schedules(*CASES["bindings"])
     rows = [finish(*make_trainer([callback]))["rows"] for _ in range(2)]
     assert rows[0] == rows[1]

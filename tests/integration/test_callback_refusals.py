@@ -1,4 +1,4 @@
-"""What the callback refuses when a Trainer is built, in the words that it says it with."""
+"""What the callback refuses when a Trainer is built or fits; the optimizer is then as it was."""
 
 from __future__ import annotations
 
@@ -9,177 +9,105 @@ from typing import Any
 import composer.optim
 import pytest
 
-from optim.config import build
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.weight_decay_scheduler import ConstantWD, LinearWD
 from tests.integration.callback_runs import (
     BATCHES,
-    BETA,
     EMBEDDING,
     LR,
     MATRIX,
+    Beta,
+    done,
+    falling,
     linear,
     make_optimizer,
     make_trainer,
     sequence,
 )
-from tests.integration.training import finish
 from timesched import Clock, ConstantScheduler, LinearScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
-DECAYING = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 20}
+LINE = LinearScheduler()
+FALLING = partial(CosineDecayLR, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=20)
+DECAY = partial(LinearWD, initial_val=0.2, end_val=0.0, total_iters=20)
+COSINE = composer.optim.CosineAnnealingScheduler()
 
 
-@pytest.mark.parametrize(
-    ("entry", "error", "said"),
-    [
-        (LinearScheduler(), TypeError, r"does not say which key it sets: pass Binding\(LinearScheduler\("),
-        ("weight_decay", TypeError, "'weight_decay' is none of a Binding"),
-        (lambda optimizer: 3, TypeError, "returned 3: a scheduler has step"),
-    ],
-)
-def test_entries_that_are_none(entry: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        make_trainer([Schedules(entry)])
+def child_of_another(optimizer: Any) -> LinearLR:
+    child = LinearLR(optimizer, 0.0, 0.1, 5)
+    SequentialLR(optimizer, [child, FALLING(optimizer)], [5])
+    return child
 
 
-def test_bindings_that_are_none() -> None:
-    with pytest.raises(TypeError, match="3 is not a schedule"):
-        Binding(3, "lr")
-    with pytest.raises(TypeError, match=r"'cosine' is not a schedule"):
-        Binding("cosine", "lr")
-    with pytest.raises(ValueError, match="is empty"):
-        make_trainer([Schedules(Binding([], "lr"))])
-    with pytest.raises(ValueError, match="name a key"):
-        Binding(linear, "betas[first]")
-    with pytest.raises(ValueError, match=r"ssr.*-1"):
-        Schedules(ssr=-1.0)
+# What is given to the callback, options of the Trainer, and the error.
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (lambda: [LINE], {}, TypeError, r"does not say which key it sets: pass Binding\(LinearScheduler\("),
+    (lambda: ["weight_decay"], {}, TypeError, "'weight_decay' is none of a Binding"),
+    (lambda: [Binding(3, "lr")], {}, TypeError, "3 is not a schedule"),
+    (lambda: [Binding([], "lr")], {}, ValueError, "is empty"),
+    (lambda: [Binding(linear, "betas[first]")], {}, ValueError, "name a key"),
+    (lambda: [lambda optimizer: 3], {}, TypeError, "returned 3: a scheduler has step"),
+    (lambda: [Binding(linear, "lr", "body")], {}, ValueError, "the tag 'body': .*'embedding', 'head', 'matrix'"),
+    (lambda: [Binding(ConstantScheduler(0.5), "lr"), Binding(LINE, "momentum")], {}, ValueError, "no 'momentum'"),
+    (lambda: [Binding(lambda state: 1.0, "lr")], {"ssr": 0.5}, ValueError, r"takes the state alone.*0\.5"),
+    (lambda: [], {"ssr": -1.0}, ValueError, r"ssr.*-1"),
+    (lambda: [], {"callbacks": [Schedules()]}, ValueError, "two Schedules callbacks.*entries of both to one"),
+    # two schedulers on one number
+    (lambda: [Binding(linear, "lr"), Binding(linear, "lr", "head")], {}, ValueError, "'lr' was superseded by"),
+    (lambda: [DECAY, partial(ConstantWD, val=0.2, param_group_tags="head")], {}, ValueError, "superseded by"),
+    (lambda: [DECAY, Binding(linear, "weight_decay", "head")], {}, ValueError, "superseded by"),
+    (lambda: [Binding(linear, "weight_decay", "head"), DECAY], {}, ValueError, "superseded by"),
+    (lambda: [child_of_another], {}, ValueError, r"LinearLR\(.* superseded by SequentialLR"),
+    (lambda: [Binding(linear, "lr", "head")], {"schedulers": LINE}, ValueError, r"'lr' of .* 1 is set by two.*of sch"),
+    (lambda: [FALLING], {"schedulers": COSINE}, ValueError, r"'lr' of parameter group 0 is set by two.*of schedulers="),
+    # schedulers that cannot run in this Trainer
+    (lambda: [LinearWD(make_optimizer()[1], 0.2, 0.0, 20)], {}, ValueError, "LinearWD is for another optimizer"),
+    (
+        lambda: [partial(DECAY, clock=Clock("20ba"))],
+        {},
+        ValueError,
+        r"LinearWD follows a timesched\.Clock, which nobody",
+    ),
+    (lambda: [lambda on, clock: bind(linear, on, Clock("20ba"))], {}, ValueError, "BoundLR follows a"),
+    (lambda: [lambda on: sequence(on, Clock("20ba"))], {}, ValueError, r"SequentialLR follows .* \(optimizer, clock\)"),
+]
 
 
-def test_groups_and_keys_that_are_not_there() -> None:
-    with pytest.raises(ValueError, match=r"No parameter group carries the tag 'body': .*'embedding', 'head', 'matrix'"):
-        make_trainer([Schedules(Binding(linear, "lr", "body"))])
-    with pytest.raises(ValueError, match="no 'momentum' to schedule"):
-        make_trainer([Schedules(Binding(linear, "momentum"))])
-
-
-def test_a_schedule_of_the_state_alone_has_no_ratio() -> None:
-    with pytest.raises(ValueError, match=r"takes the state alone.*0\.5"):
-        make_trainer([Schedules(Binding(lambda state: 1.0, "lr"), ssr=0.5)])
-
-
-def test_two_callbacks() -> None:
-    with pytest.raises(ValueError, match="two Schedules callbacks.*entries of both to one"):
-        make_trainer([Schedules(Binding(linear, "lr")), Schedules(Binding(linear, "weight_decay"))])
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        [Binding(linear, "weight_decay"), Binding(linear, "weight_decay", "head")],
-        [partial(ConstantWD, val=0.1), partial(ConstantWD, val=0.2, param_group_tags="head")],
-        [partial(ConstantWD, val=0.1), Binding(linear, "weight_decay", "head")],
-        [Binding(linear, "weight_decay", "head"), partial(ConstantWD, val=0.1)],
-    ],
-)
-def test_two_schedules_on_one_number(entries: list[Any]) -> None:
+@pytest.mark.parametrize(("entries", "options", "error", "said"), REFUSED)
+def test_refused(entries: Any, options: dict[str, Any], error: type[Exception], said: str) -> None:
+    """Whatever the entries before had written; what owned a key before owns it again."""
     model, optimizer = make_optimizer()
-    with pytest.raises(
-        ValueError, match=r"of 'weight_decay' was superseded by .*'embedding', 'head', 'matrix'"
-    ) as caught:
-        make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
-    # Nothing of them is left, though the error's traceback holds on to them: each alone may have the groups.
-    assert caught.tb is not None
-    for entry in entries:
-        trainer, _ = make_trainer([Schedules(entry)], model=model, optimizers=optimizer)
-        trainer.close()
+    first = [bind(linear, optimizer, Clock("20ba"), key) for key in ("lr", "weight_decay")]
+    before = [{**group} for group in optimizer.param_groups]
+    own = {"ssr": options["ssr"]} if "ssr" in options else {}
+    trainers = {key: value for key, value in options.items() if key not in ("ssr", "callbacks")}
+    with pytest.raises(error, match=said) as caught:
+        mine = [Schedules(*entries(), **own), *options.get("callbacks", [])]
+        make_trainer(mine, model=model, optimizers=optimizer, **trainers)
+    assert optimizer.param_groups == before
+    for each in first:
+        each.step()
+    assert caught.tb is not None  # which holds on to what was refused, as in a notebook
 
 
-@pytest.mark.parametrize("tags", [None, "head"])
-@pytest.mark.parametrize("ours", [True, False])
-def test_the_learning_rate_has_one_master(tags: Any, ours: bool) -> None:
-    entry = Binding(linear, "lr", tags) if ours else partial(CosineDecayLR, **DECAYING, param_group_tags=tags)
-    for schedule in (LinearScheduler(), composer.optim.LinearScheduler()):
-        with pytest.raises(ValueError, match=r"'lr' of parameter group \d is set by two.*of schedulers="):
-            make_trainer([Schedules(entry)], schedulers=schedule)
-    for length in (None, "2ba"):
-        trainer, _ = make_trainer([Schedules(entry)], max_duration=length)
-        with pytest.raises(ValueError, match=r"set by two.*of schedulers="):
-            trainer.fit(duration="2ba", schedulers=LinearScheduler())
-        trainer.close()
+@pytest.mark.parametrize("length", [None, "4ba"])
+def test_schedulers_given_to_a_fit(length: str | None) -> None:
+    """They are refused beside the callback's, and dropped as the error says."""
+    trainer, record = make_trainer([Schedules(Binding(LINE, "lr"))], max_duration=length)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"set by two.*trainer\.state\.schedulers = \[\] drops them"):
+            trainer.fit(duration="4ba", schedulers=LINE)
+    trainer.state.schedulers = []
+    trainer.fit(duration="4ba")
+    trainer.close()
+    assert record.of("lr", MATRIX) == falling(LR, 0, 4, 4)
 
 
 def test_a_scheduler_of_other_tags_may_be_the_trainers() -> None:
     model, optimizer = make_optimizer()
-    other = CosineDecayLR(optimizer, **DECAYING, param_group_tags=["embedding", None])
-    options = {"model": model, "optimizers": optimizer, "step_schedulers_every_batch": True}
-    trainer, record = make_trainer([Schedules(Binding(linear, "lr", "head"))], schedulers=other, **options)
-    finish(trainer, record)
+    other = FALLING(optimizer, param_group_tags=["embedding", None])
+    options = {"model": model, "optimizers": optimizer, "schedulers": other, "step_schedulers_every_batch": True}
+    record = done([Binding(linear, "lr", "head"), Beta], **options)
     assert record.of("lr", MATRIX) == [LR * (1.0 - 0.5 * k / BATCHES) for k in range(BATCHES)]
     cosine = [0.1 * (1 + math.cos(math.pi * k / BATCHES)) / 2 for k in range(BATCHES)]
     assert record.of("lr", EMBEDDING) == pytest.approx(cosine, rel=1e-14)
-
-
-def test_a_scheduler_of_another_optimizer() -> None:
-    _, optimizer = make_optimizer()
-    with pytest.raises(ValueError, match="LinearWD is for another optimizer than the Trainer's"):
-        make_trainer([Schedules(LinearWD(optimizer, 0.2, 0.0, 20))])
-
-
-def test_a_trainer_that_is_refused_leaves_the_optimizer_as_it_was() -> None:
-    """Also what the entries before the refused one had written."""
-    model, optimizer = make_optimizer()
-    before = [{**group} for group in optimizer.param_groups]
-    first = LinearWD(optimizer, 0.3, 0.0, 20)
-    written = [{**group} for group in optimizer.param_groups]
-    entries = (Binding(ConstantScheduler(0.25), "lr"), lambda on: ConstantWD(on, 0.7), Binding(LinearScheduler(), "no"))
-    with pytest.raises(ValueError, match="has no 'no' to schedule"):
-        make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
-    assert written != before and optimizer.param_groups == written
-    first.step()
-    assert first.get_last_value() == [pytest.approx(0.285, rel=1e-15)] * len(before)
-
-
-def test_a_child_of_another_scheduler() -> None:
-    model, optimizer = make_optimizer()
-    child, other = LinearLR(optimizer, 0.0, 0.1, 5), CosineDecayLR(optimizer, 0.1, 0.01, 15)
-    parent = SequentialLR(optimizer, [child, other], [5])
-    for entries in ([child], [lambda optimizer: [child]], [parent, child]):
-        with pytest.raises(ValueError, match=r"LinearLR\(.*\) of 'lr' was superseded by"):
-            make_trainer([Schedules(*entries)], model=model, optimizers=optimizer)
-
-
-STANDING = r"{} follows a timesched\.Clock, which nobody ticks .* function of \(optimizer, clock\)"
-
-
-def test_schedulers_that_follow_a_clock_of_their_own() -> None:
-    """As those that are built from a config with a length: in a Trainer they would keep their first value."""
-    decay = {"initial_val": 0.2, "end_val": 0.0, "total_iters": "1dur", "param_group_tags": "matrix"}
-    config = {"schedulers": [{"LinearWD": decay}, {"LinearScheduler": {"key": "betas[0]"}}]}
-    model, optimizer = make_optimizer()
-    built = build(model, {"optimizer": optimizer, "max_duration": "20ba", **config})
-    for scheduler, name in zip(built.schedulers, ("LinearWD", "Bound"), strict=True):
-        with pytest.raises(ValueError, match=STANDING.format(name)):
-            make_trainer([Schedules(scheduler)], model=model, optimizers=optimizer)
-        scheduler.unbind()
-
-    entries: list[tuple[Any, str]] = [
-        (lambda optimizer: LinearWD(optimizer, **decay, clock=Clock("20ba")), "LinearWD"),
-        (partial(LinearWD, **decay, clock=Clock("20ba")), "LinearWD"),
-        (lambda optimizer, clock: bind(linear, optimizer, Clock("20ba")), "BoundLR"),
-        (lambda optimizer: sequence(optimizer, Clock("20ba")), "SequentialLR"),
-    ]
-    for entry, name in entries:
-        with pytest.raises(ValueError, match=STANDING.format(name)):
-            make_trainer([Schedules(entry)], model=model, optimizers=optimizer)
-
-    # What was refused is gone from the groups. And as the error says it works.
-    def made(optimizer: Any, clock: Any) -> Any:
-        return build(model, {"optimizer": optimizer, **config}, clock).schedulers
-
-    trainer, record = make_trainer([Schedules(made)], model=model, optimizers=optimizer)
-    finish(trainer, record)
-    assert record.of("weight_decay", MATRIX) == pytest.approx(
-        [0.2 * (1 - k / 20) for k in range(BATCHES)], rel=0, abs=1e-16
-    )
-    assert record.of("betas[0]", MATRIX) == [BETA * (1 - k / 20) for k in range(BATCHES)]
