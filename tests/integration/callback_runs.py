@@ -16,14 +16,7 @@ from optim.scheduler import Scheduler
 from optim.weight_decay_scheduler import ConstantWD, CosineDecayWD, LinearWD, PiecewiseConstantWD
 from tests.integration import training
 from tests.integration.training import NextByte, Record, finish
-from timesched import (
-    CosineAnnealingScheduler,
-    CosineAnnealingWarmRestartsScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    LinearScheduler,
-    MultiStepScheduler,
-    bind,
-)
+from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler, MultiStepScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs of 8 batches, and a half
@@ -32,6 +25,7 @@ TAGS: tuple[Any, ...] = ({"embedding"}, {"head", "matrix"}, None)  # of the thre
 LR, WEIGHT_DECAY, BETA = 0.1, 0.25, 0.9
 MOMENTS = (3, Event.BATCH_CHECKPOINT), (8, Event.EPOCH_CHECKPOINT), (13, Event.BATCH_CHECKPOINT)
 BOTH = pytest.mark.parametrize("kind", [torch.optim.AdamW, optim.AdamW])
+HALVED = [1.0 - 0.5 * k / BATCHES for k in range(BATCHES)]  # the values of `linear`
 
 
 def linear(state: Any, ssr: float = 1.0) -> float:
@@ -53,9 +47,13 @@ def sequence(optimizer: Any, clock: Any) -> Any:
     return SequentialLR(optimizer, children, ["0.25dur"], clock=clock)
 
 
-def counted(optimizer: Any) -> LinearWD:
+def counted(optimizer: Any, tags: Any = None) -> LinearWD:
     """What counts its own steps."""
-    return LinearWD(optimizer, 1.0, 0.0, 20)
+    return LinearWD(optimizer, 1.0, 0.0, 20, param_group_tags=tags)
+
+
+def torchs(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
 
 
 CASES: dict[str, list[Any]] = {
@@ -64,13 +62,7 @@ CASES: dict[str, list[Any]] = {
         Binding(CosineAnnealingWithWarmupScheduler("4ba", "1dur", alpha_f=0.1), "lr", "head"),
         Binding(LinearScheduler(1.0, 0.5, "1000tok"), "lr", ["embedding", None]),
         Binding(MultiStepScheduler(["1ep", "0.8dur"], gamma=0.5), "weight_decay", "matrix"),
-        Binding([LinearScheduler(0.9, 1.0, "40sp"), linear], "betas[0]"),
-    ],
-    # what leaves the learning rate to the Trainer's own schedule
-    "beside": [
-        Binding(CosineAnnealingWarmRestartsScheduler("5ba", 2.0), "weight_decay", ["head", "embedding"]),
-        lambda optimizer: PiecewiseConstantWD(optimizer, [0.2, 0.1], [7], param_group_tags=[None]),
-        Binding(LinearScheduler(1.0, 0.9), ("betas", 0)),
+        Binding([LinearScheduler(0.9, 1.0, "40sp"), linear], ("betas", 0)),
     ],
     # in closed form: some count their steps, some follow the clock, and one is of a user's own
     "closed": [
@@ -81,9 +73,8 @@ CASES: dict[str, list[Any]] = {
     ],
     "mixed": [
         partial(ConstantWD, val=0.05, param_group_tags=[None]),
-        Binding(LinearScheduler(1.0, 0.1), "weight_decay", ["head", "embedding"]),
         lambda optimizer, run: bind(linear, optimizer, run, key="betas[0]"),
-        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5),
+        torchs,
     ],
 }
 
@@ -104,9 +95,9 @@ def make_trainer(callbacks: list[Any], kind: Any = torch.optim.AdamW, **options:
     return training.make_trainer(callbacks, **(settings | options))
 
 
-def done(entries: list[Any], *callbacks: Callback, **options: Any) -> Record:
+def done(*entries: Any, **options: Any) -> Record:
     """The record of a run with these entries to its end."""
-    trainer, record = make_trainer([Schedules(*entries), *callbacks], **options)
+    trainer, record = make_trainer([Schedules(*entries)], **options)
     finish(trainer, record)
     return record
 
@@ -114,8 +105,6 @@ def done(entries: list[Any], *callbacks: Callback, **options: Any) -> Record:
 def run(name: str, *callbacks: Callback, **options: Any) -> dict[str, Any]:
     """A run of one of the cases, with torch's optimizer or, where the name says so, with ours."""
     case, _, ours = name.partition("-")
-    if case == "beside":
-        options["schedulers"] = CosineAnnealingScheduler(alpha_f=0.1)
     kind = optim.AdamW if ours else torch.optim.AdamW
     return finish(*make_trainer([Schedules(*CASES[case]), *callbacks], kind, run_name=name, **options))
 

@@ -57,8 +57,10 @@ def theirs(name: str) -> list[Any]:
 def train(
     name: str, *callbacks: Callback, first: bool = True, **options: Any
 ) -> tuple[dict[str, Any], Trainer, Record]:
-    """Train to the end, the learning rate by the Trainer and the weight decay by our callback, which is the first one
-    or the last: what was done, the Trainer and its record. `options` are the Trainer's."""
+    """Train to the end: what was done, the Trainer and its record; `options` are the Trainer's.
+
+    The Trainer schedules the learning rate, and our callback, the first one or the last, the weight decay.
+    """
     unit, ratio, _ = CASES[name]
     mine = Schedules(Binding(ours(name), "weight_decay"), ssr=ratio)
     several = [mine, *callbacks] if first else [*callbacks, mine]

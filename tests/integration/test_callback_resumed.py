@@ -12,7 +12,7 @@ import pytest
 import torch
 from composer.utils.checkpoint import save_checkpoint
 
-from optim.weight_decay_scheduler import CosineDecayWD, LinearWD, PiecewiseConstantWD
+from optim.weight_decay_scheduler import CosineDecayWD, PiecewiseConstantWD
 from tests.integration.callback_runs import (
     BATCHES,
     BETA,
@@ -20,6 +20,7 @@ from tests.integration.callback_runs import (
     BOTH,
     CASES,
     EMBEDDING,
+    HALVED,
     LR,
     MATRIX,
     counted,
@@ -30,22 +31,16 @@ from tests.integration.callback_runs import (
     make_trainer,
     run,
     saving,
+    torchs,
 )
 from tests.integration.resume import in_another_process
-from tests.integration.training import At, Crash, assert_goes_on, column, die, finish
-from timesched import LinearScheduler, MultiStepScheduler, bind
+from tests.integration.training import At, Crash, assert_goes_on, die, finish
+from timesched import LinearScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
-IGNORED = {"load_ignore_keys": ["state/callbacks/Schedules"]}
 FALLING = Binding(LinearScheduler(), "lr")
+IGNORED = {"load_ignore_keys": ["state/callbacks/Schedules"]}
 FIRST = pytest.mark.parametrize("first", [True, False])
-
-
-def torchs(optimizer: Any) -> Any:
-    return torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
-
-
-# From a checkpoint
 
 
 def test_every_case_resumed_from_every_checkpoint(tmp_path: Path) -> None:
@@ -56,45 +51,19 @@ def test_every_case_resumed_from_every_checkpoint(tmp_path: Path) -> None:
     for name, after in resumed.items():
         case, batch = name.split("/")
         assert_goes_on(full[case], after, int(batch), name)
-
-
-def test_a_crashed_run_goes_on_by_itself(tmp_path: Path) -> None:
-    """Saved every five batches, dead at the twelfth, and taken up by Composer's autoresume in another process."""
-    name = "beside-optim"
-    before = run(name)
-    with pytest.raises(Crash):
-        run(name, At(12, die), save_folder=str(tmp_path / name), save_interval="5ba")
-    assert_goes_on(before, in_another_process("tests.integration.callback_runs", tmp_path, name)[name], 10)
-
-
-@pytest.mark.parametrize(("first", "length"), [(True, "20ba"), (False, "1500tok")])
-def test_a_stopped_run_goes_on(first: bool, length: str, tmp_path: Path) -> None:
-    """stop_training() makes an end of the present moment, for the Trainer and not for the schedules."""
-
-    def trainer(*more: Any, **options: Any) -> Any:
-        schedule = MultiStepScheduler(["200tok", "0.5dur", "0.9dur"], gamma=0.5)
-        mine = [Schedules(Binding(schedule, "weight_decay")), *more]
-        return make_trainer(mine[::-1] if first else mine, max_duration=length, **options)
-
-    before = finish(*trainer())
-    assert len(set(column(before["rows"], "weight_decay", MATRIX))) == 4
-    stop = At(10, lambda state: state.stop_training())
-    stopped, record = trainer(stop, save_folder=str(tmp_path), save_filename="{batch}.pt", save_interval="10ba")
-    assert finish(stopped, record)["rows"] == before["rows"][:10]
-    group = stopped.state.optimizers[0].param_groups[0]
-    assert group["weight_decay"] == column(before["rows"], "weight_decay", EMBEDDING)[10]
-    assert_goes_on(before, finish(*trainer(load_path=str(tmp_path / "10.pt"))), 10)
-
-
-def test_checkpoints_hold_plain_values(tmp_path: Path) -> None:
-    run("closed-optim", **saving(tmp_path))
-    saved = torch.load(tmp_path / "8.pt", weights_only=False)["state"]["callbacks"]["Schedules"]
+    # What the callback saved is plain.
+    saved = torch.load(tmp_path / "closed" / "8.pt", weights_only=False)["state"]["callbacks"]["Schedules"]
     torch.save(saved, tmp_path / "callback.pt")
     assert torch.load(tmp_path / "callback.pt", weights_only=True) == saved
     assert (tmp_path / "callback.pt").stat().st_size < 8192
 
 
-# What a checkpoint is compared with
+def test_a_crashed_run_goes_on_by_itself(tmp_path: Path) -> None:
+    """Saved every five batches, dead at the twelfth, and taken up by Composer's autoresume in another process."""
+    name = "closed-optim"
+    with pytest.raises(Crash):
+        run(name, At(12, die), save_folder=str(tmp_path / name), save_interval="5ba")
+    assert_goes_on(run(name), in_another_process("tests.integration.callback_runs", tmp_path, name)[name], 10)
 
 
 def steps(values: list[float]) -> Any:
@@ -112,7 +81,7 @@ OTHERS: list[tuple[list[Any], dict[str, Any], str]] = [
     (SAVED, {"ssr": 2.0}, r"'ssr': 1\.0.* here it is .*'ssr': 2\.0"),
     ([*SAVED, Binding(linear, "betas[1]")], {}, "has 3 schedules, here are 4"),
     ([], {}, "has 3 schedules, here are 0"),
-]  # fmt: skip
+]
 
 
 def test_a_checkpoint_of_other_schedules_is_refused(tmp_path: Path) -> None:
@@ -123,18 +92,10 @@ def test_a_checkpoint_of_other_schedules_is_refused(tmp_path: Path) -> None:
             make_trainer([Schedules(*entries, **options)], **path)
     # The same in other words goes on; so does one that counts its steps and has the saved value.
     assert_goes_on(before, finish(*make_trainer([Schedules(SAME, *SAVED[1:])], **path)), 8)
-    record = done([SAME, steps([0.9, 0.2, 0.5]), torchs], **path)
-    assert record.of("weight_decay") == [0.2] * 4 + [0.5] * 8
-
-
-def test_nothing_was_saved(tmp_path: Path) -> None:
-    finish(*make_trainer([Schedules()], **saving(tmp_path)))
+    assert done(SAME, steps([0.9, 0.2, 0.5]), torchs, **path).of("weight_decay") == [0.2] * 4 + [0.5] * 8
+    finish(*make_trainer([Schedules()], **saving(tmp_path / "none")))
     with pytest.raises(ValueError, match="has 0 schedules, here are 1"):
-        make_trainer([Schedules(FALLING)], load_path=str(tmp_path / "8.pt"))
-    assert len(done([], load_path=str(tmp_path / "8.pt")).rows) == 12
-
-
-# Anew from a checkpoint
+        make_trainer([Schedules(FALLING)], load_path=str(tmp_path / "none" / "8.pt"))
 
 
 @BOTH
@@ -148,18 +109,18 @@ def test_a_run_begins_anew(kind: Any, tmp_path: Path) -> None:
         lambda optimizer, clock: bind(LinearScheduler(), optimizer, clock, "lr", ["embedding", None]),
         Binding(LinearScheduler(), "betas[0]"),
         partial(CosineDecayWD, initial_val=0.2, end_val=0.0, total_iters="1dur", param_group_tags="embedding"),
-        lambda optimizer: LinearWD(optimizer, 0.2, 0.0, 20, param_group_tags=[None]),
+        partial(counted, tags=[None]),
     ]
-    record = done(entries, **path)
+    record = done(*entries, **path)
     for group in (EMBEDDING, MATRIX, BIAS):
         assert record.of("lr", group) == falling(LR, 8, 20)
         assert record.of("betas[0]", group) == falling(BETA, 8, 20)
     assert record.of("weight_decay", MATRIX) == [0.2] * 12  # which nobody sets
     cosine = [0.2 * (1 + math.cos(math.pi * k / BATCHES)) / 2 for k in range(8, BATCHES)]
     assert record.of("weight_decay", EMBEDDING) == pytest.approx(cosine, rel=1e-14)
-    assert record.of("weight_decay", BIAS) == falling(0.2, 0, 12)  # what counts its steps begins at the first
+    assert record.of("weight_decay", BIAS) == falling(1.0, 0, 12)  # what counts its steps begins at the first
     # Schedulers of torch multiply what is there, which is not to be what was loaded.
-    assert done([torchs], **path).of("lr", MATRIX) == [LR] * 4 + [LR / 2] * 4 + [LR / 4] * 4
+    assert done(torchs, **path).of("lr", MATRIX) == [LR] * 4 + [LR / 2] * 4 + [LR / 4] * 4
 
 
 @pytest.mark.parametrize("more", [{}, IGNORED])
@@ -172,9 +133,6 @@ def test_a_load_before_the_length_is_known(more: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Trainer\(max_duration=\.\.\.\)"):
         trainer.fit(duration="12ba")
     trainer.close()
-
-
-# After an error, and from a checkpoint that was saved before the callback's turn
 
 
 @FIRST
@@ -193,28 +151,20 @@ def test_an_error_before_the_turn_of_the_callback(first: bool) -> None:
     assert len(record.rows) == BATCHES
     assert record.of("weight_decay", MATRIX) == falling(1.0, 0, BATCHES)
     assert record.of("lr", MATRIX) == [LR / 2 ** (k // 4) for k in range(BATCHES)]
-    assert record.of("betas[0]", MATRIX) == [BETA * (1.0 - 0.5 * k / BATCHES) for k in range(BATCHES)]
+    assert record.of("betas[0]", MATRIX) == [BETA * half for half in HALVED]
 
 
 @FIRST
 def test_a_checkpoint_saved_before_the_turn_of_the_callback(first: bool, tmp_path: Path) -> None:
     saver = At(5, lambda state: save_checkpoint(state, str(tmp_path / "5.pt")))
-    callbacks = [saver, Schedules(counted)]
+    callbacks, path = [saver, Schedules(counted)], {"load_path": str(tmp_path / "5.pt")}
     before = finish(*make_trainer(callbacks if first else callbacks[::-1]))
-    options: dict[str, Any] = {"load_path": str(tmp_path / "5.pt")}
-    assert_goes_on(before, finish(*make_trainer([Schedules(counted)], **options)), 5)
-    # Without its time, a checkpoint does not tell what is missing.
-    trainer, record = make_trainer([Schedules(counted)], load_ignore_keys=["state/timestamp"], **options)
-    finish(trainer, record, duration="12ba")
-    assert record.of("weight_decay", MATRIX) == falling(1.0, 5 - first, 17 - first)
+    assert_goes_on(before, finish(*make_trainer([Schedules(counted)], **path)), 5)
     # What counts its steps goes on when the time is set back, and misses none.
-    trainer, record = make_trainer([Schedules(counted)], **options)
+    trainer, record = make_trainer([Schedules(counted)], **path)
     trainer.fit(duration="6ba", reset_time=True)
     finish(trainer, record, duration="6ba", reset_time=True)
     assert record.of("weight_decay", MATRIX) == falling(1.0, 5, 17)
-
-
-# One optimizer, one Trainer after another
 
 
 @BOTH

@@ -7,24 +7,17 @@ from math import isclose, prod
 from pathlib import Path
 from typing import Any
 
+import composer.optim
 import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 import timesched
+from tests.integration import training
 from tests.integration.resume import in_another_process
 from tests.integration.runs import CASES, LENGTHS, MIDDLE, ours, run, theirs, train
-from tests.integration.training import (
-    BASE_LR,
-    BASE_WEIGHT_DECAY,
-    At,
-    NextByte,
-    Record,
-    assert_goes_on,
-    finish,
-    make_trainer,
-    saving,
-)
+from tests.integration.training import BASE_LR, BASE_WEIGHT_DECAY, Record, assert_goes_on, data, finish, make_trainer
+from timesched import LinearScheduler, LinearWithWarmupScheduler, ProductScheduler, StepScheduler
 
 
 def check(name: str, trainer: Any, record: Record) -> None:
@@ -59,7 +52,7 @@ def test_every_schedule_saved_and_resumed(tmp_path: Path) -> None:
     assert {case[:2] for case in CASES.values()} == {(unit, ratio) for unit in LENGTHS for ratio in MIDDLE}
     full = {}
     for name, (_, ratio, _) in CASES.items():
-        done, trainer, record = train(name, **saving(tmp_path / name, MIDDLE[ratio]))
+        done, trainer, record = train(name, **training.saving(tmp_path / name, MIDDLE[ratio]))
         check(name, trainer, record)
         full[f"{name}/{MIDDLE[ratio][0]}"] = done
     resumed = in_another_process("tests.integration.runs", tmp_path)
@@ -73,12 +66,77 @@ def test_every_schedule_saved_and_resumed(tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on(name: str, first: bool, tmp_path: Path) -> None:
     """stop_training() makes an end of the present moment, for the Trainer and not for the schedules."""
     middle = MIDDLE[0.5]
-    before, stop = run(name), At(middle[0], lambda state: state.stop_training())
-    stopped, trainer, _ = train(name, stop, first=first, **saving(tmp_path, middle))
+    before, stop = run(name), training.At(middle[0], lambda state: state.stop_training())
+    stopped, trainer, _ = train(name, stop, first=first, **training.saving(tmp_path, middle))
     assert stopped["rows"] == before["rows"][: middle[0]]
     (group,) = trainer.state.optimizers[0].param_groups
     assert group["weight_decay"] == before["rows"][middle[0]][0]["weight_decay"]
     assert_goes_on(before, run(name, load_path=str(tmp_path / f"{middle[0]}.pt")), middle[0])
+
+
+# What the Trainer does, by hand
+
+STREAM = {"train_dataloader": data(training.Stream())}
+PART = ProductScheduler([StepScheduler("1ep", gamma=0.5), LinearScheduler(1.0, 0.0, "2ep")])
+RAMP = LinearWithWarmupScheduler("0.25dur", t_max="16ba", scale_warmup=True)
+HALF = [0, 0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6]  # of RAMP, in 8 of 16 batches
+EIGHT = [1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8]
+
+# The schedule, the Trainer's options, those of each fit after the first, and what the learning rate is multiplied by:
+# the value of the time at which the batch before began. The first batch of a fit runs with what the last one left.
+RUNS: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]], list[float]]] = {
+    # the batches have 45, 103, 76, 89, 92, 85 and 43 tokens, so they begin at 0, 45, 148, 224, 313, 405 and 490
+    "uneven tokens": (LinearScheduler(), {"max_duration": "500tok"}, [], [1, 1, 0.91, 0.704, 0.552, 0.374, 0.19]),
+    "a function": (lambda state: 0.5 ** int(state.timestamp.batch), {"max_duration": "4ba"}, [], [1, 1, 0.5, 0.25]),
+    "t_max before scaling": (RAMP, {"max_duration": "16ba", "scale_schedule_ratio": 0.5}, [], HALF),
+    "a part of an epoch is the epoch": (
+        *(PART, {"max_duration": "2ep", "train_subset_num_batches": 5}, []),
+        [1, 1, 0.9, 0.8, 0.7, 0.6, 0.25, 0.2, 0.15, 0.1],
+    ),
+    "no length": (LinearScheduler(), {"max_duration": "5ba", **STREAM}, [], [1, 1, 0.8, 0.6, 0.4]),
+    "epochs without a length": (StepScheduler("1ep", 0.5), {"max_duration": "11ba", **STREAM}, [], [1] * 9 + [0.5] * 2),
+    "evaluations, while the State has the length of another loader": (
+        LinearWithWarmupScheduler("0.5ep", t_max="2ep"),
+        {"max_duration": "2ep", "eval_dataloader": data(batch_size=10), "eval_interval": "3ba"},
+        [],
+        [0, 0, 0.25, 0.5, 0.75, 1, *(1 - k / 12 for k in range(1, 11))],
+    ),
+    "the end moves": (
+        *(LinearScheduler(), {"max_duration": "1ep"}, [{"duration": "1ep"}, {"duration": "6ba"}]),
+        [*EIGHT, 1 / 8, *(1 - t / 16 for t in range(8, 15)), 1 / 16, *(1 - t / 22 for t in range(16, 21))],
+    ),
+    "another unit and ratio": (
+        LinearScheduler(),
+        {"max_duration": "4ba"},
+        [{"reset_time": True, "duration": "2ep", "schedulers": RAMP, "scale_schedule_ratio": 0.5}],
+        [1, 1, 3 / 4, 2 / 4, *HALF],
+    ),
+    "batches of another size: 8 in the first epoch, and 4 in the others": (
+        LinearScheduler(t_max="3ep"),
+        {"max_duration": "1ep"},
+        [{"duration": "2ep", "train_dataloader": data(batch_size=8)}],
+        [1, 1, *(1 - t / 24 for t in range(1, 8)), *(1 - t / 12 for t in (8, 9, 10, 11)), 0, 0, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_values(name: str) -> None:
+    schedule, options, fits, expected = RUNS[name]
+    trainer, record = make_trainer(schedulers=schedule, **options)
+    trainer.fit()
+    for fit in fits:
+        trainer.fit(**fit)
+    trainer.close()
+    assert [lr / BASE_LR for lr in record.of("lr")] == pytest.approx(expected, rel=0, abs=1e-15)
+
+
+def test_t_max_before_the_end_of_the_run() -> None:
+    """Composer compiles before it scales the duration, and its own class then refuses a t_max that ours takes."""
+    for module, t_max, ratio in ((composer.optim, "16ba", 0.5), (composer.optim, "8ba", 1.0), (timesched, "8ba", 1.0)):
+        short = module.LinearWithWarmupScheduler("4ba", t_max=t_max)
+        with pytest.raises(ValueError, match=r"t_max .* must be greater than or equal to max_duration"):
+            make_trainer(max_duration="16ba", schedulers=short, scale_schedule_ratio=ratio)
 
 
 # Our compile_composer_scheduler, and bind
@@ -91,7 +149,7 @@ def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     before, trainer, _ = train(name)
     assert type(trainer.state.schedulers[0]) is LambdaLR
     monkeypatch.setattr("composer.trainer.trainer.compile_composer_scheduler", timesched.compile_composer_scheduler)
-    after, trainer, _ = train(name, **saving(tmp_path, middle))
+    after, trainer, _ = train(name, **training.saving(tmp_path, middle))
     assert isinstance(trainer.state.schedulers[0], timesched.BoundLR)
     assert_goes_on(before, after, 0)
     path = str(tmp_path / f"{middle[0]}.pt")
@@ -99,21 +157,9 @@ def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert_goes_on(before, resumed, middle[0])
     assert trainer.state.schedulers[0].last_epoch == len(before["rows"])
     # The rate in the checkpoint counts, as in torch.
-    model = NextByte()
+    model = training.NextByte()
     slower = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=BASE_WEIGHT_DECAY)
     assert run(name, model=model, optimizers=slower, load_path=path)["rows"] == resumed["rows"]
-
-
-def test_a_compiled_schedule_is_given_to_a_trainer() -> None:
-    """As the state's scheduler, or to fit() as the torch scheduler that it is."""
-    schedule = timesched.CosineAnnealingWithWarmupScheduler("0.25dur")
-    usual, assigned, given = (make_trainer(max_duration="12ba", schedulers=each) for each in (schedule, None, None))
-    assigned[0].state.schedulers = [timesched.compile_composer_scheduler(schedule, assigned[0].state)]
-    rows = [finish(*usual)["rows"], finish(*assigned)["rows"]]
-    compiled = timesched.compile_composer_scheduler(schedule, given[0].state)
-    rows.append(finish(*given, schedulers=compiled, step_schedulers_every_batch=True)["rows"])
-    assert len(set(usual[1].of("lr"))) > 10
-    assert rows[0] == rows[1] == rows[2]
 
 
 def test_bound_lr_and_weight_decay() -> None:

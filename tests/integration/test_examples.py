@@ -1,4 +1,4 @@
-"""The demo as a user runs it: what it prints, writes and refuses."""
+"""The demo and examples/batch_ramp.py as a user runs them: what they print, draw and refuse."""
 
 import importlib
 import math
@@ -16,23 +16,40 @@ from timesched import Horizon, LinearScheduler, Timestamp
 SCRIPT = ROOT / "examples" / "composer_run.py"
 
 
-def test_short_run(tmp_path: Path) -> None:
-    schedule = "multi-step-warmup,milestones=0.5dur:100sp:1ep,gamma=0.5 * cosine,alpha_f=0.1"
-    options = ["--duration", "40000tok", "--warmup", "5000tok", "--scale-warmup", "--schedule", schedule]
-    done = python(SCRIPT, *options, "--ratio", 1, 0.5, "--out", "picture.png", cwd=tmp_path)
+def shown_by(script: Path, *options: object, cwd: Path) -> str:
+    """What a script prints; it leaves a picture, and nothing else."""
+    done = python(script, *options, "--out", "picture.png", cwd=cwd)
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
-    assert "Run 2 of 2, ratio 0.5: 20000tok" in done.stdout
-    shown = re.findall(r"^ *(\d+)%  batch +(\d+)  token .* bits/byte +\d+ s$", done.stdout, re.MULTILINE)
-    assert len(shown) == 2 * 11  # not on a terminal: the first batch, and one for each tenth of the run
+    assert [path.name for path in cwd.iterdir()] == ["picture.png"]
+    assert (cwd / "picture.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    return done.stdout
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    schedule = "multi-step-warmup,milestones=0.5dur:100sp:1ep,gamma=0.5 * cosine,alpha_f=0.1"
+    options = ["--duration", "40000tok", "--warmup", "5000tok", "--scale-warmup", "--schedule", schedule]
+    shown = shown_by(SCRIPT, *options, "--ratio", 1, 0.5, cwd=tmp_path)
+    assert "Run 2 of 2, ratio 0.5: 20000tok" in shown
+    lines = re.findall(r"^ *(\d+)%  batch +(\d+)  token .* bits/byte +\d+ s$", shown, re.MULTILINE)
+    assert len(lines) == 2 * 11  # not on a terminal: the first batch, and one for each tenth of the run
     # 1024 tokens in a batch: a run ends with the batch that reaches its length
-    assert re.findall(r"the LR of (\d+) of (\d+) batches", done.stdout) == [("40", "40"), ("20", "20")]
-    assert re.search(r"^ratio +batch +sample +token +fraction +LR$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ +0\.5 +19 +152 +19456 +0\.973 +\d\.\d{4}e-04$", done.stdout, re.MULTILINE)
-    learned, baseline = re.findall(r"text: (\S+) bits/byte, where .* alone give (\S+)", done.stdout)[0]
+    assert re.findall(r"the LR of (\d+) of (\d+) batches", shown) == [("40", "40"), ("20", "20")]
+    assert re.search(r"^ratio +batch +sample +token +fraction +LR$", shown, re.MULTILINE)
+    assert re.search(r"^ +0\.5 +19 +152 +19456 +0\.973 +\d\.\d{4}e-04$", shown, re.MULTILINE)
+    learned, baseline = re.findall(r"text: (\S+) bits/byte, where .* alone give (\S+)", shown)[0]
     assert float(learned) < float(baseline)
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
+
+
+def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
+    options = ["--plan", "0:4 8K:8 20K:16", "--duration", "50000tok"]
+    shown = shown_by(SCRIPT.with_name("batch_ramp.py"), *options, cwd=tmp_path)
+    rows = re.findall(r"^token +(\d+)   batch size +(\d+)   LR (\S+)   loss (\S+)$", shown, re.MULTILINE)
+    assert len(rows) == len(shown.splitlines()) >= 12
+    sizes, rates, losses = ([float(row[i]) for row in rows] for i in (1, 2, 3))
+    assert sizes == sorted(sizes) and set(sizes) == {4, 8, 16}
+    assert rates[0] == 0.0 and {1e-3, 1.414e-3, 2e-3} <= set(rates) and 0 < rates[-1] < 2e-3
+    assert losses[-1] < losses[0]
 
 
 @pytest.fixture
@@ -82,16 +99,3 @@ def test_check_sees_a_wrong_lr(script: Any) -> None:
     lrs[3] = math.nextafter(lrs[3], 1)
     with pytest.raises(AssertionError, match="batch 3 was trained with LR"):
         script.check(record, schedule, 0.5)
-    record.batches = 5
-    with pytest.raises(AssertionError, match="5 batches were trained, and 4 recorded"):
-        script.check(record, schedule, 0.5)
-
-
-def test_help(script: Any, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr(sys, "argv", ["composer_run.py", "--help"])
-    with pytest.raises(SystemExit):
-        script.main()
-    shown = capsys.readouterr().out
-    named = "schedule duration warmup t-max scale-warmup ratio lr batch-size seed out"
-    assert " ".join(re.findall(r"^  --(\S+)", shown, re.MULTILINE)) == named
-    assert all(name in shown for name in script.schedules())
