@@ -7,8 +7,6 @@ module; what they did is written to FOLDER/resumed.pt. MODULE FOLDER NAME: that 
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -16,27 +14,12 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).parents[2]
-
-
-def python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """A process of this Python, which sees the packages of the checkout."""
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=cwd,
-        env=os.environ | {"PYTHONPATH": paths},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from tests.torchrun import output_of
 
 
 def in_another_process(module: str, folder: Path, *name: str) -> dict[str, Any]:
     """What the runs saved under `folder` did when another Python process took them up."""
-    done = python("-m", "tests.integration.resume", module, folder, *name)
-    assert done.returncode == 0, done.stderr
+    output_of("-m", "tests.integration.resume", module, folder, *name)
     resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
     return resumed
 

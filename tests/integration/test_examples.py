@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.resume import ROOT, python
+from tests.torchrun import ROOT, python
 from timesched import Horizon, LinearScheduler, Timestamp
 
 SCRIPT = ROOT / "examples" / "composer_run.py"
