@@ -7,7 +7,6 @@ unit at every ratio, since where it is not Composer truncates and we do not (tes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -26,24 +25,8 @@ RATIOS = (0.5, 1.0, 2.0)
 UNITS = (*LENGTHS, "dur")
 
 
-@dataclass(frozen=True)
-class Part:
-    """A time: a part of the run, in `unit` if that is given and in the unit of the row otherwise."""
-
-    of_run: Fraction
-    unit: str | None = None
-
-    def text(self, unit: str) -> str:
-        unit = self.unit or unit
-        if unit == "dur":
-            return f"{float(self.of_run)}dur"
-        count = self.of_run * LENGTHS[unit]
-        assert count.denominator == 1, (self, unit)
-        return f"{count}{unit}"
-
-
-ZERO, EIGHTH, QUARTER, HALF, MOST, ALL, MORE = (Part(Fraction(n, 8)) for n in (0, 1, 2, 4, 6, 8, 10))
-QUARTERS, HALVES = ([Part(Fraction(1, n), unit) for unit in UNITS] for n in (4, 2))
+ZERO, EIGHTH, QUARTER, HALF, MOST, ALL, MORE = (Fraction(n, 8) for n in (0, 1, 2, 4, 6, 8, 10))  # of the run
+QUARTERS, HALVES = ["2ep", "16ba", "64sp", "640tok", "0.25dur"], ["4ep", "32ba", "128sp", "1280tok", "0.5dur"]
 
 # The arguments by their name, for each class.
 TABLE: dict[str, list[dict[str, Any]]] = {
@@ -99,7 +82,11 @@ def written(value: Any, unit: str) -> Any:
     """An argument with every time in `unit`."""
     if isinstance(value, list):
         return [written(item, unit) for item in value]
-    return value.text(unit) if isinstance(value, Part) else value
+    if not isinstance(value, Fraction):
+        return value
+    count = float(value) if unit == "dur" else value * LENGTHS[unit]
+    assert unit == "dur" or count.denominator == 1, (value, unit)
+    return f"{count}{unit}"
 
 
 def variants(name: str) -> Iterator[dict[str, Any]]:

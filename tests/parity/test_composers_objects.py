@@ -13,7 +13,6 @@ from typing import Any
 
 import composer.optim
 import pytest
-import torch
 from composer.core import Time as ComposerTime
 from composer.core import Timestamp as ComposerTimestamp
 from composer.core import TimeUnit as ComposerTimeUnit
@@ -125,7 +124,7 @@ def test_ours_as_arguments_of_composers() -> None:
 
 
 def test_composers_state_as_ours() -> None:
-    """A schedule, a horizon, a compiled scheduler and a binding read it as they do a clock."""
+    """A schedule and a horizon read it as they do a clock."""
     state = at(state_of("8ba"), batch=2)
     assert isinstance(state, timesched.State)
     assert Horizon.of(state).max_duration == "8ba"
@@ -133,15 +132,6 @@ def test_composers_state_as_ours() -> None:
     schedule = timesched.LinearScheduler()
     assert schedule(state) == schedule(state, 1.0) == schedule.at("2ba", state) == 0.75
     assert schedule.at(state.timestamp, state) == 0.75
-    optimizer = torch.optim.SGD(state.model.parameters(), lr=0.5, weight_decay=0.25)
-    state._optimizers = [optimizer]
-    scheduler = timesched.compile_composer_scheduler(schedule, state)
-    bound = timesched.bind(timesched.StepScheduler("3ba", 0.5), optimizer, state, key="weight_decay")
-    assert scheduler.get_last_lr() == [0.375]
-    at(state, batch=4)
-    scheduler.step()
-    bound.step()
-    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]) == (0.25, 0.125)
 
 
 def test_fractions_of_seconds() -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import composer.core.time
 import composer.optim.scheduler
 import pytest
-import torch
 from composer.core import Time as ComposerTime
-from composer.core import Timestamp as ComposerTimestamp
 
 import timesched
 from tests.parity.rows import (
@@ -30,7 +28,6 @@ from tests.parity.rows import (
 
 TOLERANCE = 1e-12
 NAMED = pytest.mark.parametrize("name", TABLE)
-MODULES = pytest.mark.parametrize("module", [composer.optim, timesched])
 
 
 def test_every_public_name_is_there() -> None:
@@ -137,34 +134,6 @@ def test_values(name: str, ratio: float) -> None:
     assert compared > 1000
 
 
-@pytest.mark.parametrize(("new", "old"), [(5, 3), (7, 6), (8, 3), (1, 3)])
-def test_ratios_that_are_no_decimals(new: int, old: int) -> None:
-    """The quotient of two lengths, which a float does not hold exactly."""
-    state = state_of(f"{6 * new}ba")
-    for ours, theirs in (
-        pair("StepScheduler", {"step_size": f"{old}ba", "gamma": 0.5}),
-        pair("MultiStepScheduler", {"milestones": [f"{old}ba", f"{4 * old}ba"], "gamma": 0.5}),
-        pair("LinearWithWarmupScheduler", {"t_warmup": "2ba", "t_max": f"{6 * old}ba"}),
-    ):
-        for batch in range(6 * new + 1):
-            at(state, batch=batch)
-            assert ours(state, new / old) == pytest.approx(theirs(state, new / old), abs=1e-12), (ours, batch)
-
-
-def test_one_schedule_on_a_state_that_changes() -> None:
-    """Each of length, loader and ratio moved by itself, to and fro, under the same schedule and the same time."""
-    ours, theirs = pair("LinearWithWarmupScheduler", {"t_warmup": "1ep", "t_max": "4ep"})
-    part, whole = pair("PolynomialScheduler", {"power": 2.0, "t_max": "0.5dur"})
-    state = at(state_of("16ba"), batch=5)
-    for _ in range(2):
-        for batches, length, ratio in ((8, 16, 1.0), (4, 16, 1.0), (4, 12, 1.0), (4, 12, 2.0), (8, 12, 2.0)):
-            if state.dataloader_len != batches:
-                state.set_dataloader([None] * batches, "train")
-            state.max_duration = f"{length}ba"
-            assert abs(ours(state, ratio) - theirs(state, ratio)) <= TOLERANCE
-            assert abs(part(state, ratio) - whole(state, ratio)) <= TOLERANCE
-
-
 def test_iterations() -> None:
     """The unit that the Trainer counts only if it is told how long an iteration is."""
     state = state_of("64ba")
@@ -216,44 +185,3 @@ def test_multistep_with_warmup_checks_neither_length_nor_units() -> None:
         at(state, **counts)
         assert ours(state, 1.0) == theirs(state, 1.0)
     assert ours(state, 1.0) == 0.25
-
-
-# Compiled
-
-
-def compiled(module: Any, schedule: Any, *ratio: float, optimizers: int = 1) -> tuple[Any, Any]:
-    """A State, and a schedule compiled on it."""
-    state = state_of("8ba")
-    state._optimizers = [torch.optim.SGD(state.model.parameters(), lr=0.5) for _ in range(optimizers)]
-    return state, module.compile_composer_scheduler(schedule, state, *ratio)
-
-
-def test_compiled_on_a_composer_state() -> None:
-    """Both give a LambdaLR with the same learning rates, step for step."""
-    rates = []
-    for module in (composer.optim, timesched):
-        state, scheduler = compiled(module, timesched.CosineAnnealingWithWarmupScheduler("2ba"), 1.0)
-        assert isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR)
-        rates.append(scheduler.get_last_lr())
-        for batch in range(1, 10):
-            state.timestamp = ComposerTimestamp(batch=batch)
-            state.optimizers[0].step()
-            scheduler.step()
-            rates[-1] += scheduler.get_last_lr()
-        assert (scheduler.last_epoch, scheduler.base_lrs) == (9, [0.5])
-    assert rates[0] == rates[1]
-    assert rates[0][:3] == [0.0, 0.25, 0.5]
-
-
-@MODULES
-def test_several_optimizers_are_refused(module: Any) -> None:
-    with pytest.raises(NotImplementedError):
-        compiled(module, timesched.LinearScheduler(), optimizers=2)
-
-
-@MODULES
-def test_functions_of_the_state_alone(module: Any) -> None:
-    """They are schedules as long as there is no ratio."""
-    assert compiled(module, lambda state: 0.25)[1].get_last_lr() == [0.125]
-    with pytest.raises(ValueError, match="ratio"):
-        compiled(module, lambda state: 0.5, 2.0)

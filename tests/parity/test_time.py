@@ -109,34 +109,27 @@ def test_what_is_no_time(value: Any) -> None:
         check_class(function)
 
 
-whole = st.integers(-(10**18), 10**18)
-small = st.integers(-(2**52), 2**52)
+counts = st.integers(-(10**18), 10**18)
+FORMS: list[Callable[..., tuple[Any, Any]]] = [
+    lambda cls, a, b, unit: (cls(a, unit), cls(b, unit)),
+    lambda cls, a, b, unit: (cls(a, unit), b),
+    lambda cls, a, b, unit: (a, cls(b, unit)),
+    lambda cls, a, b, unit: (cls(a, unit), f"{b >> 10}{unit}"),  # Composer reads a text as a float
+    lambda cls, a, b, unit: (f"{a >> 10}{unit}", cls(b, unit)),
+]
 
 
-@given(a=whole, b=whole, unit=st.sampled_from(COUNTED))
+@given(a=counts, b=counts, unit=st.sampled_from(COUNTED))
 def test_operators_on_counts(a: int, b: int, unit: str) -> None:
-    """Time and time, time and number, number and time."""
-    (mine, other), (theirs, their_other) = ([cls(a, unit), cls(b, unit)] for cls in (Time, ComposerTime))
-    for function in (operator.add, operator.sub, operator.mod, *COMPARISONS):
-        check(function, (mine, other), (theirs, their_other))
-        check(function, (mine, b), (theirs, b))
-    for function in (operator.add, operator.sub, operator.mul, *COMPARISONS):
-        check(function, (a, other), (a, their_other))
-    check(operator.mul, (mine, b), (theirs, b))
-    check_quotient((mine, other), (theirs, their_other))
-    check(operator.truediv, (a, other), (a, their_other))
-
-
-@given(a=small, b=small, unit=st.sampled_from(["ep", "ba", "tok"]))
-def test_operators_with_texts(a: int, b: int, unit: str) -> None:
-    """Texts on either side; Composer reads them as floats, so counts stay below 2**53."""
-    mine, theirs, text = Time(a, unit), ComposerTime(a, unit), f"{b}{unit}"
-    for function in (operator.add, operator.sub, *COMPARISONS):
-        check(function, (mine, text), (theirs, text))
-        check(function, (text, mine), (text, theirs))
-    check(operator.mod, (mine, text), (theirs, text))
-    check_quotient((mine, text), (theirs, text))
-    check(operator.truediv, (text, mine), (text, theirs))
+    """Time and time, time and number, time and text, on either side."""
+    for i, form in enumerate(FORMS):
+        ours, theirs = form(Time, a, b, unit), form(ComposerTime, a, b, unit)
+        for function in (operator.add, operator.sub, operator.mul, operator.mod, *COMPARISONS):
+            check(function, ours, theirs)
+        if i in (0, 3):
+            check_quotient(ours, theirs)
+        elif i in (2, 4):
+            check(operator.truediv, ours, theirs)
 
 
 @given(count=st.integers(-(2**40), 2**40), eighths=st.integers(0, 80), unit=st.sampled_from(COUNTED))
@@ -208,7 +201,7 @@ def test_units() -> None:
         assert TimeUnit(theirs) is unit and ComposerTimeUnit(unit) is theirs
         assert {unit: 1}[theirs] == {theirs: 1}[unit] == 1
         for text in (unit.value, unit.name, unit.value.upper(), "days"):
-            assert ((unit == text), (unit != text)) == ((theirs == text), (theirs != text))
+            assert (unit == text, unit != text) == (theirs == text, theirs != text)
         for other in ComposerTimeUnit:
             assert (unit == other) is (other == unit) is (unit.value == other.value)
             assert (unit != other) is (other != unit) is (unit.value != other.value)
@@ -263,11 +256,11 @@ def test_steps(several: list[tuple[Any, ...]]) -> None:
         assert equal(ours, theirs)
 
 
-@pytest.mark.parametrize("other", [3, 2.5, None, [], "a lot", "0.5dur", "3ba", "0ba", "0tok", "0s"])
-@pytest.mark.parametrize("function", COMPARISONS)
-def test_comparisons_with_texts_and_anything_else(function: Any, other: Any) -> None:
-    check(function, (Timestamp(), other), (ComposerTimestamp(), other))
-    check(function, (other, Timestamp()), (other, ComposerTimestamp()))
+@pytest.mark.parametrize("other", [3, 2.5, None, [], "a lot", "0.5dur", "3ba", "0tok"])
+def test_comparisons_with_texts_and_anything_else(other: Any) -> None:
+    for function in COMPARISONS:
+        check(function, (Timestamp(), other), (ComposerTimestamp(), other))
+        check(function, (other, Timestamp()), (other, ComposerTimestamp()))
 
 
 def test_a_timestamp_as_an_object() -> None:
