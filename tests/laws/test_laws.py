@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import timesched
-from tests.laws.rows import ROWS
 from timesched.testing.laws import LAWS
+from tests.laws.rows import ROWS
 from timesched.testing.runs import runs, runs_with_plans
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from optim.schedules.cycles import PiecewiseConstant
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import timesched
+from optim.schedules.cycles import PiecewiseConstant
 from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs
 from tests.optim.problems import assert_states_close, flat, give_gradients, ours
 from tests.optim.rows import tensor

@@ -9,11 +9,11 @@ import optim
 import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.names import CLOSED_FORMS, SCHEDULES, optimizers
-from tests.laws.rows import ROWS
 from tests.optim.schedulers.building import name_of
 from tests.optim.schedulers.signatures import WD as GENERIC
 from tests.optim.signatures import SIGNATURES
 from timesched.schedule import Schedule
+from tests.laws.rows import ROWS
 
 PACKAGE = Path(optim.__file__).parent
 
