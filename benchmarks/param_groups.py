@@ -14,7 +14,7 @@ import torch
 from _timing import interleaved, show, verdict
 from torch import nn
 
-from optim.groups import configure_param_groups, param_group_table, split_groups
+from optim.groups import configure_param_groups, param_group_table
 
 LAYERS = 12_500
 GOAL = 2.0  # seconds
@@ -50,7 +50,6 @@ def main() -> None:
     model = model_of(LAYERS)
     count = sum(1 for _ in model.parameters())
     groups = configure_param_groups(model, RULES, weight_decay=0.1, adjust_learning_rate=FACTORS)
-    named = torch.optim.SGD(model.named_parameters(), lr=0.1)
     print(f"torch {torch.__version__}, {count:,} parameters into {len(groups)} groups\n")
     print(param_group_table(groups, names=1) + "\n")
     t = interleaved(
@@ -63,7 +62,6 @@ def main() -> None:
             "configure_param_groups, rules": lambda: configure_param_groups(
                 model, RULES, weight_decay=0.1, adjust_learning_rate=FACTORS
             ),
-            "split_groups, the factors alone": lambda: split_groups(named, FACTORS, model),
         },
         rounds=11,
     )

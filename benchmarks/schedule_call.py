@@ -2,9 +2,9 @@
 
 What the numbers mean: the time of `scheduler(state, ssr)` for a new timestamp, as a Trainer calls it once a batch
 (each call of a round gets the next timestamp, so nothing can be remembered from the call before). `times` is
-Composer's time over ours. Goals: 20 times for the warmup and milestone schedules, 8 times for the others; the same
-cost with 3 and with 300 milestones, and at batch 100 and at batch 1,000,000. Schedules that Composer does not have are
-put over our `LinearWithWarmupScheduler`: at most twice its cost.
+Composer's time over ours; the goal is 4. The cost is to be the same with 3 and with 300 milestones, and at batch 100
+and at batch 1,000,000. Schedules that Composer does not have are put over our `LinearWithWarmupScheduler`: at most
+twice its cost.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from composer.optim import scheduler as composers
 
 import timesched
 
-CASES: list[tuple[str, tuple[Any, ...], int]] = [
-    ("StepScheduler", ("10ba",), 8),
-    ("MultiStepScheduler", (["0.3dur", "0.6dur", "0.9dur"],), 20),
-    ("ConstantScheduler", (), 8),
-    ("LinearScheduler", (), 8),
-    ("ExponentialScheduler", (0.99,), 8),
-    ("CosineAnnealingScheduler", (), 8),
-    ("CosineAnnealingWarmRestartsScheduler", ("10ba",), 8),
-    ("CosineAnnealingWarmRestartsScheduler", ("10ba", 2.0), 8),
-    ("PolynomialScheduler", (2.0,), 8),
-    ("MultiStepWithWarmupScheduler", ("10ba", ["0.3dur", "0.6dur", "0.9dur"]), 20),
-    ("ConstantWithWarmupScheduler", ("10ba",), 20),
-    ("LinearWithWarmupScheduler", ("10ba",), 20),
-    ("CosineAnnealingWithWarmupScheduler", ("10ba",), 20),
-    ("PolynomialWithWarmupScheduler", ("10ba",), 20),
+CASES: list[tuple[str, tuple[Any, ...]]] = [
+    ("StepScheduler", ("10ba",)),
+    ("MultiStepScheduler", (["0.3dur", "0.6dur", "0.9dur"],)),
+    ("ConstantScheduler", ()),
+    ("LinearScheduler", ()),
+    ("ExponentialScheduler", (0.99,)),
+    ("CosineAnnealingScheduler", ()),
+    ("CosineAnnealingWarmRestartsScheduler", ("10ba",)),
+    ("CosineAnnealingWarmRestartsScheduler", ("10ba", 2.0)),
+    ("PolynomialScheduler", (2.0,)),
+    ("MultiStepWithWarmupScheduler", ("10ba", ["0.3dur", "0.6dur", "0.9dur"])),
+    ("ConstantWithWarmupScheduler", ("10ba",)),
+    ("LinearWithWarmupScheduler", ("10ba",)),
+    ("CosineAnnealingWithWarmupScheduler", ("10ba",)),
+    ("PolynomialWithWarmupScheduler", ("10ba",)),
 ]
+
+GOAL = 4  # times as quick as Composer's class
 
 NEW = {
     "warmup, stable, decay, 1-sqrt": timesched.WarmupStableDecayScheduler("10ba", "0.99dur", decay="1-sqrt"),
@@ -80,7 +82,7 @@ def overhead(batch: int) -> Callable[[], Any]:
 def main() -> None:
     print(f"torch {torch.__version__}, one call on Composer's State, at batch 100\n")
     print(f"{'schedule':40s}{'Composer':>13s}{'timesched':>13s}{'times':>8s}  goal")
-    for name, arguments, goal in CASES:
+    for name, arguments in CASES:
         candidates = {
             "none": overhead(100),
             "ours": calling(getattr(timesched, name)(*arguments), 100),
@@ -88,7 +90,7 @@ def main() -> None:
         }
         t = interleaved(name, candidates)
         ours, theirs = t["ours"] - t["none"], t["theirs"] - t["none"]
-        grade = f">= {goal}: {verdict(theirs / ours, goal, True)}"
+        grade = f">= {GOAL}: {verdict(theirs / ours, GOAL, True)}"
         print(f"{name:40s}{show(theirs):>13s}{show(ours):>13s}{theirs / ours:8.1f}  {grade}")
 
     print("\nOver LinearWithWarmupScheduler (goal: at most 2)")

@@ -16,8 +16,8 @@ from .adamax import Adamax
 from .asgd import ASGD
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .core.optimizer import Optimizer
-from .foreign import preinitialize, state_bytes
-from .groups import configure_param_groups, param_group_table, split_groups
+from .groups import configure_param_groups, param_group_table
+from .initial_state import preinitialize, state_bytes
 from .lamb import Lamb
 from .lion import Lion
 from .muon import Muon
@@ -53,7 +53,6 @@ __all__ = [
     "param_group_table",
     "preinitialize",
     "scheduler",
-    "split_groups",
     "state_bytes",
     "weight_decay_scheduler",
 ]

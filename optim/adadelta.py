@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .core.common_steps import penalized_gradient, square_average_
-from .core.hyperparameters import Number, table
+from .core.hyperparameters import RATE, Number, table
 from .core.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import Factors
@@ -56,7 +56,7 @@ class Adadelta(RuleOptimizer):
     Source: https://arxiv.org/abs/1212.5701, algorithm 1, with torch's learning rate.
     """
 
-    hyper = table(COMMON, rho=Number(low=0.0, high=1.0), eps=Number(low=0.0))
+    hyper = table(COMMON, rho=Number(low=0.0, high=1.0), eps=RATE)
     may_be_missing = frozenset(("maximize",))
     reads = ()
 
@@ -71,27 +71,19 @@ class Adadelta(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("square_avg", "acc_delta")
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        rho = h["rho"]
-        return {
-            "rho": rho,
-            "one_minus_rho": 1 - rho,
-            "eps": h["eps"],
-            "minus_lr": -h["lr"],
-            "weight_decay": h["weight_decay"],
-        }
+        return {"one_minus_rho": 1 - h["rho"], "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         square, accumulated = states
-        g = penalized_gradient(h, k, p, g)
+        g = penalized_gradient(k, p, g)
         square_average_(square, g, k["rho"], k["one_minus_rho"])
         ratio = shift(accumulated, k["eps"])
         div_(ratio, shift(square, k["eps"]))

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core.common_steps import penalized_gradient
-from .core.eager import fused_adagrad
-from .core.hyperparameters import Number, table
+from .core.common_steps import add_over_root_, penalized_gradient
+from .core.fused import fused_adagrad
+from .core.hyperparameters import RATE, Number, table
 from .core.optimizer import State
-from .core.tensor_lists import Tensors, addcdiv_, addcmul_, shift_, sqrt
+from .core.tensor_lists import Tensors, addcmul_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -59,9 +59,9 @@ class Adagrad(RuleOptimizer):
 
     hyper = table(
         COMMON,
-        lr_decay=Number(low=0.0),
+        lr_decay=RATE,
         initial_accumulator_value=Number(low=0.0, scheduled=False),
-        eps=Number(low=0.0),
+        eps=RATE,
     )
     may_be_missing = frozenset(("maximize",))
     fused = staticmethod(fused_adagrad)
@@ -78,15 +78,7 @@ class Adagrad(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("sum",)
@@ -98,14 +90,11 @@ class Adagrad(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        minus_step_size = -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])
-        return {"minus_step_size": minus_step_size, "eps": h["eps"], "weight_decay": h["weight_decay"]}
+        return {"minus_step_size": -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])}
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (total,) = states
-        g = penalized_gradient(h, k, p, g)
+        g = penalized_gradient(k, p, g)
         addcmul_(total, g, g, 1.0)
-        root = sqrt(total)
-        shift_(root, k["eps"])
-        addcdiv_(p, g, root, k["minus_step_size"])
+        add_over_root_(p, g, total, k["minus_step_size"], k["eps"])

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.common_steps import adam_step_, add_over_root_, apply_weight_decay, square_average_
-from .core.eager import fused_adam
-from .core.hyperparameters import BETAS, SWITCH, Number, table
-from .core.tensor_lists import Tensors, lerp_, maximum_
+from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
+from .core.fused import fused_adam
+from .core.hyperparameters import BETAS, RATE, SWITCH, table
+from .core.tensor_lists import Tensors, maximum_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -64,9 +64,7 @@ class AdamBase(RuleOptimizer):
     Sources: those of `Adam` and `AdamW`.
     """
 
-    hyper = table(
-        COMMON, betas=BETAS, eps=Number(low=0.0), amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH
-    )
+    hyper = table(COMMON, betas=BETAS, eps=RATE, amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH)
     structural = ("amsgrad", "decoupled_weight_decay")
     may_be_missing = frozenset(("maximize", "correct_bias", "decoupled_weight_decay"))
     fused = staticmethod(fused_adam)
@@ -85,17 +83,7 @@ class AdamBase(RuleOptimizer):
         decoupled_weight_decay: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "correct_bias": correct_bias,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
@@ -111,28 +99,20 @@ class AdamBase(RuleOptimizer):
         correct = h["correct_bias"]
         root = (1 - beta2**t) ** 0.5 if correct else 1.0
         return {
-            "one_minus_beta1": 1 - beta1,
-            "beta2": beta2,
-            "one_minus_beta2": 1 - beta2,
+            **moment_factors(h),
             "eps": h["eps"] * root,
             "minus_step_size": -lr * root / (1 - beta1**t) if correct else -lr,
-            "weight_decay": h["weight_decay"],
             "decay_factor": 1 - lr * h["weight_decay"],
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v, v_max = states
-        g = apply_weight_decay(h, k, p, g)
-        if not v_max:
-            adam_step_(
-                p, g, m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"], k["minus_step_size"], k["eps"]
-            )
-            return
-        lerp_(m, g, k["one_minus_beta1"])
-        square_average_(v, g, k["beta2"], k["one_minus_beta2"])
-        maximum_(v_max, v)
-        add_over_root_(p, m, v_max, k["minus_step_size"], k["eps"])
+        g = apply_weight_decay(k, p, g)
+        update_moments(k, g, m, v)
+        if v_max:
+            maximum_(v_max, v)
+        add_over_root_(p, m, v_max or v, k["minus_step_size"], k["eps"])
 
 
 class Adam(AdamBase):
@@ -183,17 +163,7 @@ class Adam(AdamBase):
         decoupled_weight_decay: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad=amsgrad,
-            maximize=maximize,
-            decoupled_weight_decay=decoupled_weight_decay,
-            enable_global_step=enable_global_step,
-        )
+        RuleOptimizer.__init__(self, params, {**locals(), "correct_bias": True}, enable_global_step)
 
 
 class AdamW(AdamBase):
@@ -247,15 +217,4 @@ class AdamW(AdamBase):
         maximize: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            correct_bias,
-            amsgrad,
-            maximize=maximize,
-            decoupled_weight_decay=True,
-            enable_global_step=enable_global_step,
-        )
+        RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True}, enable_global_step)

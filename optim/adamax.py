@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .core.common_steps import penalized_gradient
-from .core.hyperparameters import BETAS, Number, table
+from .core.hyperparameters import BETAS, RATE, table
 from .core.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
@@ -55,7 +55,7 @@ class Adamax(RuleOptimizer):
     Source: https://arxiv.org/abs/1412.6980, algorithm 2, with torch's eps.
     """
 
-    hyper = table(COMMON, betas=BETAS, eps=Number(low=0.0))
+    hyper = table(COMMON, betas=BETAS, eps=RATE)
     may_be_missing = frozenset(("maximize",))
 
     def __init__(
@@ -69,8 +69,7 @@ class Adamax(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_inf")
@@ -81,15 +80,13 @@ class Adamax(RuleOptimizer):
         return {
             "one_minus_beta1": 1 - beta1,
             "beta2": beta2,
-            "eps": h["eps"],
             "minus_step_size": -h["lr"] / (1 - beta1 ** s[STEP]),
-            "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, u = states
-        g = penalized_gradient(h, k, p, g)
+        g = penalized_gradient(k, p, g)
         lerp_(m, g, k["one_minus_beta1"])
         mul_(u, k["beta2"])
         size = absolute(g)

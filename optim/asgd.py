@@ -9,10 +9,9 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .core.common_steps import sgd_step_
 from .core.hyperparameters import Number, table
 from .core.optimizer import State
-from .core.tensor_lists import Tensors, copy_, lerp_, neg
+from .core.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -77,15 +76,7 @@ class ASGD(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {STEP: 0.0, "eta": group["lr"], "mu": 1.0}
@@ -110,12 +101,14 @@ class ASGD(RuleOptimizer):
         #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
         #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g
         both = h["lambd"] + h["weight_decay"]
-        return {"weight_decay": both, "decay_factor": 1 - both * eta, "minus_eta": -eta, "mu": mu}
+        return {"decays": both, "decay_factor": 1 - both * eta, "minus_eta": -eta, "mu": mu}
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (average,) = states
-        sgd_step_(p, neg(g) if h["maximize"] else g, k["minus_eta"], k["weight_decay"], k["decay_factor"])
+        if not is_zero(k["decays"]):
+            mul_(p, k["decay_factor"])
+        add_(p, neg(g) if k["maximize"] else g, k["minus_eta"])
         if isinstance(k["mu"], float) and k["mu"] == 1.0:
             copy_(average, p)
         else:

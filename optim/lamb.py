@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .core.common_steps import adam_step_, add_over_root_
-from .core.eager import blocks_by_tensor, two_passes
-from .core.hyperparameters import BETAS, SWITCH, Number, table
+from .core.common_steps import moment_factors, over_root, update_moments
+from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.sharding import Placement, sum_over_ranks
-from .core.tensor_lists import Tensors, add_, by_shape, is_zero, mul_, norms, on_gpu
+from .core.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
 
@@ -62,7 +60,7 @@ class Lamb(RuleOptimizer):
     plain code.
     """
 
-    hyper = table(lr=Number(low=0.0), betas=BETAS, eps=Number(low=0.0), weight_decay=Number(low=0.0), adam=SWITCH)
+    hyper = table(lr=RATE, betas=BETAS, eps=RATE, weight_decay=RATE, adam=SWITCH)
     elementwise = False
     reads = ()
 
@@ -77,8 +75,7 @@ class Lamb(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adam": adam}
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {}
@@ -88,77 +85,22 @@ class Lamb(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        beta1, beta2 = h["betas"]
-        return {
-            "one_minus_beta1": 1 - beta1,
-            "beta2": beta2,
-            "one_minus_beta2": 1 - beta2,
-            "eps": h["eps"],
-            "weight_decay": h["weight_decay"],
-            "minus_lr": -h["lr"],
-        }
+        return {**moment_factors(h), "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        for blocks in blocks_by_tensor([p, g, *states], k["placement"]):
-            if len(blocks) > 1:  # a large tensor, in an eager step on the CPU
-                factor = k["minus_lr"] if h["adam"] else partial(_scaled, k)
-                two_passes(blocks, partial(_direction, k), factor, partial(_descend, k))
-                continue
-            (block,) = blocks
-            if on_gpu(block[0]):
-                _in_stacks(h, k, *block)
-                continue
-            direction, factor = _direction(k, *block), k["minus_lr"]
-            if not h["adam"]:
-                lengths = [_full_norms(xs, k["placement"]) for xs in (block[0], direction)]
-                factor = list(_scaled(k, *lengths).unbind())
-            add_(block[0], direction, factor)
-
-
-def _in_stacks(h: dict[str, Any], k: Factors, *columns: Tensors) -> None:
-    """The update on a CUDA GPU, where the directions of contiguous parameters of one shape are views of one tensor."""
-    stacks = by_shape(columns[0])
-    p, g, m, v = ([column[i] for chosen in stacks for i in chosen] for column in columns)
-    firsts = [columns[0][chosen[0]] for chosen in stacks]
-    directions = [
-        torch.zeros_like(x)[None] if len(chosen) == 1 else x.new_zeros((len(chosen), *x.shape))
-        for x, chosen in zip(firsts, stacks)
-    ]
-    direction = _direction(k, p, g, m, v, [x for stack in directions for x in stack.unbind()])
-    if h["adam"]:
-        add_(p, direction, k["minus_lr"])
-        return
-    factors = _scaled(k, *[_full_norms(xs, k["placement"]) for xs in (p, direction)])
-    at = 0
-    for stack in directions:
-        stack.mul_(factors[at : at + len(stack)].view(-1, *[1] * (stack.dim() - 1)))
-        at += len(stack)
-    add_(p, direction)
-
-
-def _direction(k: Factors, p: Tensors, g: Tensors, m: Tensors, v: Tensors, direction: Tensors | None = None) -> Tensors:
-    """Update the moments, and give r = m / (sqrt(v) + eps) + weight_decay * p, in the given tensors of zeros."""
-    direction = direction or [torch.zeros_like(x) for x in p]
-    adam_step_(direction, g, m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"], 1.0, k["eps"])
-    if not is_zero(k["weight_decay"]):
-        add_(direction, p, k["weight_decay"])
-    return direction
-
-
-def _scaled(k: Factors, norms_of_p: Tensor, norms_of_direction: Tensor) -> Tensor:
-    """-lr times the trust ratios."""
-    capped = norms_of_p.clamp(max=LARGEST_NORM)
-    ratio = torch.where((capped > 0) & (norms_of_direction > 0), capped / norms_of_direction, 1.0)
-    scaled: Tensor = ratio * k["minus_lr"]
-    return scaled
-
-
-def _descend(k: Factors, factor: float, p: Tensors, g: Tensors, m: Tensors, v: Tensors) -> None:
-    """p += factor * r, where r is computed from moments that have been updated."""
-    if not is_zero(k["weight_decay"]):
-        mul_(p, 1 + factor * k["weight_decay"])
-    add_over_root_(p, m, v, factor, k["eps"])
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        m, v = states
+        update_moments(k, g, m, v)
+        direction = div(m, over_root(v, k["eps"]))
+        if not is_zero(k["weight_decay"]):
+            add_(direction, p, k["weight_decay"])
+        factor: Factor = k["minus_lr"]
+        if not k["adam"]:
+            of_p, of_direction = (_full_norms(xs, k["placement"]) for xs in (p, direction))
+            capped = of_p.clamp(max=LARGEST_NORM)
+            ratio = torch.where((capped > 0) & (of_direction > 0), capped / of_direction, 1.0)
+            factor = list((ratio * k["minus_lr"]).unbind())
+        add_(p, direction, factor)
 
 
 def _full_norms(xs: Tensors, placement: Placement | None) -> Tensor:

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.common_steps import sgd_step_
-from .core.hyperparameters import BETAS, Number, table
-from .core.tensor_lists import Tensors, lerp, lerp_, sign_
+from .core.hyperparameters import BETAS, RATE, table
+from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
 
@@ -47,7 +46,7 @@ class Lion(RuleOptimizer):
     Source: https://arxiv.org/abs/2302.06675, algorithm 2. tests/optim/reference.py has the plain code.
     """
 
-    hyper = table(lr=Number(low=0.0), betas=BETAS, weight_decay=Number(low=0.0))
+    hyper = table(lr=RATE, betas=BETAS, weight_decay=RATE)
     reads = ()
 
     def __init__(
@@ -59,7 +58,7 @@ class Lion(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {}
@@ -74,14 +73,15 @@ class Lion(RuleOptimizer):
             "one_minus_beta1": 1 - beta1,
             "one_minus_beta2": 1 - beta2,
             "minus_lr": -h["lr"],
-            "weight_decay": h["weight_decay"],
             "decay_factor": 1 - h["lr"] * h["weight_decay"],
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (m,) = states
         direction = lerp(m, g, k["one_minus_beta1"])
         sign_(direction)
-        sgd_step_(p, direction, k["minus_lr"], k["weight_decay"], k["decay_factor"])
+        if not is_zero(k["weight_decay"]):
+            mul_(p, k["decay_factor"])
+        add_(p, direction, k["minus_lr"])
         lerp_(m, g, k["one_minus_beta2"])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core.hyperparameters import FRACTION, SWITCH, Choice, Number, Several, table
+from .core.hyperparameters import FRACTION, RATE, SWITCH, Choice, Number, Several, table
 from .core.sharding import distributed_as, from_local, full_tensor, local
 from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
 from .core.update_rule import RuleOptimizer
@@ -69,8 +69,8 @@ class Muon(RuleOptimizer):
     """
 
     hyper = table(
-        lr=Number(low=0.0),
-        weight_decay=Number(low=0.0),
+        lr=RATE,
+        weight_decay=RATE,
         momentum=FRACTION,
         nesterov=SWITCH,
         ns_steps=Number(low=1, high=99, integer=True, scheduled=False),
@@ -95,17 +95,7 @@ class Muon(RuleOptimizer):
         adjust_lr_fn: str | None = "cerebras",
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_steps": ns_steps,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def check_parameter(self, p: Tensor, where: str) -> None:
         super().check_parameter(p, where)
@@ -123,35 +113,30 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {
-            "momentum": h["momentum"],
-            "one_minus_momentum": 1 - h["momentum"],
-            "lr": h["lr"],
-            "weight_decay": h["weight_decay"],
-        }
+        return {"one_minus_momentum": 1 - h["momentum"]}
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (buffer,) = states
-        cerebras = h["adjust_lr_fn"] == "cerebras"
+        cerebras = k["adjust_lr_fn"] == "cerebras"
         lerp_(buffer, g, k["one_minus_momentum"])
         directions = buffer
-        if h["nesterov"]:
+        if k["nesterov"]:
             directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
         for chosen in by_shape(p, alone=k["placement"] is not None):
             xs = [p[i] for i in chosen]
             parts = [from_local(directions[i], k["placement"], i) for i in chosen]
-            step_size = k["lr"] * _adjustment(parts[0], h["adjust_lr_fn"])
+            step_size = k["lr"] * _adjustment(parts[0], k["adjust_lr_fn"])
             if not is_zero(k["weight_decay"]):
                 mul_(xs, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
-            arguments = h["ns_coefficients"], h["ns_steps"], h["eps"]
+            arguments = k["ns_coefficients"], k["ns_steps"], k["eps"]
             if len(chosen) == 1:
                 step = _orthogonal(parts[0], *arguments).to(xs[0].dtype)
-                add_(xs, [local(step, step)], -step_size)
+                steps = [local(step, step)]
             else:
-                flat = torch.stack(parts).flatten(2).bfloat16()
-                steps = _orthogonal_rows(flat, *arguments).to(xs[0].dtype)
-                add_(xs, list(steps.reshape(-1, *xs[0].shape).unbind()), -step_size)
+                flat = _orthogonal_rows(torch.stack(parts).flatten(2).bfloat16(), *arguments).to(xs[0].dtype)
+                steps = list(flat.reshape(-1, *xs[0].shape).unbind())
+            add_(xs, steps, -step_size)
 
 
 def _adjustment(x: Tensor, form: str | None) -> float:

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.common_steps import adam_step_, apply_weight_decay
-from .core.hyperparameters import BETAS, SWITCH, Number, table
-from .core.tensor_lists import Tensors, copies, lerp_
+from .core.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
+from .core.hyperparameters import BETAS, RATE, SWITCH, table
+from .core.tensor_lists import Tensors, addcdiv_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -64,9 +64,7 @@ class NAdam(RuleOptimizer):
     Source: https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ, in the form of torch.optim.NAdam.
     """
 
-    hyper = table(
-        COMMON, betas=BETAS, eps=Number(low=0.0), momentum_decay=Number(low=0.0), decoupled_weight_decay=SWITCH
-    )
+    hyper = table(COMMON, betas=BETAS, eps=RATE, momentum_decay=RATE, decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
     reads = (STEP, "mu_product")
@@ -84,16 +82,7 @@ class NAdam(RuleOptimizer):
         maximize: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {STEP: 0.0, "mu_product": 1.0}
@@ -107,27 +96,22 @@ class NAdam(RuleOptimizer):
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
         product = s["mu_product"] = stored(s["mu_product"] * stored(mu))  # as torch rounds it
-        root = (1 - beta2**t) ** 0.5
-        # The step along the gradient and the new average is Adam's along a mix of the gradient and the old average:
-        #     of_g * g + of_m * m_new, where m_new = beta1 * m_old + (1 - beta1) * g
-        #     (of_g + of_m) * ((1 - mix) * m_old + mix * g), where mix = (of_g + of_m * (1 - beta1)) / (of_g + of_m)
-        # and the correction of the second moment is folded into the step size and eps, as in Adam.
-        of_g, of_m = (1 - mu) / (1 - product), next_mu / (1 - product * next_mu)
+        root = (
+            1 - beta2**t
+        ) ** 0.5  # the correction of the second moment, folded into the step sizes and eps as in Adam
         return {
-            "one_minus_beta1": 1 - beta1,
-            "beta2": beta2,
-            "one_minus_beta2": 1 - beta2,
+            **moment_factors(h),
             "eps": h["eps"] * root,
-            "mix": (of_g + of_m * (1 - beta1)) / (of_g + of_m),
-            "minus_step_size": -lr * root * (of_g + of_m),
+            "minus_step_size_of_g": -lr * root * (1 - mu) / (1 - product),
+            "minus_step_size_of_m": -lr * root * next_mu / (1 - product * next_mu),
             "decay_factor": 1 - lr * h["weight_decay"],
-            "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
-        g = apply_weight_decay(h, k, p, g)
-        direction = copies(m)
-        lerp_(m, g, k["one_minus_beta1"])
-        adam_step_(p, g, direction, v, k["mix"], k["beta2"], k["one_minus_beta2"], k["minus_step_size"], k["eps"])
+        g = apply_weight_decay(k, p, g)
+        update_moments(k, g, m, v)
+        root = over_root(v, k["eps"])
+        addcdiv_(p, g, root, k["minus_step_size_of_g"])
+        addcdiv_(p, m, root, k["minus_step_size_of_m"])

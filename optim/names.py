@@ -27,31 +27,26 @@ class Family:
     kind: str  # what messages call them
     own: Mapping[str, type]
     bases: tuple[type, ...] = ()  # whose subclasses are the users' classes
-    key: str = ""  # what they have to schedule; empty: anything
     suffix: str = ""  # the end of a name that may be left out
 
     def find(self, name: Any, path: str) -> type:
         """The class of a name. Raises `ValueError` with the nearest names, or the full names of several classes."""
         if not isinstance(name, str):
             raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
-        candidates = (cls for base in self.bases for cls in _users(base))
         # of a class that was defined again, as in a notebook, the last definition counts
-        users = {_full(cls): cls for cls in candidates if self.key in ("", getattr(cls, "param_group_key", ""))}
-        for text in (name, name + self.suffix):
-            ours = [cls for own, cls in self.own.items() if text.lower() == own.lower() or text == _full(cls)]
-            named = [cls for cls in users.values() if text.lower() == cls.__name__.lower()]
-            found = ours[:1] or ([users[text]] if text in users else named)
+        users = {_full(cls): cls for base in self.bases for cls in _users(base)}
+        for text in (name.lower(), f"{name}{self.suffix}".lower()):
+            ours = [cls for own, cls in self.own.items() if text == own.lower()]
+            found = ours or [cls for full, cls in users.items() if text in (full.lower(), cls.__name__.lower())]
             if len(found) > 1:
                 names = " and ".join(sorted(map(_full, found)))
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
             if found:
                 return found[0]
-        known = sorted([*self.own, *(cls.__name__ for cls in users.values())])
-        hint = nearest(name, known)
-        all_names = f" There are {', '.join(known) or 'none'}." if hint == "." else ""
+        hint = nearest(name, sorted([*self.own, *(cls.__name__ for cls in users.values())]))
         raise ValueError(
-            f"{path}: there is no {self.kind} {name!r}{hint}{all_names} "
-            f"A class of your own is known by its name once its module is imported."
+            f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
+            f"is imported."
         )
 
 
@@ -66,34 +61,28 @@ def _full(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _public(base: type, *modules: ModuleType) -> dict[str, Any]:
-    """The public classes of modules by name, without the base classes, which have no values of their own."""
-    found = {name: getattr(module, name) for module in modules for name in module.__all__}
-    classes = {name: cls for name, cls in found.items() if isinstance(cls, type) and cls not in _BASES}
-    return {name: cls for name, cls in classes.items() if issubclass(cls, base)}
+def nearest(name: str, known: Iterable[str]) -> str:
+    """How a message about an unknown name ends: with the known names that may be meant, or else with all of them."""
+    names = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), names, n=3)
+    meant = " or ".join(repr(names[each]) for each in close)
+    return f": did you mean {meant}?" if close else f": there are {', '.join(names.values())}."
 
 
-_BASES = (Optimizer, lr_scheduler.LRScheduler, weight_decay_scheduler.WeightDecayScheduler, Scheduler, Schedule)
-CLOSED_FORMS = _public(Scheduler, lr_scheduler, weight_decay_scheduler)
-SCHEDULES = _public(Schedule, timesched)
-SCHEDULER = Family("scheduler", CLOSED_FORMS | SCHEDULES, (Scheduler, Schedule))
-SCHEDULE = Family("schedule", SCHEDULES, (Schedule,))
+def _public(module: ModuleType, base: type) -> dict[str, type]:
+    """The public subclasses of a class in a module, by name."""
+    found = {name: getattr(module, name) for name in module.__all__}
+    return {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base}
+
+
+SCHEDULE = Family("schedule", _public(timesched, Schedule), (Schedule,))
+LR = Family("lr scheduler", _public(lr_scheduler, lr_scheduler.LRScheduler), (lr_scheduler.LRScheduler,), "LR")
+_WD = _public(weight_decay_scheduler, weight_decay_scheduler.WeightDecayScheduler)
+CLOSED_FORM = Family("closed-form scheduler", {**LR.own, **_WD}, (Scheduler,))
+SCHEDULER = Family("scheduler", {**CLOSED_FORM.own, **SCHEDULE.own}, (Scheduler, Schedule))
 
 
 def optimizers() -> Family:
     import optim  # not above: it imports this package
 
-    return Family("optimizer", _public(Optimizer, optim), (Optimizer,))
-
-
-def closed_forms(key: str) -> Family:
-    """The closed-form schedulers of one key; of the learning rate, the `LR` at the end of a name may be left out."""
-    own = {name: cls for name, cls in CLOSED_FORMS.items() if cls.param_group_key == key}
-    return Family(f"{key} scheduler", own, (Scheduler,), key, "LR" if key == "lr" else "")
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """How a message about an unknown name ends: with the known names that may be meant, or with a full stop."""
-    names = {each.lower(): each for each in sorted(known)}
-    close = difflib.get_close_matches(str(name).lower(), names, n=3)
-    return f": did you mean {' or '.join(repr(names[each]) for each in close)}?" if close else "."
+    return Family("optimizer", _public(optim, Optimizer), (Optimizer,))

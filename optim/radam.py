@@ -9,8 +9,8 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .core.common_steps import adam_step_, add_over_root_, apply_weight_decay
-from .core.hyperparameters import BETAS, SWITCH, Number, table
+from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
+from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.tensor_lists import Tensors, add_, is_zero
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
@@ -64,7 +64,7 @@ class RAdam(RuleOptimizer):
     Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts from ρ > 4 on; 5 and ε are torch's.
     """
 
-    hyper = table(COMMON, betas=BETAS, eps=Number(low=0.0), decoupled_weight_decay=SWITCH)
+    hyper = table(COMMON, betas=BETAS, eps=RATE, decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
 
@@ -80,15 +80,7 @@ class RAdam(RuleOptimizer):
         maximize: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("exp_avg", "exp_avg_sq")
@@ -109,27 +101,20 @@ class RAdam(RuleOptimizer):
         #     p -= (lr / (1 - beta1**t)) * m                                    where rho <= 5
         #     p -= (lr / (1 - beta1**t)) * r * sqrt(1 - beta2**t) * m / (sqrt(v) + eps)    elsewhere
         return {
-            "one_minus_beta1": 1 - beta1,
-            "beta2": beta2,
-            "one_minus_beta2": 1 - beta2,
-            "eps": h["eps"],
+            **moment_factors(h),
             "minus_plain_step_size": where(adapts, 0.0 * minus_step_size, minus_step_size),
             "minus_adaptive_step_size": where(
                 adapts, minus_step_size * (rectified * bias_correction2) ** 0.5, 0.0 * minus_step_size
             ),
             "decay_factor": 1 - lr * h["weight_decay"],
-            "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         m, v = states
-        g = apply_weight_decay(h, k, p, g)
-        moments = (m, v, k["one_minus_beta1"], k["beta2"], k["one_minus_beta2"])
-        if is_zero(k["minus_plain_step_size"]):
-            adam_step_(p, g, *moments, k["minus_adaptive_step_size"], k["eps"])
-            return
-        adam_step_(p, g, *moments, 0.0, 1.0)  # the moments alone
-        add_(p, m, k["minus_plain_step_size"])
+        g = apply_weight_decay(k, p, g)
+        update_moments(k, g, m, v)
+        if not is_zero(k["minus_plain_step_size"]):
+            add_(p, m, k["minus_plain_step_size"])
         if not is_zero(k["minus_adaptive_step_size"]):
             add_over_root_(p, m, v, k["minus_adaptive_step_size"], k["eps"])

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.common_steps import penalized_gradient, rmsprop_step_, square_average_
-from .core.hyperparameters import SWITCH, Number, absent, table
-from .core.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_, shift_, sqrt, sqrt_
+from .core.common_steps import over_root, penalized_gradient, square_average_
+from .core.hyperparameters import RATE, SWITCH, Number, absent, table
+from .core.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import Factors
 
@@ -65,7 +65,7 @@ class RMSprop(RuleOptimizer):
     hyper = table(
         COMMON,
         alpha=Number(low=0.0, high=1.0),
-        eps=Number(low=0.0),
+        eps=RATE,
         momentum=Number(low=0.0, zero_is_off=True),
         centered=SWITCH,
     )
@@ -86,16 +86,7 @@ class RMSprop(RuleOptimizer):
         maximize: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "alpha": alpha,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "centered": centered,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         momentum = None if absent(group["momentum"]) else "momentum_buffer"
@@ -103,30 +94,17 @@ class RMSprop(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {
-            "alpha": h["alpha"],
-            "one_minus_alpha": 1 - h["alpha"],
-            "eps": h["eps"],
-            "momentum": h["momentum"],
-            "minus_lr": -h["lr"],
-            "weight_decay": h["weight_decay"],
-        }
+        return {"one_minus_alpha": 1 - h["alpha"], "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         square, buffer, mean = states
-        g = penalized_gradient(h, k, p, g)
-        if not buffer and not mean:
-            rmsprop_step_(p, g, square, k["alpha"], k["one_minus_alpha"], k["minus_lr"], k["eps"])
-            return
+        g = penalized_gradient(k, p, g)
         square_average_(square, g, k["alpha"], k["one_minus_alpha"])
         if mean:
             lerp_(mean, g, k["one_minus_alpha"])
-            root = addcmul(square, mean, mean, -1.0)
-            sqrt_(root)
-        else:
-            root = sqrt(square)
-        shift_(root, k["eps"])
+            square = addcmul(square, mean, mean, value=-1.0)
+        root = over_root(square, k["eps"])
         if buffer:
             mul_(buffer, k["momentum"])
             addcdiv_(buffer, g, root, 1.0)

@@ -10,22 +10,10 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from .core.hyperparameters import SWITCH, Number, Several, table
+from .core.hyperparameters import RATE, SWITCH, Number, Several, table
 from .core.optimizer import State
 from .core.sharding import local
-from .core.tensor_lists import (
-    Tensors,
-    addcmul_,
-    clamp_,
-    copy_,
-    mul,
-    mul_,
-    neg,
-    shift_,
-    sign,
-    sign_,
-    zero_where_negative_,
-)
+from .core.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
 
@@ -73,10 +61,10 @@ class Rprop(RuleOptimizer):
     """
 
     hyper = table(
-        lr=Number(low=0.0),
+        lr=RATE,
         maximize=SWITCH,
         etas=Several((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
-        step_sizes=Several((Number(low=0.0), Number(low=0.0)), ordered=True),
+        step_sizes=Several((RATE, RATE), ordered=True),
     )
     may_be_missing = frozenset(("maximize",))
 
@@ -90,8 +78,7 @@ class Rprop(RuleOptimizer):
         maximize: bool = False,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize}
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("prev", "step_size")
@@ -106,8 +93,8 @@ class Rprop(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
         first = s[STEP] == 1  # the step sizes begin with the rate of the first step
+        (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
         return {
             "eta_minus": eta_minus,
             "eta_plus": eta_plus,
@@ -118,9 +105,9 @@ class Rprop(RuleOptimizer):
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         prev, sizes = states
-        if h["maximize"]:
+        if k["maximize"]:
             g = neg(g)
         if not (isinstance(k["kept"], float) and k["kept"] == 1.0):
             mul_(sizes, k["kept"])
@@ -128,14 +115,17 @@ class Rprop(RuleOptimizer):
         agreement = mul(g, prev)
         sign_(agreement)
         copy_(prev, g)
-        zero_where_negative_(prev, agreement)
+        for x, signs in zip(prev, agreement):
+            x.masked_fill_(signs < 0, 0)
         # Instead of a choice by the sign of agreement, a line through the three cases, clamped:
         #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
         #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
         # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.
         mul_(agreement, k["eta_plus"])
         shift_(agreement, 1.0)
-        clamp_(agreement, k["eta_minus"], k["eta_plus"])
+        for x in agreement:
+            x.clamp_(k["eta_minus"], k["eta_plus"])
         mul_(sizes, agreement)
-        clamp_(sizes, k["smallest"], k["largest"])
+        for x in sizes:
+            x.clamp_(k["smallest"], k["largest"])
         addcmul_(p, sign(prev), sizes, -1.0)

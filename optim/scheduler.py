@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound, checked_count, refuse_graph
+from timesched.binding import Bound, checked_count
 from timesched.horizon import Horizon
+from timesched.ops import refuse_graph
 from timesched.positions import Frame, asked_in
 from timesched.schedule import Schedule, times_in
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, counter
 
@@ -70,6 +72,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
     scales: int = 0  # how often a group's own factor multiplies the value
+
+    if TYPE_CHECKING:  # the arguments of a class are attributes of their names
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -139,9 +145,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if not self._own_form:
             Bound._prepare(self)
             return
-        self._function = self._read = None
-        if self._schedule is not None and self.clock is None:
-            self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
+        alone = self._schedule is not None and self.clock is None
+        self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
+        self._read = None
 
     def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
         return adjustment(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
@@ -160,9 +166,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         before, self._count = self._count, as_step(count)
         try:
             form: Tensor = getattr(self, self.hook)()
-            return form
         finally:
             self._count = before
+        if not isinstance(form, (Tensor, float, int)):
+            raise TypeError(f"{type(self).__name__}: {self.hook}() returned {form!r}: it returns a 0-dim tensor.")
+        return form
 
     def _value(self, more: int = 0) -> Any:
         if not self._own_form:
@@ -187,12 +195,13 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return [float(function((step,))) for step in range(n)]
 
     def _first_values(self) -> list[Any]:
-        return self._filled_in(self.values(1)[0])
+        horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
+        return self._filled_in(self.schedule.at(Timestamp(), horizon))
 
     def _name(self) -> str:
         held = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_A_RUN}
-        plain = (bool, int, float, str, list, tuple, Time, Scheduler)
-        shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, plain))
+        kinds = (bool, int, float, str, list, tuple, Time, Scheduler)
+        shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, kinds))
         return f"{type(self).__name__}({', '.join(shown)})"
 
     # The count

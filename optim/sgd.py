@@ -11,7 +11,7 @@ from torch import Tensor
 from timesched.ops import where
 
 from .core.common_steps import penalized_gradient
-from .core.eager import fused_sgd
+from .core.fused import fused_sgd
 from .core.hyperparameters import SWITCH, Number, absent, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add, add_, mul_
@@ -81,15 +81,7 @@ class SGD(RuleOptimizer):
         *,
         enable_global_step: bool = False,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, locals(), enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         if group["nesterov"] and (absent(group["momentum"]) or not absent(group["dampening"])):
@@ -119,17 +111,15 @@ class SGD(RuleOptimizer):
         undampened = 1 - h["dampening"]
         return {
             "minus_lr": -h["lr"],
-            "momentum": h["momentum"],
             "one_minus_dampening": where(s[STEP] == 1, 1.0, undampened) if STEP in s else undampened,
-            "weight_decay": h["weight_decay"],
         }
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         (buffer,) = states
-        g = penalized_gradient(h, k, p, g)
+        g = penalized_gradient(k, p, g)
         if buffer:
             mul_(buffer, k["momentum"])
             add_(buffer, g, k["one_minus_dampening"])
-            g = add(g, buffer, k["momentum"]) if h["nesterov"] else buffer
+            g = add(g, buffer, k["momentum"]) if k["nesterov"] else buffer
         add_(p, g, k["minus_lr"])

@@ -41,7 +41,7 @@ collect_ignore = [
 # deadline and too_slow measure the machine, not the code; the blob lets a failure be replayed anywhere.
 settings.register_profile(
     "ci",
-    max_examples=200,
+    max_examples=100,
     deadline=None,
     print_blob=True,
     derandomize=True,

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.keys import Key, as_list, is_number, known_tags, select
-from timesched.ops import check_compiler
+from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
 from timesched.reading import reader, text_of, units_of
 from timesched.time.timestamp import Timestamp
@@ -104,11 +104,9 @@ class Bound:
 
     def _prepare(self) -> None:
         """Resolve the schedule. What this makes is not copied."""
-        self._function = self._read = None
-        if self.clock is None:
-            self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
-        else:
-            self._read = reader(self._schedule, self.clock, self.ssr)
+        alone = self.clock is None
+        self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
+        self._read: Any = None if alone else reader(self._schedule, self.clock, self.ssr)
 
     # A step: catch up, count, evaluate, write
 
@@ -187,8 +185,8 @@ class Bound:
         bad = [] if torch.compiler.is_compiling() else [each for each in values if not is_number(each)]
         if bad:
             raise ValueError(
-                f"{self._name()} would set {self.key!r} to {bad[0]!r} at step {int(self._count)}: it is to be a finite "
-                f"number; end the schedule before, or change its arguments."
+                f"{self._name()} would set {self.key!r} to {bad[0]!r} after {int(self._count)} steps: it is to be a "
+                f"finite number; end the schedule before, or change its arguments."
             )
 
     def _name(self) -> str:
@@ -238,7 +236,7 @@ class Bound:
     def _go_to(self, count: Any) -> None:
         if type(count) is int and count == -1:
             self._refuse_composite()
-        self._watched = None  # somebody else counts: that says nothing about the clock
+        self._watched: Any = None  # somebody else counts: that says nothing about the clock
         self._count_to(checked_count(count, type(self).__name__))
 
     def _refuse_composite(self) -> None:
@@ -639,15 +637,6 @@ def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
         for each in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(each, Tensor) and name != "params":
                 yield each
-
-
-def refuse_graph(why: str) -> None:
-    """Raise `RuntimeError` in a graph."""
-    if torch.compiler.is_compiling():
-        raise RuntimeError(
-            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
-            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
-        )
 
 
 def checked_count(count: Any, name: str, least: int = 0) -> int:

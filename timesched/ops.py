@@ -17,6 +17,7 @@ from torch.torch_version import TorchVersion
 
 Value = Any  # a float, or a float64 tensor of any shape
 OLDEST_COMPILER = "2.9"  # the version of torch whose compiler takes a step as one graph
+COMPILES = TorchVersion(torch.__version__) >= OLDEST_COMPILER  # here, as the graphs of 2.9 cannot compare versions
 
 
 def real(x: Value) -> Value:
@@ -130,8 +131,20 @@ def sqrt(x: Value) -> Value:
 
 def check_compiler() -> None:
     """Raise `RuntimeError`, which names the version, on a torch whose compiler does not take a step as one graph."""
-    if TorchVersion(torch.__version__) < OLDEST_COMPILER:
-        raise RuntimeError(
+    if not COMPILES:
+        message = (
             f"Steps compile on torch {OLDEST_COMPILER} and newer, and this is {torch.__version__}: update torch, or "
             f"leave the step out of what is compiled."
+        )
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break(message)  # the text of an error is not shown there
+        raise RuntimeError(message)
+
+
+def refuse_graph(why: str) -> None:
+    """Raise `RuntimeError` in a graph."""
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
+            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,11 +69,13 @@ class Cycles:
         if type(count) is int or isinstance(count, Fraction):
             k = bisect_right(self._starts, count) - 1
             return float((count - self._starts[k]) / self._lengths[k])
+        found: list[Any]
         if isinstance(count, Tensor):
             firsts, nears, *tables = self._tables
             i = ops.how_many(nears if count.is_floating_point() else firsts, count) - 1
-            whole, rest, length = (ops.pick(table, i) for table in tables)
+            found = [ops.pick(table, i) for table in tables]
         else:
             k = bisect_right(self._nears, count) - 1
-            (whole, rest), length = self._splits[k], float(self._lengths[k])
+            found = [*self._splits[k], float(self._lengths[k])]
+        whole, rest, length = found
         return ops.clip((ops.real(count - whole) - rest) / length)

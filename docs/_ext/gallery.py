@@ -28,8 +28,8 @@ from sphinx.util.docutils import SphinxDirective
 import optim
 import timesched
 from optim import lr_scheduler
-from timesched.drawing.svg import COLOURS
 from tests.laws.rows import ROWS
+from timesched.drawing.svg import COLOURS
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from .formulas import Chain, time
 
 
 def sequence(
-    parent: Scheduler,
+    parent: Any,
     optimizer: torch.optim.Optimizer,
     schedulers: Sequence[Scheduler],
     milestones: Sequence[Any],
@@ -45,7 +45,7 @@ def sequence(
     Scheduler.__init__(parent, optimizer, None, last_epoch, schedule=schedule, **common)
 
 
-def chain(parent: Scheduler, schedulers: Sequence[Scheduler], common: dict[str, Any]) -> None:
+def chain(parent: Any, schedulers: Sequence[Scheduler], common: dict[str, Any]) -> None:
     """The product of several schedulers: `ChainedLR`."""
     optimizer = getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
     common = _checked(parent, optimizer, schedulers, common)
@@ -55,7 +55,7 @@ def chain(parent: Scheduler, schedulers: Sequence[Scheduler], common: dict[str, 
 
 
 def scale_per_param(
-    parent: Scheduler, optimizer: torch.optim.Optimizer, scheduler: Scheduler, common: dict[str, Any]
+    parent: Any, optimizer: torch.optim.Optimizer, scheduler: Scheduler, common: dict[str, Any]
 ) -> None:
     """Another scheduler, times a factor of each group: `ScalePerParamLR`."""
     common = _checked(parent, optimizer, [scheduler], common)

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
-
-from timesched.time.value import Time
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -30,18 +25,14 @@ def read(config: Any) -> Any:
     {'optimizer': {'SGD': {'lr': 0.1}}}
     """
     if isinstance(config, Mapping):
-        return _copied(config, "", (), False)
+        return _copied(config, "config", object)
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
     if isinstance(config, str) and ("\n" in config or not config.endswith((".yaml", ".yml"))):
         if ":" not in config and "\n" not in config:
             raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
         return _parsed(config, "the text")
-    try:
-        text = Path(config).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{os.fspath(config)} is no text: {error}; save it as UTF-8.") from None
-    return _parsed(text, os.fspath(config))
+    return _parsed(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
 
 
 def _parsed(text: str, source: str) -> Any:
@@ -58,50 +49,26 @@ def _parsed(text: str, source: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        problem = (error.problem or "").partition(" with value ")[0]  # of a key that is there twice
-        said = ", ".join(filter(None, [error.context, problem]))
+        said = ", ".join(filter(None, [error.context, error.problem]))
         hint = " A text that begins with * is to be in quotes, as in '*bias'." if "alias" in said else ""
         raise ValueError(f"{source}{where}: {said}.{hint}") from error
     except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
-    return _copied(found, "", (), True)
+    return _copied(found, "config", _PLAIN)
 
 
-def _copied(value: Any, path: str, within: tuple[int, ...], plain: bool) -> Any:
-    """Containers as dicts, lists and tuples. With `plain`, they may hold texts, numbers, booleans and None alone."""
-    if id(value) in within:
-        raise ValueError(f"{path} contains itself: an alias (*) cannot stand inside its own anchor (&).")
-    within = (*within, id(value))
+def _copied(value: Any, path: str, kinds: Any) -> Any:
+    """Containers as dicts and lists of their own, which may hold values of `kinds`."""
     if isinstance(value, Mapping):
         for key in value:
-            if not isinstance(key, str) and (plain or not isinstance(key, type)):  # a layer type may be one
-                raise ValueError(f"{path or 'config'}: the key {key!r} is of type {type(key).__name__}: write a text.")
-        start = f"{path}." if path else ""
-        return {key: _copied(each, f"{start}{key}", within, plain) for key, each in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        copies = [_copied(each, f"{path}[{i}]", within, plain) for i, each in enumerate(value)]
-        return tuple(copies) if isinstance(value, tuple) else copies
-    if plain and not isinstance(value, _PLAIN):
+            if not isinstance(key, str):
+                raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a text.")
+        return {key: _copied(each, f"{path}.{key}".removeprefix("config."), kinds) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(each, f"{path}[{i}]", kinds) for i, each in enumerate(value)]
+    if not isinstance(value, kinds):
         raise ValueError(
-            f"{path or 'config'}: {value!r} is of type {type(value).__name__}: write a text in quotes, a number, true, "
-            f"false or null."
+            f"{path}: {value!r} is of type {type(value).__name__}: write a text in quotes, a number, true, false or "
+            f"null."
         )
     return value
-
-
-def plain(value: Any) -> Any:
-    """What was read as dicts, lists, numbers and strings; times and layer types as text.
-
-    Anything that is not data (a function, a scheduler, a tensor) stays as it is, so that it builds the same again.
-    """
-    if isinstance(value, dict):
-        return {plain(key): plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
-    if isinstance(value, type) and issubclass(value, torch.nn.Module):
-        return value.__name__
-    if isinstance(value, Time) or hasattr(value, "to_timestring"):
-        return str(Time.from_input(value))
-    if isinstance(value, Integral) and not isinstance(value, bool):
-        return int(value)
-    return float(value) if isinstance(value, float) else value  # of numpy, too

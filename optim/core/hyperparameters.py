@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -54,10 +54,7 @@ class Number:
                 f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
                 f"{self.example!r}, say."
             )
-        try:
-            size = float(number)
-        except OverflowError:  # an int that is too large
-            size = math.inf
+        size = float(number)
         too_low = size < self.low or (self.open_low and size == self.low)
         too_high = size > self.high or (self.open_high and size == self.high)
         if not math.isfinite(size) or too_low or too_high:
@@ -75,23 +72,6 @@ class Number:
         if value is None or not self.scheduled or isinstance(value, Tensor) or (self.zero_is_off and value == 0):
             return value
         return scalar(float(value), device)
-
-    def numbers(self, value: Any) -> Any:
-        """The value as a Python number."""
-        if type(value) is float:
-            return value
-        self.check("a hyperparameter", value)
-        if isinstance(value, Tensor):
-            return value.item()
-        return value if value is None or self.integer else float(value)
-
-    def pack(self, value: Any) -> list[Any]:
-        """The value as a list of numbers, tensors and None. `unpack` gives the value, from these with numbers alone."""
-        return [value]
-
-    def unpack(self, numbers: Iterator[Any]) -> Any:
-        number = next(numbers)
-        return int(number) if self.integer else number
 
 
 @dataclass(frozen=True)
@@ -115,21 +95,11 @@ class Several:
                 rule.check(f"{name}[{i}]", element)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{name}={value!r}: {error}") from None
-        numbers = [rule.numbers(element) for rule, element in zip(self.rules, value)]
-        if self.ordered and numbers != sorted(numbers):
+        if self.ordered and list(map(float, value)) != sorted(map(float, value)):
             raise ValueError(f"{name}={value!r}: the first must not be above the second; swap them.")
 
     def tensors(self, value: Any, device: torch.device) -> Any:
         return tuple(rule.tensors(element, device) for rule, element in zip(self.rules, value))
-
-    def numbers(self, value: Any) -> Any:
-        return tuple(rule.numbers(element) for rule, element in zip(self.rules, value))
-
-    def pack(self, value: Any) -> list[Any]:
-        return [x for rule, element in zip(self.rules, value) for x in rule.pack(element)]
-
-    def unpack(self, numbers: Iterator[Any]) -> Any:
-        return tuple(rule.unpack(numbers) for rule in self.rules)
 
 
 @dataclass(frozen=True)
@@ -151,28 +121,13 @@ class Choice:
     def tensors(self, value: Any, device: torch.device) -> Any:
         return value
 
-    def numbers(self, value: Any) -> Any:
-        return value
-
-    def pack(self, value: Any) -> list[Any]:
-        return [float(self.options.index(value))]
-
-    def unpack(self, numbers: Iterator[Any]) -> Any:
-        return self.options[int(next(numbers))]
-
 
 Rule = Number | Several | Choice
 
 
-def table(*tables: Mapping[str, Rule], **rules: Rule) -> Mapping[str, Rule]:
-    """Rules by the names of hyperparameters, those of `tables` first.
-
-    A dict and not a read-only view of one, whose guards fail in a graph of torch 2.7.
-    """
-    merged: dict[str, Rule] = {}
-    for one in (*tables, rules):
-        merged.update(one)
-    return merged
+def table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
+    """Rules by the names of hyperparameters, the common ones first."""
+    return {**(common or {}), **rules}
 
 
 KNOWN: set[str] = set()  # the hyperparameters of all optimizer classes there are

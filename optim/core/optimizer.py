@@ -84,7 +84,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._ready = False
-        self._seen: dict[Tensor, state_follows.Seen] = {}  # what state was made for each parameter
+        self._seen: dict[Tensor, state_follows.Seen] = {}  # for what kind of parameter what state was made
         self._guards: Any = None  # compares all of it at once
         self._stepping = False
         self.enable_global_step = bool(enable_global_step)
@@ -302,8 +302,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """The state in torch's form; the tensors are those in use, and `tags` are sorted lists."""
-        if not state_follows.complete(self):
-            state_follows.follow(self)
+        state_follows.follow(self)
         state = super().state_dict()
         for group in state.get("param_groups", ()):  # a hook may have returned anything
             if "tags" in group:

@@ -1,8 +1,7 @@
 """State follows its parameter: what becomes of the state of a parameter that was moved, cast, resized or replaced.
 
-Between steps, programs change what the constructor saw: a model is moved or cast, embeddings are resized, a trainer
-puts other tensors into the groups, somebody clears `optimizer.state`. `follow` notices before any kernel runs. `plan`
-says what the state of each such parameter has to be, or refuses, and changes nothing; `settle` carries the plan out.
+Between steps, programs change what the constructor saw: a model is moved or cast, a trainer puts other tensors into the
+groups, somebody clears `optimizer.state`. `follow` notices before any kernel runs.
 """
 
 from __future__ import annotations
@@ -10,94 +9,67 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._C._dynamo import guards as dynamo_guards
 
-from .sharding import distribution, local, notice_dtensor
-from .work import STEP
+from .sharding import distribution, notice_dtensor
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 State = dict[str, Any]
 
-# Dynamo's comparison of many tensors, five times as fast as in Python. It is private: without it, every step takes the
-# longer way.
-TensorGuards: Any = getattr(dynamo_guards, "TensorGuards", None)
+Seen = tuple[Any, dict[str, Any]]  # the kinds of a parameter and of its states, by name
 
-
-class Kind(NamedTuple):
-    """What a tensor has to have in common with the one that its state was made for."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    distribution: tuple[Any, Any] | None
-
-
-class Seen(NamedTuple):
-    """A parameter and its state as they were when they fitted last."""
-
-    parameter: Kind
-    state: dict[str, Kind | None]  # None for what is not a tensor
+# Dynamo's comparison of many tensors: in Python it takes three times as long, a quarter more for a step of small ones.
+# It is private; without it, every step takes the longer way.
+TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
 def follow(optimizer: Optimizer) -> None:
-    """Let the state follow all parameters. Raises `ValueError` where it cannot, and changes nothing then."""
+    """Let the state follow all parameters. Raises `ValueError` where it cannot, and changes nothing then.
+
+    Where a parameter was moved or cast, its state is, with its values. Where it is new, and where its state was cleared
+    or had no values, it gets what `preinitialize()` makes. State of another shape is an error.
+    """
     try:
         if optimizer._guards is not None and optimizer._guards.check(*_tensors(optimizer)):
             return
-    except TypeError:  # another number of tensors, or something that is not a tensor
+    except TypeError:  # a parameter without state, another number of tensors, or something that is no tensor
         pass
-    settle(optimizer, plan(optimizer))
-    optimizer._guards = _guards(_tensors(optimizer))
-
-
-def plan(optimizer: Optimizer, keep: bool = True) -> dict[Tensor, State]:
-    """The state for each parameter whose state does not fit it.
-
-    Where a parameter was moved or cast: its state, moved and cast. Where it is new, where its state was cleared, and
-    where it was resized before its first step: what `preinitialize()` makes. Without `keep`, as before a load, always
-    the latter. Raises `ValueError` where values cannot be kept.
-    """
-    for key in optimizer.state:
-        if not isinstance(key, Tensor):
-            raise ValueError(
-                f"{type(optimizer).__name__}: optimizer.state has the key {key!r}, and its keys are parameters: delete "
-                f"optimizer.state[{key!r}], and keep such a value in param_groups."
-            )
-    changed: dict[Tensor, str] = {}
+    strangers = [key for key in optimizer.state if not isinstance(key, Tensor)]
+    if strangers:
+        raise ValueError(
+            f"{type(optimizer).__name__}: optimizer.state has the key {strangers[0]!r}, and its keys are parameters: "
+            f"delete optimizer.state[{strangers[0]!r}], and keep such a value in param_groups."
+        )
+    names: dict[Tensor, str] = {}
     groups = []
     for i, group in enumerate(optimizer.param_groups):
-        params, names = group["params"], group.get("param_names", ())
-        if len(names) != len(params):  # none, or parameters were added or removed without their names
-            names = [f"parameter {j}" for j in range(len(params))]
-        here = {p: f"{name} of group {i}" for p, name in zip(params, names) if not _fits(optimizer, p)}
-        if here:
-            groups.append({**group, "params": list(here)})
-            changed.update(here)
-    if not changed:
-        return {}
-    for p, name in changed.items():
+        changed = {p: f"parameter {j} of group {i}" for j, p in enumerate(group["params"]) if not fits(optimizer, p)}
+        groups += [{**group, "params": list(changed)}] if changed else []
+        names.update(changed)
+    for p, name in names.items():
         notice_dtensor(p)
         optimizer.check_parameter(p, f"{type(optimizer).__name__}, {name}: ")
-    fresh = optimizer.fresh_state(groups)
-    return {p: _carried(optimizer, p, fresh[p], name) if keep else fresh[p] for p, name in changed.items()}
+    fresh = optimizer.fresh_state(groups) if names else {}
+    settle(optimizer, {p: _moved(optimizer, p, fresh[p], name) for p, name in names.items()})
 
 
-def settle(optimizer: Optimizer, planned: Mapping[Tensor, State]) -> None:
-    """Put the planned state in place, and drop what belongs to no parameter any more."""
-    optimizer.state.update(planned)
-    for p, state in planned.items():
-        optimizer._seen[p] = seen(p, state)
+def settle(optimizer: Optimizer, states: Mapping[Tensor, State]) -> None:
+    """Put the states in place, and drop what belongs to no parameter any more."""
+    optimizer.state.update(states)
     params = set(_params(optimizer))
-    for p in [p for p in optimizer.state if isinstance(p, Tensor) and p not in params]:
-        del optimizer.state[p]
-    for p in optimizer._seen.keys() - params:
-        del optimizer._seen[p]
+    for stray in [p for p in optimizer.state if p not in params]:
+        del optimizer.state[stray]
+    optimizer._seen = {p: _kinds(p, state) for p, state in optimizer.state.items()}
+    tensors = _tensors(optimizer)
+    optimizer._guards = None
+    if TensorGuards is not None and all(isinstance(x, Tensor) for x in tensors):
+        sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+        optimizer._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
 def reset(optimizer: Optimizer, params: Tensor | Iterable[Tensor] | None) -> None:
@@ -109,45 +81,35 @@ def reset(optimizer: Optimizer, params: Tensor | Iterable[Tensor] | None) -> Non
             f"parameters that are, or add it with add_param_group()."
         )
     groups = [{**g, "params": [p for p in g["params"] if p in chosen]} for g in optimizer.param_groups]
-    fresh = optimizer.fresh_state([group for group in groups if group["params"]])
-    with torch.no_grad():
-        for p, state in fresh.items():
-            if _fits(optimizer, p):
-                for key, x in state.items():
-                    _overwrite(optimizer.state[p], key, x)
-    settle(optimizer, {p: state for p, state in fresh.items() if not _fits(optimizer, p)})
+    states = optimizer.fresh_state([group for group in groups if group["params"]])
+    for p, fresh in states.items():
+        if fits(optimizer, p):  # in the tensors that are there, whose addresses somebody may hold
+            with torch.no_grad():
+                mine = optimizer.state[p]
+                states[p] = {k: mine[k].copy_(x) if isinstance(x, Tensor) else x for k, x in fresh.items()}
+    settle(optimizer, states)
 
 
-def _overwrite(state: State, key: str, x: Any) -> None:
-    if isinstance(x, Tensor):
-        state[key].copy_(x)
-    else:
-        state[key] = x
+def fits(optimizer: Optimizer, p: Tensor) -> bool:
+    """Whether a parameter and its state are what they were when the state was made, or followed last."""
+    return p in optimizer.state and optimizer._seen.get(p) == _kinds(p, optimizer.state[p])
 
 
-def seen(p: Tensor, state: State) -> Seen:
-    return Seen(_kind(p), {name: _kind(x) if isinstance(x, Tensor) else None for name, x in state.items()})
+def _kinds(p: Tensor, state: State) -> Seen:
+    return _kind(p), {name: _kind(x) for name, x in state.items()}
 
 
-def complete(optimizer: Optimizer) -> bool:
-    """Whether exactly the parameters of the groups have state, and it was made for their shapes."""
-    if {p for p in optimizer.state if isinstance(p, Tensor)} != set(_params(optimizer)):
-        return False
-    return all(p.shape == before.parameter.shape for p, before in optimizer._seen.items())
+def _kind(x: Any) -> Any:
+    return (type(x), x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
 
 
 def _params(optimizer: Optimizer) -> Iterator[Tensor]:
     return chain.from_iterable(group["params"] for group in optimizer.param_groups)
 
 
-def _kind(x: Any) -> Kind:
-    return Kind(x.shape, x.dtype, x.device, distribution(x))
-
-
 def _tensors(optimizer: Optimizer) -> list[Any]:
     """All parameters, then all their states. Raises `TypeError` where a parameter has none."""
-    state = optimizer.state
-    params = list(_params(optimizer))
+    state, params = optimizer.state, list(_params(optimizer))
     if len(params) != len(state):
         raise TypeError("there is state of a parameter that left")
     in_order = all(map(is_, params, state))  # as nearly always; then nothing has to be looked up
@@ -155,72 +117,28 @@ def _tensors(optimizer: Optimizer) -> list[Any]:
     return [*params, *chain.from_iterable(map(dict.values, states))]
 
 
-def _guards(tensors: Iterable[Any]) -> Any:
-    if TensorGuards is None or not all(isinstance(x, Tensor) for x in tensors):
-        return None
-    sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
-    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-
-
-def _fits(optimizer: Optimizer, p: Tensor) -> bool:
-    before, state = optimizer._seen.get(p), optimizer.state.get(p)
-    if before is None or state is None or _kind(p) != before.parameter:
-        return False
-    return all(
-        name in state and (kind is None or (isinstance(state[name], Tensor) and _kind(state[name]) == kind))
-        for name, kind in before.state.items()
-    )
-
-
-def _carried(optimizer: Optimizer, p: Tensor, fresh: State, name: str) -> State:
-    """The values of a parameter's state, in tensors like those of `fresh`; or `fresh` itself."""
-    state, before = optimizer.state.get(p), optimizer._seen.get(p)
-    if not state:
+def _moved(optimizer: Optimizer, p: Tensor, fresh: State, name: str) -> State:
+    """A parameter's state, in tensors like those of `fresh`; that itself where there is none with values."""
+    state = optimizer.state.get(p)
+    if not state or any(isinstance(x, Tensor) and x.is_meta and not p.is_meta for x in state.values()):
         return fresh
-    where = f"{type(optimizer).__name__}: {name}"
-    cure = "To begin anew with this parameter, pass it to optimizer.reset_state([...])."
-    needed = fresh if before is None else before.state
-    lacking = [
-        key
-        for key in needed
-        if key not in state or (isinstance(fresh.get(key), Tensor) and not isinstance(state[key], Tensor))
-    ]
-    if lacking:
-        raise ValueError(f"{where} lacks the state {', '.join(map(repr, sorted(lacking)))} as a tensor. {cure}")
-    pairs = {key: (state[key], x) for key, x in fresh.items() if isinstance(x, Tensor) and key in state}
-    misfits = [f"its state {key!r} is {_text(old)}" for key, (old, new) in pairs.items() if not _castable(old, new)]
-    if before is not None and before.parameter.shape != p.shape:
-        misfits += [f"it has no state {key!r}" for key in fresh.keys() - state.keys()]
-        where += f" was {_text(before.parameter)} and"
-    if not misfits:
-        with torch.no_grad():
-            return {key: _moved(*pairs[key]) if key in pairs else old for key, old in state.items()}
-    if not _has_stepped(state):
-        return fresh
-    raise ValueError(
-        f"{where} is now {_text(p)}, but {misfits[0]}, and it has taken steps. Resize a parameter before its first "
-        f"step, or load a state dict that fits it. {cure}"
-    )
+    for key in {**fresh, **state}:
+        if key not in state or key not in fresh or form(state[key]) != form(fresh[key]):
+            raise ValueError(
+                f"{type(optimizer).__name__}: {name} is {text(p)}, and its state {key!r} is {text(state.get(key))}, "
+                f"where {text(fresh.get(key))} fits. To begin anew with this parameter, pass it to "
+                "optimizer.reset_state([...])."
+            )
+    with torch.no_grad():
+        return {key: x if _kind(x) == _kind(fresh[key]) else fresh[key].copy_(x) for key, x in state.items()}
 
 
-def _castable(old: Any, new: Tensor) -> bool:
-    """Whether the values of `old` can be kept in a tensor like `new`."""
-    if not isinstance(old, Tensor) or (old.is_meta and not new.is_meta):
-        return False
-    return (old.shape, old.is_complex(), distribution(old)) == (new.shape, new.is_complex(), distribution(new))
+def form(x: Any) -> Any:
+    """What a cast and a move leave as it is."""
+    return (x.shape, x.is_complex(), distribution(x)) if isinstance(x, Tensor) else None
 
 
-def _moved(old: Tensor, new: Tensor) -> Tensor:
-    return old if (old.dtype, old.device) == (new.dtype, new.device) else new.copy_(old)
-
-
-def _has_stepped(state: State) -> bool:
-    """Whether a parameter has taken a step: by its count, else by a state that is not zero any more."""
-    values = [state[STEP]] if STEP in state else state.values()
-    tensors = [local(x, x) if isinstance(x, Tensor) else torch.as_tensor(x) for x in values]
-    return any(bool(x.any()) for x in tensors if not x.is_meta)
-
-
-def _text(x: Any) -> str:
+def text(x: Any) -> str:
+    """A tensor by what it must have in common with its parameter's, for a message."""
     placed = "" if distribution(x) is None else f" distributed as {distribution(x)}"
-    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{placed}"
+    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{placed}" if isinstance(x, Tensor) else repr(x)

@@ -66,7 +66,7 @@ def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
 
 def _refuse_new_state(optimizer: Any) -> None:
     for p, state in optimizer.state.items():
-        known = optimizer._seen[p].state if p in optimizer._seen else {}
+        known = optimizer._seen[p][1] if p in optimizer._seen else {}
         made = set(state).difference(known) if isinstance(state, dict) else {p}
         if made:
             names = ", ".join(sorted(map(repr, made)))

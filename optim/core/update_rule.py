@@ -10,14 +10,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .execution import RULES_HERE, in_graph, on_cuda, on_host, with_a_dimension
+from timesched.ops import check_compiler
+
+from .execution import eager_step, step_on_tensors, with_a_dimension
 from .hyperparameters import SWITCH, Number, Rule
 from .known_counts import KnownCounts
 from .optimizer import Optimizer, State, counter
-from .state_follows import follow
+from .state_follows import fits, follow
 from .step_wrapper import makes_no_state
-from .tensor_lists import Tensors, on_gpu
-from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind, readable
+from .tensor_lists import Tensors
+from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind
 
 # Options of inductor for compiled steps on the CPU, as far as this version of torch has them.
 INDUCTOR_ON_CPU = {
@@ -30,7 +32,6 @@ INDUCTOR_ON_CPU = {
     # The guards of the graph have looked at the sizes of each tensor; to look again is a sixth of a step of small ones.
     "size_asserts": False,
 }
-SCALING = ("grad_scale", "found_inf")  # where a GradScaler puts what an optimizer with fused kernels needs
 
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
@@ -40,20 +41,15 @@ class RuleOptimizer(Optimizer):
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
-    reduced: ClassVar[Mapping[str, int]] = {}  # states of `update` without a dimension of the parameter: which
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
-    # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see eager.py.
+    # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see fused.py.
     fused: ClassVar[Any] = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__module__.split(".")[0] == "optim":
-            RULES_HERE[cls.__name__] = cls
-
-    def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+    def __init__(self, params: Any, given: dict[str, Any], enable_global_step: bool = False) -> None:
+        """`given`: the arguments of the constructor, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled: Callable[..., None] | None = None
         self._known = KnownCounts()
-        super().__init__(params, defaults, enable_global_step)
+        super().__init__(params, {k: v for k, v in given.items() if k in self.hyper}, enable_global_step)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -76,22 +72,18 @@ class RuleOptimizer(Optimizer):
         state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
         return state
 
-    def state_dtype(self, p: Tensor) -> torch.dtype:
-        """The dtype of the states that belong to the elements of a parameter: its own."""
-        return p.dtype
-
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        """The factors that `update` needs, from hyperparameters `h` and scalar states `s`, with this step counted.
+        """The factors that `update` needs beside the hyperparameters `h`, from these and the scalar states `s`.
 
-        They are Python numbers, or tensors with one element for each parameter. A new value of a scalar state is put
-        into `s`; `stored` rounds a number as the state will.
+        They are Python numbers, or tensors with one element for each parameter. `s` has this step counted, and gets the
+        new values of scalar states; `stored` rounds a number as the state will.
         """
         raise NotImplementedError
 
     @staticmethod
-    def update(h: dict[str, Any], k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        """Update parameters and states in place; of `h` it reads switches only, all numbers are in `k`."""
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        """Update parameters and states in place. `k` holds the hyperparameters, the factors, and the placement."""
         raise NotImplementedError
 
     # What follows from it
@@ -108,8 +100,9 @@ class RuleOptimizer(Optimizer):
         names: dict[str, None] = {}
         for group in self.param_groups:
             for p in group["params"]:
-                names.update((name, None) for name in self.tensor_states(group, p) if name and name in self.state[p])
-        return [name for name in names if name not in self.reduced]
+                states = {name: self.state[p].get(name) for name in self.tensor_states(group, p) if name}
+                names.update((name, None) for name, x in states.items() if x is not None and x.shape == p.shape)
+        return list(names)
 
     @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -118,31 +111,17 @@ class RuleOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if torch.compiler.is_compiling():
-            in_graph(self.gather())
+            check_compiler()
+            step_on_tensors(self.gather())
             return loss
         follow(self)
         if self._compiled is not None:
             self.hold_tensors()  # where a number was put in
             self._compiled([work._replace(h=with_a_dimension(work.h)) for work in self.gather()])
         else:
-            scaling = {name: x for name in SCALING if (x := getattr(self, name, None)) is not None}
             for work in self.gather():
-                if readable(work):
-                    on_host(work, scaling)
-                elif on_gpu(work.params):
-                    on_cuda(work, self._known, scaling)
-                else:
-                    in_graph([work])
+                eager_step(work, self._known)
         return loss
-
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Whether a GradScaler leaves it to the step to divide the gradients and to skip those that are not finite.
-
-        It is so where the step is torch's fused CUDA kernel, which does it without waiting for the GPU.
-        """
-        params = [p for group in self.param_groups for p in group["params"]]
-        return self.fused is not None and self._compiled is None and all(p.is_cuda for p in params)
 
     def _accelerator_graph_capture_health_check(self) -> None:
         """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
@@ -157,10 +136,11 @@ class RuleOptimizer(Optimizer):
         What wraps `step`, before or after, stays outside. On the CPU, inductor gets options of its own that make
         compiling and steps quicker, unless `mode` or `options` are given.
         """
+        check_compiler()
         self.hold_tensors()
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
-        code = in_graph.__code__.replace()
-        inner = types.FunctionType(code, in_graph.__globals__, in_graph.__name__)
+        code = step_on_tensors.__code__.replace()
+        inner = types.FunctionType(code, step_on_tensors.__globals__, step_on_tensors.__name__)
         on_cpu = all(p.is_cpu for group in self.param_groups for p in group["params"])
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             known = set(torch._inductor.list_options())
@@ -173,13 +153,11 @@ class RuleOptimizer(Optimizer):
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in live]
-            self._check_gradients(live, grads)
+            self._check(live, grads)
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
             for alike in grouped_by_kind(live, self.by_rank):
                 names = self.tensor_states(group, alike[0])
-                if torch.compiler.is_compiling():
-                    self._refuse_misfits(alike, names)
                 states = [self.state[p] for p in alike]
                 for name in (*scalars, *names):
                     if name is not None and name not in states[0]:
@@ -195,7 +173,16 @@ class RuleOptimizer(Optimizer):
                 works.append(as_plain_tensors(work))
         return works
 
-    def _check_gradients(self, params: Tensors, grads: Tensors) -> None:
+    def _check(self, params: Tensors, grads: Tensors) -> None:
+        name = type(self).__name__
+        if torch.compiler.is_compiling():
+            for p in params:
+                if not fits(self, p):
+                    raise ValueError(
+                        f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has no state "
+                        "that fits it. In a graph state cannot follow its parameter: take one step outside the graph, "
+                        "where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
+                    )
         if all(
             [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
         ):
@@ -203,15 +190,14 @@ class RuleOptimizer(Optimizer):
         for p, g in zip(params, grads):
             if g.layout is not torch.strided:
                 raise RuntimeError(
-                    f"{type(self).__name__}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: "
-                    "only dense gradients are supported; make the layer give dense ones (sparse=False), or use "
-                    "torch.optim.SparseAdam."
+                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
+                    "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
                 )
             if g.shape != p.shape or g.dtype != p.dtype:
                 raise RuntimeError(
-                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient "
-                    f"{g.dtype} of shape {tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or "
-                    "a resize, and leave grad_dtype as it is."
+                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
+                    f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
+                    "leave grad_dtype as it is."
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
@@ -223,29 +209,6 @@ class RuleOptimizer(Optimizer):
             f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
-
-    def _refuse_misfits(self, params: Tensors, names: tuple[str | None, ...]) -> None:
-        """In a graph, where nothing can be moved, raise `ValueError` for state that does not fit its parameter."""
-        for p in params:
-            if p not in self.state:
-                self._refuse_in_graph(p, "has no state")
-            for name, x in self.state[p].items():
-                if name not in names:
-                    continue
-                shape = list(p.shape)
-                if name in self.reduced:
-                    shape.pop(self.reduced[name])
-                if list(x.shape) != shape or x.dtype != self.state_dtype(p) or x.device != p.device:
-                    found = f"{x.dtype} of shape {tuple(x.shape)} on {x.device}"
-                    self._refuse_in_graph(p, f"has the state {name!r} as {found}")
-
-    def _refuse_in_graph(self, p: Tensor, what: str) -> None:
-        message = (
-            f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and {what}. In "
-            "a graph state cannot follow its parameter: take one step outside the graph, where it does, use "
-            "optimizer.compile(), or call optimizer.reset_state() to begin anew."
-        )
-        raise ValueError(message)
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from .sharding import Placement, any_distributed, distribution, local
 from .tensor_lists import Tensors
@@ -24,46 +23,40 @@ class Work(NamedTuple):
     scalars: dict[str, Tensors]  # states that are one number for each parameter
     tensors: list[Tensors]  # states that belong to the elements; empty for one that is switched off
     placement: Placement | None = None  # where distributed parameters lie
-    of_complex: bool = False  # all tensors are views of complex ones
 
+    def columns(self) -> list[Tensors]:
+        """All tensors that an update computes with: the parameters, the gradients, and each state.
 
-def columns_of(work: Work) -> list[Tensors]:
-    """All tensors that an update computes with: the parameters, the gradients, and each state.
+        A method, since the graphs of torch 2.9 know no properties of a NamedTuple.
+        """
+        return [self.params, self.grads, *self.tensors]
 
-    A function, since a graph of torch 2.7 knows no properties of a NamedTuple.
-    """
-    return [work.params, work.grads, *work.tensors]
+    def with_columns(self, columns: list[Tensors]) -> Work:
+        """The work with other tensors."""
+        return self._replace(params=columns[0], grads=columns[1], tensors=columns[2:])
 
+    def selected(self, indices: list[int]) -> Work:
+        """The work for some of the parameters."""
 
-def with_columns(work: Work, columns: list[Tensors], scalars: dict[str, Tensors], placement: Any) -> Work:
-    """The work with other tensors; spelled out, since a graph of torch 2.7 knows no `_replace`."""
-    return Work(work.rule, work.h, columns[0], columns[1], scalars, columns[2:], placement)
+        def pick(column: list[Any]) -> list[Any]:
+            return [column[i] for i in indices] if column else []
 
-
-def selected(work: Work, indices: list[int]) -> Work:
-    """The work for some of the parameters."""
-
-    def pick(column: list[Any]) -> list[Any]:
-        return [column[i] for i in indices] if column else []
-
-    placement = work.placement and Placement(work.placement.mesh, work.placement.placements, pick(work.placement.full))
-    scalars = {name: pick(column) for name, column in work.scalars.items()}
-    return with_columns(work, [pick(column) for column in columns_of(work)], scalars, placement)
+        placement = self.placement and self.placement._replace(full=pick(self.placement.full))
+        scalars = {name: pick(column) for name, column in self.scalars.items()}
+        return self.with_columns(list(map(pick, self.columns())))._replace(scalars=scalars, placement=placement)
 
 
 def as_plain_tensors(work: Work) -> Work:
     """With the tensors that the update computes with: real views of complex ones, local parts of distributed ones."""
-    columns = columns_of(work)
-    first, distributed = work.params[0], distribution(work.params[0])
-    placement: Placement | None = None
+    columns = work.columns()
+    distributed = distribution(work.params[0])
     if distributed:
         columns[1] = [local(x, p) for x, p in zip(work.grads, work.params)]
         columns = [[local(x, x) for x in column] for column in columns]
-        placement = Placement(*distributed, [(p.shape, p.stride()) for p in work.params])
-    if first.is_complex():
+        work = work._replace(placement=Placement(*distributed, [(p.shape, p.stride()) for p in work.params]))
+    if work.params[0].is_complex():
         columns = [[torch.view_as_real(x) for x in column] for column in columns]
-    params, grads, *tensors = columns
-    return Work(work.rule, work.h, params, grads, work.scalars, tensors, placement, first.is_complex())
+    return work.with_columns(columns)
 
 
 def grouped_by_kind(params: Tensors, by_rank: bool) -> list[Tensors]:
@@ -76,11 +69,3 @@ def grouped_by_kind(params: Tensors, by_rank: bool) -> list[Tensors]:
         kind = (p.device, p.dtype, distribution(p), by_rank and p.dim() >= 2)
         found.setdefault(kind, []).append(p)
     return list(found.values())
-
-
-def readable(work: Work) -> bool:
-    """Whether everything that is a number lies on the host."""
-    numbers = [x for value in work.h.values() for x in (value if isinstance(value, (tuple, list)) else (value,))]
-    if not all(x.is_cpu for x in numbers if isinstance(x, Tensor)) or not work.params[0].is_cpu:
-        return False
-    return all(column[0].is_cpu for column in work.scalars.values())

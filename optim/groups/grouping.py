@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,17 +10,7 @@ from torch import Tensor, nn
 
 from ..core.hyperparameters import RATE, as_tags
 from .parameters import named
-from .rules import (
-    Claim,
-    Selector,
-    checked_selectors,
-    claims_of_factors,
-    claims_of_rules,
-    comparable,
-    copied,
-    matched,
-    merged,
-)
+from .rules import Claim, Selector, checked_selectors, claims_of_factors, claims_of_rules, comparable, matched, merged
 
 
 def configure_param_groups(
@@ -56,13 +47,12 @@ def configure_param_groups(
         decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later; the optimizers of this package make state for them.
-        names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `split_groups` and
-            `param_group_table` need them. False for an optimizer that takes tensors alone.
+        names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `param_group_table`
+            needs them. False for an optimizer that takes tensors alone.
 
     Raises:
         ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, a hyperparameter
-            gets two values for one parameter, a number is out of range, there are no parameters, or modules that share
-            modules make more than a million names.
+            gets two values for one parameter, a number is out of range, or there are no parameters.
         TypeError: an argument has another type.
 
     >>> import torch
@@ -91,24 +81,20 @@ def configure_param_groups(
     more = as_tags(decay_tag, "decay_tag: ")
     parameters = named(model)
     groups: dict[Any, dict[str, Any]] = {}
-    of_claims: dict[Any, dict[str, Any]] = {}  # the group of all parameters that the same claims select, found once
     for each, chosen in zip(parameters, matched(parameters, claims)):
         if not (frozen or each.tensor.requires_grad):
             continue
         decays = no_decay is False or each.decays
-        selected_by = (decays, *map(id, chosen))
-        if selected_by not in of_claims:
-            tags, settings = merged(chosen, each.name)
-            if weight_decay is not None or not decays:
-                settings.setdefault("weight_decay", weight_decay if decays else 0.0)
-            if comparable(settings.get("weight_decay")) != 0:
-                tags |= more
-            key = (tags, tuple((name, comparable(settings[name])) for name in sorted(settings)))
-            if key not in groups:
-                labels = {"tags": sorted(tags)} if tags else {}
-                groups[key] = {"params": [], **labels, **{name: copied(settings[name]) for name in sorted(settings)}}
-            of_claims[selected_by] = groups[key]
-        of_claims[selected_by]["params"].append((each.name, each.tensor) if names else each.tensor)
+        tags, settings = merged(chosen, each.name)
+        if weight_decay is not None or not decays:
+            settings.setdefault("weight_decay", weight_decay if decays else 0.0)
+        if comparable(settings.get("weight_decay")) != 0:
+            tags |= more
+        settings = dict(sorted(settings.items()))
+        key = (tags, comparable(list(settings.items())))
+        if key not in groups:
+            groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
+        groups[key]["params"].append((each.name, each.tensor) if names else each.tensor)
     if not groups:
         only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
         raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")

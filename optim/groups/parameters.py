@@ -18,7 +18,6 @@ BIAS_NAME = re.compile(r"(.*_)?bias(_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 
 # The pieces of names that come from torch.compile, FSDP and activation checkpointing.
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
-MOST_NAMES = 10**6
 
 Owner = tuple[type[nn.Module], str]
 
@@ -47,13 +46,8 @@ def is_norm_or_bias(owner: Owner) -> bool:
 def named(model: Any) -> list[Named]:
     """The parameters of a model, or of its `named_parameters()`, in their order."""
     found: dict[int, Named] = {}
-    count = 0
 
     def add(tensor: Tensor, raw: str, clean: str, owner: Owner | None = None) -> None:
-        nonlocal count
-        count += 1
-        if count > MOST_NAMES:
-            raise ValueError(f"model has more than {MOST_NAMES} names of parameters: share fewer modules in it.")
         one = found.setdefault(id(tensor), Named(tensor, clean, {}, {}))
         one.names.update({raw: None, clean: None})
         if owner is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
 import fnmatch
 import re
@@ -11,8 +10,6 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-
-from timesched.time.units import exact
 
 from ..core.hyperparameters import KNOWN, RATE, as_tags
 from .parameters import Named
@@ -23,7 +20,6 @@ FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multi
 FACTORS = (FACTOR, "adjust_val")
 RATES = ("lr", "weight_decay", *FACTORS)
 RULE_KEYS = ("params", "tags", "exclusive")
-_ENOUGH = 20_000  # parameters to look through for the nearest name
 
 
 class Claim(NamedTuple):
@@ -39,49 +35,44 @@ class Claim(NamedTuple):
 
 def checked_selectors(given: Any, what: str) -> tuple[Selector, ...]:
     """Globs and layer types, one or several, as a tuple."""
-    several = (given,) if isinstance(given, (str, type)) else given
-    if not isinstance(several, Iterable) or isinstance(several, (Mapping, Tensor)):
-        raise TypeError(f"{what}={given!r:.80}: pass a glob over the names of parameters, or a list of them.")
-    selectors = tuple(several)
-    for selector in selectors:
-        if not isinstance(selector, str) and not (isinstance(selector, type) and issubclass(selector, nn.Module)):
-            raise TypeError(f"{what} holds {selector!r:.80}: pass globs over the names of parameters, as '*.bias'.")
-    return selectors
+    several = (given,) if isinstance(given, (str, type)) or not isinstance(given, Iterable) else tuple(given)
+    for each in several:
+        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, nn.Module)):
+            raise TypeError(f"{what} has {each!r:.80}: pass globs over the names of parameters, as '*.bias'.")
+    return several
 
 
 def claims_of_rules(rules: Any, name: str = "rules") -> list[Claim]:
     """The claims that the dicts of `configure_param_groups(rules=...)` make; `name` is how an error calls the list."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
         raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
-    claims = []
-    for i, rule in enumerate(rules):
-        if isinstance(rule, Claim):  # read already, from a config
-            claims.append(rule)
-            continue
-        where = f"{name}[{i}]"
-        if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
-            raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
-        settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
-        for key, value in settings.items():
-            meant = [] if key in KNOWN or key in RATES else difflib.get_close_matches(key, RULE_KEYS, 1, 0.7)
-            if not meant and key not in KNOWN and key not in RATES and len(key) > 4:
-                meant = difflib.get_close_matches(key, sorted({*KNOWN, *RATES}), 1, 0.85)
-            if meant:
-                raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {meant[0]!r}.")
-            if key in FACTORS:
-                settings[key] = as_factor(f"{where}: {key}", value)
-            elif key in RATES:
-                RATE.check(f"{where}: {key}", value)
-        globs = checked_selectors(rule.get("params", ()), f"{where}: params")
-        if not globs or not all(isinstance(glob, str) for glob in globs):
-            raise ValueError(f"{where} has params={list(globs)!r:.80}: give it a glob or a list of them, as '*.bias'.")
-        exclusive = rule.get("exclusive", False)
-        if not isinstance(exclusive, bool):
-            raise TypeError(f"{where}: exclusive={exclusive!r}: it is True or False.")
-        tags = frozenset(as_tags(rule.get("tags"), f"{where}: "))
-        what = f"{where} ({', '.join(map(repr, globs))})"
-        claims.append(Claim(what, globs, tags, settings, exclusive))
-    return claims
+    # what is a claim was read already, from a config
+    return [rule if isinstance(rule, Claim) else _claim(rule, f"{name}[{i}]") for i, rule in enumerate(rules)]
+
+
+def _claim(rule: Any, where: str) -> Claim:
+    if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
+        raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
+    settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
+    known = sorted({*KNOWN, *RATES})
+    for key, value in settings.items():
+        # the hyperparameters of an optimizer of somebody's own are not known: a short name is near to many
+        near = [] if len(key) < 5 else difflib.get_close_matches(key, known, 1, 0.85)
+        near = difflib.get_close_matches(key, RULE_KEYS, 1, 0.7) or near
+        if near and key not in known:
+            raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {near[0]!r}.")
+        if key in RATES:
+            RATE.check(f"{where}: {key}", value)
+        if key in FACTORS:
+            settings[key] = float(value)
+    globs = checked_selectors(rule.get("params", ()), f"{where}: params")
+    if not globs or not all(isinstance(glob, str) for glob in globs):
+        raise ValueError(f"{where} has params={list(globs)!r:.80}: give it a glob or a list of them, as '*.bias'.")
+    exclusive = rule.get("exclusive", False)
+    if not isinstance(exclusive, bool):
+        raise TypeError(f"{where}: exclusive={exclusive!r}: it is True or False.")
+    tags = frozenset(as_tags(rule.get("tags"), f"{where}: "))
+    return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
 
 def claims_of_factors(factors: Any) -> list[Claim]:
@@ -91,17 +82,10 @@ def claims_of_factors(factors: Any) -> list[Claim]:
     claims = []
     for key, factor in factors.items():
         what = f"{FACTOR}[{key!r}]"
+        RATE.check(what, factor)
         selectors = checked_selectors([key], FACTOR)
-        claims.append(Claim(what, selectors, settings={FACTOR: as_factor(what, factor)}, layers=True))
+        claims.append(Claim(what, selectors, settings={FACTOR: float(factor)}, layers=True))
     return claims
-
-
-def as_factor(what: str, value: Any) -> float:
-    """A factor as a float. A number of another precision stands for its shortest decimal, as 0.1 in float32 does."""
-    if isinstance(value, Tensor):
-        raise TypeError(f"{what}={value!r} is a tensor, and nothing schedules a factor: pass a number.")
-    RATE.check(what, value)
-    return float(exact(value, what))
 
 
 def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
@@ -135,7 +119,7 @@ def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Named], kin
     called = selector if isinstance(selector, str) else selector.__name__
     layers = [kind.__name__ for kind in kinds] if claim.layers else []
     pieces = dict.fromkeys(layers)  # and, of each name, what it starts with and what it consists of
-    for name in chain.from_iterable(each.names for each in parameters[:_ENOUGH]):
+    for name in chain.from_iterable(each.names for each in parameters):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
     near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
@@ -172,12 +156,7 @@ def merged(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str
 def comparable(value: Any) -> Any:
     """A value that can be compared and hashed: numbers in place of tensors, tuples in place of lists."""
     if isinstance(value, Tensor):
-        return value.item() if value.numel() == 1 and not value.is_meta else f"tensor {id(value)}"
+        return value.item()
     if isinstance(value, (list, tuple)):
         return tuple(comparable(each) for each in value)
     return value if value.__hash__ is not None else repr(value)
-
-
-def copied(value: Any) -> Any:
-    """A value for one more group: a tensor of its own."""
-    return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)

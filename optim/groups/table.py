@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..core.hyperparameters import as_tags
 from .rules import comparable
 
 
 def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int = 3) -> str:
-    """The groups of an optimizer, or a list of groups, as a table in plain ASCII: a line for each, and the total.
+    """The groups of an optimizer, or a list of groups, as a table: a line for each, and the total.
 
     It tells the tags, the numbers of tensors and elements, the learning rate and weight decay, all other
     hyperparameters that are not the same in all groups, and the first `names` names; `-` is for what a group lacks.
@@ -35,7 +34,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
     count = size = 0
     for i, group in enumerate(rows):
-        given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        given = list(group["params"])
         known = group.get("param_names") or [p[0] for p in given if isinstance(p, tuple)]
         listed = ", ".join(known[:names]) + (f" and {len(known) - names} more" if len(known) > names else "")
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
@@ -44,7 +43,6 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         lines.append([str(i), tags or "-", str(len(given)), str(elements), *shown, listed or "-"])
         count, size = count + len(given), size + elements
     lines.append(["total", "", str(count), str(size), *("" for _ in kept), ""])
-    lines = [[cell.encode("ascii", "backslashreplace").decode() for cell in line] for line in lines]
     columns = []
     for number, column in enumerate(zip(*lines)):
         width = max(map(len, column))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
 
+from optim.closed_form import formulas as f
 from timesched import schedulers as s
 from timesched import shapes
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
@@ -29,14 +30,15 @@ class Row:
     """A schedule class, a strategy for its arguments on a run, and its promise as a function of it and the horizon.
 
     `kind` tells the rows of one class apart. `examples` are calls with plain arguments: the lines of its picture in
-    the documentation.
+    the documentation. `in_steps`: the value depends on a number of batches, so that every time needs a rate.
     """
 
     schedule: type[Schedule]
     arguments: Callable[[Any, Run, Any], dict[str, Any]]
     promise: Callable[[Any, Horizon], Promise]
     kind: str = ""
-    examples: tuple[str, ...] = field(kw_only=True)
+    examples: tuple[str, ...] = field(default=(), kw_only=True)
+    in_steps: bool = field(default=False, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -650,6 +652,217 @@ ROWS = [
         examples=(
             'SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])',
         ),
+    ),
+]
+
+_CLOSED_ENDS = ("initial_val", "end_val")
+
+
+def _cycling(draw: Any, run: Run, time: Any) -> dict[str, Any]:
+    cycle = draw(st.booleans())
+    return {**_alphas(draw, *_CLOSED_ENDS), "total_iters": time(cycle, 2 * run.batches), "cycle": cycle}
+
+
+def _from_to(schedule: Any, run: Horizon) -> Promise:
+    start, end, sharp = schedule.initial_val, schedule.end_val, 2.0 + getattr(schedule, "power", 0.0)
+    until = run.locate(f.time(schedule.total_iters))
+    if not getattr(schedule, "cycle", False):
+        return _line(start, end, until, sharp)
+    # how far a cycle is done is known to a rounding, which a root at its end makes a large one
+    rooted = 1e8 if getattr(schedule, "power", 1.0) < 1 else 4.0
+    size = abs(start) + abs(end)
+    return Promise(start=start, low=min(start, end), high=max(start, end), condition=1.0 + rooted * sharp * size)
+
+
+def _scaled(schedule: Any, inner: Promise) -> Promise:
+    """The promise of a falling multiplier for the values that it makes of an initial one, which is at least 0."""
+    start = schedule.initial_val
+    return replace(
+        inner,
+        start=None if inner.start is None else start * inner.start,
+        low=0.0,
+        high=start * inner.high,
+        condition=inner.condition * max(1.0, start),
+    )
+
+
+def _closed_stable(schedule: Any, run: Horizon) -> Promise:
+    ramp, end = (run.locate(f.time(each)) for each in (schedule.warmup_iters, schedule.total_iters))
+    levels = (schedule.initial_val, schedule.val, schedule.end_val) if ramp[0] > 0 else (schedule.val, schedule.end_val)
+    steep = _decayed(schedule.decay, schedule.decay_rate, schedule.val, schedule.end_val)
+    return Promise(
+        start=levels[0] if ramp[0] > 0 else None,
+        end=schedule.end_val,
+        until=end,
+        low=min(levels),
+        high=max(levels),
+        condition=steep + 2.0 * sum(map(abs, levels)),
+    )
+
+
+def _closed_one_cycle(schedule: Any, run: Horizon) -> Promise:
+    first, top = schedule.initial_val, schedule.max_val
+    last = first / schedule.final_div_factor
+    return Promise(
+        end=last,
+        until=run.locate(f.time(schedule.total_steps)),
+        low=min(first, top, last),
+        high=max(first, top, last),
+        condition=1e3 * (1 + first + top + last),
+    )
+
+
+CLOSED_FORMS = [
+    Row(
+        f.Constant,
+        lambda draw, run, time: {"val": draw(_ALPHA), "total_iters": None},
+        lambda x, run: _line(x.val, x.val, (0, TimeUnit.BATCH)),
+    ),
+    Row(
+        f.Polynomial,
+        lambda draw, run, time: {**_cycling(draw, run, time), "power": draw(_POWER)},
+        _from_to,
+    ),
+    Row(f.Linear, _cycling, _from_to),
+    Row(
+        f.CosineDecay,
+        lambda draw, run, time: {**_alphas(draw, *_CLOSED_ENDS), "total_iters": time(0, 2 * run.batches)},
+        _from_to,
+    ),
+    Row(
+        f.Exponential,
+        lambda draw, run, time: {
+            "initial_val": draw(_POSITIVE),
+            "total_iters": time(1, 2 * run.batches),
+            "decay_rate": draw(st.floats(0.01, 1)),
+            "staircase": draw(st.booleans()),
+        },
+        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=1500.0)),
+    ),
+    Row(
+        f.InverseExponentialTimeDecay,
+        lambda draw, run, time: {
+            "initial_val": draw(_POSITIVE),
+            "step_exponent": draw(st.sampled_from([1, 0.5, 2])),
+            "total_iters": time(1, 2 * run.batches),
+            "decay_rate": draw(st.floats(0.01, 10)),
+            "staircase": draw(st.booleans()),
+        },
+        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=4.0)),
+        in_steps=True,
+    ),
+    Row(
+        f.InverseSquareRootDecay,
+        lambda draw, run, time: {
+            "initial_val": draw(_POSITIVE),
+            "scale": draw(_POSITIVE),
+            "warmup_steps": time(1, 2 * run.batches),
+        },
+        lambda x, run: Promise(low=0.0, falls=True, condition=2.0 * (1 + x.initial_val * x.scale)),
+        in_steps=True,
+    ),
+    Row(
+        f.WarmupStableDecay,
+        lambda draw, run, time: {
+            "val": draw(_POSITIVE),
+            "total_iters": time(run.batches, 2 * run.batches),
+            "warmup_iters": time(0, run.batches // 2),
+            "decay_iters": time(0, run.batches - run.batches // 2),
+            "initial_val": draw(_ALPHA),
+            "end_val": draw(_POSITIVE),
+            "warmup": draw(_WARMUP),
+            "decay": draw(_DECAY),
+            "decay_rate": draw(st.sampled_from([0.5, 0.1, 1.0, 3.0])),
+        },
+        _closed_stable,
+    ),
+    Row(
+        f.PiecewiseConstant,
+        lambda draw, run, time: {
+            "vals": draw(st.lists(_ALPHA, min_size=3, max_size=3)),
+            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
+        },
+        lambda x, run: Promise(
+            end=x.vals[-1], until=run.locate(f.time(x.milestones[-1])), low=min(x.vals), high=max(x.vals)
+        ),
+    ),
+    Row(
+        f.MultiStep,
+        lambda draw, run, time: {
+            "initial_val": draw(_POSITIVE),
+            "gamma": draw(st.floats(0.01, 1)),
+            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
+        },
+        lambda x, run: _scaled(x, Promise(high=1.0, falls=True, condition=4.0)),
+    ),
+    Row(
+        f.Step,
+        lambda draw, run, time: {
+            "initial_val": draw(_POSITIVE),
+            "step_size": time(1, 2 * run.batches),
+            "gamma": draw(st.floats(0.01, 1)),
+        },
+        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=4.0)),
+    ),
+    Row(
+        f.CosineAnnealing,
+        lambda draw, run, time: {**_alphas(draw, "initial_val", "eta_min"), "T_max": time(1, 2 * run.batches)},
+        lambda x, run: Promise(
+            start=x.initial_val,
+            low=min(x.initial_val, x.eta_min),
+            high=max(x.initial_val, x.eta_min),
+            continuous=True,
+            condition=4.0 * (1 + abs(x.initial_val) + abs(x.eta_min)),
+        ),
+    ),
+    Row(
+        f.CosineAnnealingWarmRestarts,
+        lambda draw, run, time: {
+            **_alphas(draw, "initial_val", "eta_min"),
+            "T_0": time(1, 2 * run.batches),
+            "T_mult": draw(_T_MULT),
+        },
+        lambda x, run: Promise(
+            start=x.initial_val,
+            low=min(x.initial_val, x.eta_min),
+            high=max(x.initial_val, x.eta_min),
+            condition=4.0 * (1 + abs(x.initial_val) + abs(x.eta_min)),
+        ),
+    ),
+    Row(
+        f.Cyclic,
+        lambda draw, run, time: {
+            **_alphas(draw, "base_val", "max_val"),
+            "step_size_up": time(1, 2 * run.batches),
+            "step_size_down": None if draw(st.booleans()) else time(1, 2 * run.batches),
+            "mode": draw(st.sampled_from(["triangular", "triangular2", "exp_range"])),
+            "gamma": draw(st.floats(0.01, 1)),
+        },
+        lambda x, run: replace(
+            Promise(start=x.base_val, low=min(x.base_val, x.max_val), high=max(x.base_val, x.max_val)),
+            condition=1500.0 * (1 + abs(x.base_val) + abs(x.max_val)),
+        ),
+        in_steps=True,
+    ),
+    Row(
+        f.OneCycle,
+        lambda draw, run, time: {
+            "initial_val": draw(_POSITIVE),
+            "max_val": draw(_POSITIVE),
+            "total_steps": time(3, 2 * run.batches + 3),
+            "pct_start": draw(st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5])),
+            "final_div_factor": draw(st.floats(0.5, 1e5)),
+            "three_phase": draw(st.booleans()),
+            "anneal_strategy": draw(st.sampled_from(["cos", "linear"])),
+        },
+        _closed_one_cycle,
+        in_steps=True,
+    ),
+    Row(
+        f.Multiplicative,
+        lambda draw, run, time: {"initial_val": draw(_POSITIVE), "coefficient": draw(st.floats(0.01, 1))},
+        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=1500.0)),
+        in_steps=True,
     ),
 ]
 

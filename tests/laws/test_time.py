@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesched import Horizon, MultiStepScheduler, Schedule, Time, TimeError, Timestamp, TimeUnit, ensure_time
 from tests.laws.rows import schedules
+from timesched import Horizon, MultiStepScheduler, Schedule, Time, TimeError, Timestamp, TimeUnit, ensure_time
 from timesched.testing import horizons, times, timestamps
 
 COUNTS = [unit for unit in TimeUnit if unit.value not in ("ep", "dur", "sec")]

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from optim.lr_scheduler import CyclicLR, LinearLR, OneCycleLR, SequentialLR, WarmupStableDecayLR
-from tests.laws.rows import ROWS
+from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
 from timesched import (
     BatchPlan,
     Clock,
@@ -236,39 +235,15 @@ def test_a_run_that_is_extended_keeps_its_plan():
         clock.extend("40ba")
 
 
-def test_a_sum_of_times_is_a_length_after_a_position():
-    run = Horizon("1440sp", samples_per_batch=PLAN)
-    assert run.add(Time(80, "sp"), Time(20, "ba")) == "320sp"  # ten batches of 8, ten of 16
-    assert run.add(Time(10, "ba"), Time(240, "sp")) == "320sp"
-    assert run.add(Time.from_timestring("1/18dur"), Time(20, "ba")) == Time.from_timestring("2/9dur")
-    assert Horizon("720sp", samples_per_batch=PLAN, ssr=2.0).add(Time(80, "sp"), Time(20, "ba")) == "320sp"
-
-
 # Laws
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_plan_with_one_entry_is_a_number(row):
-    @settings(max_examples=20)
-    @given(runs(), st.data())
-    def holds(run, data):
-        schedule, batch = data.draw(row.schedules(run)), data.draw(st.integers(0, 2 * run.batches))
-        one = Horizon(
-            run.time(run.batches, run.unit),
-            batches_per_epoch=run.batches_per_epoch,
-            samples_per_batch=BatchPlan({"0tok": run.samples_per_batch}),
-            tokens_per_sample=run.tokens_per_sample,
-        )
-        assert one == run.horizon() and hash(one) == hash(run.horizon()) and repr(one) == repr(run.horizon())
-        now = run.state(batch)
-        ours = SimpleNamespace(horizon=one, timestamp=now.timestamp, max_duration=None, dataloader_len=None)
-        try:
-            expected = schedule(now)
-        except ValueError:
-            assume(False)
-        assert schedule(ours) == expected
-
-    holds()
+@given(runs())
+def test_a_plan_with_one_entry_is_a_number(run):
+    plan = BatchPlan({"0tok": run.samples_per_batch})
+    rates = {"batches_per_epoch": run.batches_per_epoch, "tokens_per_sample": run.tokens_per_sample}
+    one = Horizon(run.time(run.batches, run.unit), samples_per_batch=plan, **rates)
+    assert one == run.horizon() and hash(one) == hash(run.horizon()) and repr(one) == repr(run.horizon())
 
 
 @given(runs_with_plans(), st.data())
@@ -324,13 +299,10 @@ def test_the_factor_keeps_the_laws(plan):
 LENGTHS = [("10ba", "20ba"), ("80sp", "320sp"), ("10ba", "320sp"), ("80sp", "20ba"), ("10ba", "2/9dur")]
 
 
-@pytest.mark.parametrize("length", ["100ba", "1440sp"])
 @pytest.mark.parametrize(("t_warmup", "t_decay"), LENGTHS)
-def test_a_warmup_of_ten_batches_and_a_decay_of_twenty(length, t_warmup, t_decay):
+def test_a_warmup_of_ten_batches_and_a_decay_of_twenty(t_warmup, t_decay):
     """The known case: no conversion by one batch size has both."""
-    if t_decay == "2/9dur" and length == "100ba":
-        t_decay = "0.2dur"
-    clock = Clock(length, samples_per_batch=PLAN)
+    clock = Clock("1440sp", samples_per_batch=PLAN)
     schedule, values = WarmupStableDecayScheduler(t_warmup, t_decay), []
     while not clock.done:
         values.append(schedule(clock))
@@ -350,14 +322,6 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
         WarmupStableDecayScheduler("120sp", "240sp", t_max="30ba").at("0ba", run)
     with pytest.raises(ValueError, match="a decay of 31.25ba would take longer than the 30ba until t_max"):
         CooldownScheduler(LinearScheduler(), "330sp").at("0ba", run)
-
-
-def test_an_inverse_square_root_whose_times_lie_where_they_begin():
-    run = Horizon("1440sp", samples_per_batch=PLAN)
-    schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="20ba", t_cooldown="0ba")  # 240 samples, from 80 on
-    assert [schedule.at(f"{n}ba", run) for n in (5, 10, 30)] == [0.5, 1.0, 1 / math.sqrt(2)]
-    schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="20ba", t_cooldown="95ba")  # until batch 105
-    assert [schedule.at(f"{n}ba", run) for n in (5, 10, 60, 105)] == [0.5, 1.0, 0.5, 0.0]
 
 
 def test_a_child_counts_from_its_milestone():
@@ -441,11 +405,3 @@ def test_closed_forms_on_a_clock_with_a_plan():
     assert cycle.values(56)[54] == pytest.approx(1.0)  # one batch before 720 samples, which 55 batches have
     with pytest.raises(ValueError, match="has no one length in ba under a batch plan"):
         CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock())
-
-
-def test_a_sequence_of_closed_forms_on_a_clock_with_a_plan():
-    optimizer, now = sgd(), clock()
-    first = LinearLR(optimizer, 1.0, 0.5, total_iters="10ba", clock=now)
-    second = LinearLR(optimizer, 0.5, 0.0, total_iters="20ba", clock=now)
-    both = SequentialLR(optimizer, [first, second], milestones=["80sp"], clock=now)
-    assert [both.values(31)[n] for n in (0, 5, 10, 20, 30)] == [1.0, 0.75, 0.5, 0.25, 0.0]

@@ -222,7 +222,7 @@ def test_an_infinite_value_is_refused_before_it_is_written(schedule, value, key,
     if value == "inf":
         assert scheduler.get_last_value()[0] == 0.25 * 2.0**1023
     clock.tick()
-    named = rf"ExponentialScheduler\(.*\)\]? would set '{re.escape(key)}' to {value} at step 1: .* finite number"
+    named = rf"ExponentialScheduler\(.*\)\]? would set '{re.escape(key)}' to {value} after 1 steps: .* finite number"
     for call in (scheduler.step, scheduler.refresh):
         with pytest.raises(ValueError, match=named):
             call()

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from tests.laws.rows import ROWS
 from timesched import (
     BatchPlan,
+    ConstantScheduler,
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,
     Horizon,
     LinearScheduler,
     LinearWithWarmupScheduler,
     MultiStepScheduler,
+    PolynomialScheduler,
     PowerScheduler,
     SequenceScheduler,
     StepScheduler,
@@ -71,6 +73,7 @@ def test_a_jump_is_drawn_as_one():
     for a, b in pairwise(restarts):
         if restarts[a] - restarts[b] > 0.01:  # what is less cannot be seen
             assert b - a <= 1000 and any(a < n * 123456789 <= b for n in range(1, 9))
+    assert len(values(Source("", ConstantScheduler(), Horizon("1000000000ba")))) == 502  # nothing moves
 
 
 @settings(max_examples=settings.default.max_examples // 10 + 1)
@@ -122,18 +125,12 @@ def test_the_axis_is_in_the_unit_that_is_asked_for():
         line(Source("", LinearScheduler(t_max="3ba"), Horizon(None)))
 
 
-def test_a_run_that_ends_within_a_batch_is_drawn_to_the_next():
+def test_a_run_is_drawn_to_its_end():
+    """To the end of a batch that it ends within, and of a token."""
     drawn = line(Source("", LinearScheduler(), Horizon("100sp", samples_per_batch=8)), "ba")
     assert drawn.x[-1] == 13.0 and drawn.y[-1] == 0.0
-
-
-def test_a_run_that_ends_within_a_token_is_drawn_to_its_end():
     drawn = line(Source("", LinearScheduler(), Horizon("3tok", ssr=0.5)))
     assert (drawn.x, drawn.y, drawn.marks) == ((0.0, 1.0, 1.5), (1.0, 1.0 - 1.0 / 1.5, 0.0), (("end", 1.5),))
-    assert text([drawn], 60).splitlines()[0].strip() == "end"
-
-
-def test_values_that_are_not_finite_are_not_drawn():
     with pytest.raises(ValueError, match="growth is inf at 2ba: only finite values"):
         line(Source("growth", StepScheduler("1ba", gamma=1e300), Horizon("3ba")))
 
@@ -195,9 +192,8 @@ def test_ticks_are_round_numbers_within(one, other):
 
 
 def test_numbers_on_an_axis():
-    assert [number(x) for x in (0.0, 0.5, 2000.0, 2e11, 1e-4, 0.0003, -3.0)] == [
-        "0", "0.5", "2000", "2e11", "0.0001", "0.0003", "-3"
-    ]  # fmt: skip
+    numbers = {0.0: "0", 0.5: "0.5", 2000.0: "2000", 2e11: "2e11", 1e-4: "0.0001", 1e-7: "1e-7", -3.0: "-3"}
+    assert {x: number(x) for x in numbers} == numbers
 
 
 def test_a_table_in_its_forms():
@@ -216,3 +212,53 @@ def test_several_lines_without_colours_are_letters_and_with_them_are_dots():
     plain, coloured = text(lines, 60), text(lines, 60, colours=True)
     assert "a one" in plain and "b two" in plain and "\x1b" not in plain
     assert "\x1b[34m" in coloured and "\x1b[33m" in coloured and not any(0x2800 < ord(each) <= 0x28FF for each in plain)
+
+
+def test_a_picture_as_svg():
+    """A line for each schedule in its colour, its name where there are several, the marks, and the ticks."""
+    run = Horizon("100ba")
+    lines = [
+        line(Source(name, LinearScheduler(alpha_f=f, t_max="50ba"), run)) for name, f in (("one", 0.0), ("<2>", 0.5))
+    ]
+    picture = ElementTree.fromstring(svg(lines))
+    found = {kind: [each for each in picture if each.tag.endswith(kind)] for kind in ("polyline", "text", "path")}
+    assert [each.get("stroke") for each in found["polyline"]] == ["#0072b2", "#d55e00"]
+    first, last = (found["polyline"][0].get("points").split()[i] for i in (0, -1))
+    assert (first, last) == ("62.0,20.0", "626.0,200.0")  # the corners within the margins
+    texts = {each.text: (each.get("x"), each.get("y")) for each in found["text"]}
+    assert texts["one"] == ("70", "34") and texts["<2>"] == ("70", "48") and texts["batches"] == ("344.0", "234")
+    assert texts["end"] == ("344.0", "14") and texts["0.4"] == ("56", "132.0") and texts["40"] == ("287.6", "216")
+    assert "M344.0 20V200" in [each.get("d") for each in found["path"]]
+    alone = [each.text for each in ElementTree.fromstring(svg(lines[:1])) if each.tag.endswith("text")]
+    assert "one" not in alone and "batches" in alone
+
+
+# On the axes of matplotlib
+
+
+def axes():
+    return pytest.importorskip("matplotlib.figure").Figure(figsize=(7.0, 2.8)).add_subplot()
+
+
+def names(ax):
+    """The names of marks, with where they stand: the batch, and the height in points."""
+    return [(text.get_text(), text.xy[0], text.get_position()[1]) for text in ax.texts]
+
+
+def test_marks_on_axes():
+    """One of two lines is named once; names that would overlap stand in two rows; a third is left out."""
+    run = Horizon("1000ba")
+    ax = PolynomialScheduler(1.0).plot(run, ax=axes())
+    PolynomialScheduler(2.0).plot(run, ax=ax)
+    assert names(ax) == [("end", 1000.0, 2)]
+    twice = SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, ["0.5dur"])
+    found = [name for name in names(twice.plot(run, ax=axes())) if name[1] == 500.0]
+    assert found == [("end", 500.0, 2), ("phase", 500.0, 12)]
+    ax = MultiStepScheduler(["500ba", "510ba", "520ba"]).plot(run, ax=axes())
+    assert names(ax) == [("milestone", 500.0, 2), ("milestone", 510.0, 12)]
+    assert [line.get_xdata()[0] for line in ax.lines[1:]] == [500.0, 510.0, 520.0]
+
+
+def test_numbers_of_tokens_are_written_in_full():
+    ax = PolynomialScheduler(1.0).plot(Horizon("2e10tok"), ax=axes())
+    assert [ax.xaxis.get_major_formatter()(x) for x in (0.0, 2.5e9, 1e10)] == ["0", "2.5e9", "1e10"]

@@ -7,7 +7,6 @@ import types
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 
 import timesched
@@ -405,34 +404,6 @@ def test_a_ratio_of_one_state_is_not_that_of_another():
     assert schedule(rated) == 0.8
 
 
-@pytest.mark.parametrize("own", [Time(40, "ba"), 40, types.SimpleNamespace(value=40, unit="ba")], ids=repr)
-def test_counts_and_lengths_that_change_in_place(own):
-    """Only what cannot change is known by its identity."""
-    count, length = types.SimpleNamespace(value=10, unit="ba"), types.SimpleNamespace(value=100, unit="ba")
-    epoch = types.SimpleNamespace(value=10)
-    state = run_of(count, length)
-    state.dataloader_len = epoch
-    schedule, by_epoch = LinearScheduler(), LinearScheduler(t_max="10ep")
-    for batch, batches, of_epoch in ((10, 100, 10), (20, 100, 10), (20, 200, 10), (20, 200, 20), (10, 100, 10)):
-        count.value, length.value, epoch.value = batch, batches, of_epoch
-        for _ in range(4):
-            assert schedule(state, 1.0) == 1 - batch / batches
-            assert by_epoch(state, 1.0) == 1 - batch / (10 * of_epoch)
-    state.timestamp.batch = own
-    assert [schedule(state, 1.0) for _ in range(4)] == [0.6] * 4
-    length.value, length.unit = 10, "ep"
-    assert [schedule(state, 1.0) for _ in range(4)] == [0.6] * 4
-    length.unit, epoch.value = "ba", 1
-    assert schedule(state, 1.0) == 0.0
-
-
-def test_a_tensor_of_a_count_that_changes_in_place():
-    state, schedule = run_of(torch.tensor(10), "100ba"), LinearScheduler()
-    assert [float(schedule(state)) for _ in range(4)] == [0.9] * 4
-    state.timestamp.batch.add_(40)
-    assert [float(schedule(state)) for _ in range(4)] == [0.5] * 4
-
-
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.5, -1, True, "3", None, [3], Time(-1, "ba")], ids=repr)
 def test_what_is_no_count_is_refused(wrong):
     """Of batches, alone and beside another unit, in a call and at a timestamp of a run; a whole float is a count."""
@@ -454,16 +425,6 @@ def test_epochs_and_seconds_may_be_fractional():
     stamp.epoch = -0.5
     with pytest.raises(ValueError, match="-0.5 epochs: a counter is a number, 0 or more"):
         LinearScheduler()(state)
-
-
-def test_a_state_does_not_inherit_the_rates_of_a_clock():
-    clock = Clock("1000tok", samples_per_batch=2, tokens_per_sample=5)
-    bare = types.SimpleNamespace(timestamp=clock.timestamp, max_duration=clock.max_duration, dataloader_len=None)
-    schedule = LinearWithWarmupScheduler("10ba", t_max="1000tok")
-    assert schedule(clock) == 0.0
-    with pytest.raises(ValueError, match="samples_per_batch"):
-        schedule(bare)
-    assert schedule(clock) == 0.0
 
 
 @pytest.mark.parametrize("unit", ["iter", "ep", "ba", "sp", "tok", "sec", "dur"])
@@ -501,12 +462,6 @@ def test_threads_share_a_schedule():
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-@pytest.mark.parametrize("several", [set, dict.fromkeys])
-def test_schedules_are_in_an_order(several):
-    with pytest.raises(TypeError, match=r"^SequenceScheduler.schedules: \{.*\} is not a schedule of this package"):
-        SequenceScheduler(several([LinearScheduler(), ConstantScheduler()]), ["5ba"])
 
 
 def test_a_strange_horizon_attribute_is_not_ours():

@@ -6,12 +6,12 @@ It stands above both packages: it imports `optim`, and nothing imports it.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
-
-from timesched.cli import check, compare, memory, show
 
 _ABOUT = """\
 Look at schedules before they run.
@@ -20,8 +20,8 @@ A SCHEDULE is the name of a class of timesched with its arguments, as in "Linear
 YAML config, for all its schedulers; or one of them, as in config.yaml:0. Arguments are literals; nothing is evaluated.
 """
 _CODES = """\
-exit codes: 0 done, and for check and diff nothing found; 1 check found something, or diff a difference; 2 an error,
-which is one line on standard error.
+exit codes: 0 done, and for check nothing found; 1 check found something; 2 an error, which is one line on standard
+error.
 """
 
 
@@ -32,21 +32,34 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
 
 
+def check_optim() -> None:
+    """Raise `ImportError` where another module called `optim` hides the package of that name beside timesched."""
+    found = getattr(importlib.util.find_spec("optim"), "origin", "")
+    if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(found):
+        raise ImportError(
+            f"{found} hides the package optim of torch-timesched: rename it, or run timesched in another folder."
+        )
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
+    check_optim()
+    from timesched.cli import check, memory, show  # which import optim
+
     plain = argparse.RawDescriptionHelpFormatter
     top = _Parser(prog="timesched", description=_ABOUT, epilog=_CODES, formatter_class=plain)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (show, check, compare, memory):
+    for module in (show, check, memory):
         module.add(commands)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code."""
-    options = parser().parse_args(argv)
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # it is None where it was closed
+    name = "timesched"
     try:
+        options = parser().parse_args(argv)
+        name = f"timesched {options.command}"
         code: int = options.run(options)
         sys.stdout.flush()
         return code
@@ -54,5 +67,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ImportError, OSError, TypeError, ValueError) as error:
-        print(f"timesched {options.command}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from timesched.drawing.lines import Source, counted, values
 from timesched.time.units import Exact, TimeUnit, exact, number_text
 
 _INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
+_CLOSE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
 _SHOWN = 3  # names of parameters
 
 
@@ -68,7 +69,7 @@ def _check(options: argparse.Namespace) -> int:
                 found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, rate)]
         except (TypeError, ValueError) as error:
             found.append(f"schedulers[{i}]: {error}")
-    if made.optimizer is not None:
+    if model is not None and made.optimizer is not None:
         found += decayed(model, made.optimizer, made.schedulers)
     for each in dict.fromkeys(found):
         print(" ".join(each.split()))
@@ -110,12 +111,12 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
             "initial_learning_rate"
         )
     largest = max(map(abs, found.values()))
-    jumps = list(_jumps(source, found, options.jump / 100 * largest))
-    for before, after in jumps[:1]:
+    jumps = list(_jumps(source, options.jump / 100 * largest))
+    for count, before, after in jumps[:1]:
         more = f", and {len(jumps) - 1} more" if jumps[1:] else ""
         yield (
-            f"a jump from {found[before]:.4g} to {found[after]:.4g} at {_text(after)}{unit.value}{more}: give the "
-            f"phases that meet there one value, or pass --jump for a larger one"
+            f"a jump from {before:.4g} to {after:.4g} at {_text(count)}{unit.value}{more}: give the phases that meet "
+            f"there one value, or pass --jump for a larger one"
         )
     ends = [count for name, count in marks if name in ("end", "point")]
     if ends and max(ends) > length:
@@ -129,28 +130,15 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
             )
 
 
-def _jumps(source: Source, found: dict[Exact, float], least: float) -> Iterator[tuple[Exact, Exact]]:
-    """Neighbouring counts within the run between which the value jumps further than it is meant to."""
+def _jumps(source: Source, least: float) -> Iterator[tuple[Exact, float, float]]:
+    """The marks within the run at which the value jumps, though it is not meant to, with the values on both sides."""
     unit, length = counted(source.horizon)
     marks, value = source.marks(), source.curve(unit)
-    repeats = any(name == "period" for name, _ in marks)
-    for before, after in pairwise(found):
-        if after < length and abs(found[after] - found[before]) > least:
-            between = [name for name, count in marks if before < count <= after]
-            intended = any(name in _INTENDED for name in between) or (repeats and not between)
-            if not intended and _is_sudden(value, before, after, least):
-                yield before, after
-
-
-def _is_sudden(value: Callable[[Exact], float], before: Exact, after: Exact, least: float) -> bool:
-    """Whether most of a change takes place within a millionth of the way: a steep warmup of one batch is no jump."""
-    for _ in range(20):
-        middle = Fraction(before + after) / 2
-        if abs(value(middle) - value(before)) > abs(value(after) - value(middle)):
-            after = middle
-        else:
-            before = middle
-    return abs(value(after) - value(before)) > least
+    intended = {count for name, count in marks if name in _INTENDED}
+    for count in sorted({count for _, count in marks if 0 < count < length} - intended):
+        before, after = value(Fraction(count) - _CLOSE), value(count)
+        if abs(after - before) > least:
+            yield count, before, after
 
 
 def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from optim.config.read import read
-from optim.foreign.memory import count
+from optim.initial_state import nbytes
 from timesched.cli.schedules import model_of
 from timesched.cli.trial import trial
 from timesched.drawing.table import Table
@@ -39,10 +39,8 @@ def memory_table(optimizer: Any) -> Table:
     rows: list[tuple[Any, ...]] = []
     for i, group in enumerate(optimizer.param_groups):
         parameters = group["params"]
-        each = [
-            count(optimizer, {p: {kind: optimizer.state[p][kind]} for p in parameters if kind in optimizer.state[p]})
-            for kind in kinds
-        ]
+        states = [optimizer.state[p] for p in parameters]
+        each = [nbytes(state[kind] for state in states if kind in state) for kind in kinds]
         tags = ", ".join(group.get("tags", ())) or "-"
         rows.append((i, tags, sum(p.numel() for p in parameters), *each, sum(each)))
     total = [sum(row[k] for row in rows) for k in range(2, len(kinds) + 4)]

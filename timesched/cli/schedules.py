@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import math
 import os
@@ -19,7 +20,6 @@ from optim.config.resolve import located
 from optim.names import SCHEDULE
 from timesched.cli.trial import trial
 from timesched.clock import Clock
-from timesched.description import constructed
 from timesched.drawing.lines import Source
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
@@ -66,13 +66,11 @@ def model_of(place: str | None) -> torch.nn.Module | None:
     if os.getcwd() not in sys.path:  # as it is for `python -m`, and not for the installed program
         sys.path.insert(0, os.getcwd())
     try:
-        make = getattr(importlib.import_module(module), name, None)
+        make = getattr(importlib.import_module(module), name)
         with torch.device("meta"):  # without the memory of its parameters
-            model = make() if callable(make) else None
-    except (Exception, SystemExit) as error:  # there is no end to what a user's module may raise
+            model = make()
+    except Exception as error:  # there is no end to what a user's module may raise
         raise ValueError(f"--model {place}: {type(error).__name__}: {error}") from error
-    if not callable(make):
-        raise ValueError(f"--model {place}: {module} has no function {name}.")
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"--model {place} returned a {type(model).__name__}, and no torch.nn.Module.")
     return model
@@ -97,12 +95,31 @@ def sources_of(text: str, clock: Clock | None, rate: float | None = None) -> lis
 
 
 def schedule_of(text: str) -> Schedule:
-    """The schedule that `Name(arguments)` is; a name alone stands for `Name()`."""
-    named = f"{text}()" if text.isidentifier() else text
-    schedule = constructed(named, lambda name: SCHEDULE.find(name, "SCHEDULE"))
-    if not isinstance(schedule, Schedule):
+    """The schedule that a text such as `Name(1, key=[2, Other()])` stands for; a name alone stands for `Name()`.
+
+    Nothing is evaluated: arguments are literals, lists and such calls.
+    """
+    try:
+        tree = ast.parse(f"{text}()" if text.isidentifier() else text, mode="eval")
+        compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is there twice
+    except SyntaxError as error:
+        raise ValueError(f"{text!r:.80} is no call such as Name(argument=1): {error.msg}") from None
+    made = _made(tree.body)
+    if not isinstance(made, Schedule):
         raise ValueError(f"{text!r} is no schedule: write one as \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
-    return schedule
+    return made
+
+
+def _made(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        cls = SCHEDULE.find(node.func.id, "SCHEDULE")
+        return cls(*map(_made, node.args), **{each.arg or "**": _made(each.value) for each in node.keywords})
+    if isinstance(node, ast.List):
+        return [_made(each) for each in node.elts]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node):.80} is no literal: write numbers, texts in quotes, and lists.") from None
 
 
 def written(config: Any, clock: Clock | None, where: str) -> list[tuple[int, Source]]:

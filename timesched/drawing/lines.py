@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timesched.horizon import Horizon
+from timesched.schedule import Schedule, times_in
 from timesched.time.units import FRACTIONAL, Exact, TimeUnit, exact
 from timesched.time.value import Time
-
-if TYPE_CHECKING:
-    from timesched.schedule import Schedule
 
 NAMES = {
     TimeUnit.ITERATION: "iterations", TimeUnit.EPOCH: "epochs", TimeUnit.BATCH: "batches", TimeUnit.SAMPLE: "samples",
@@ -115,12 +113,6 @@ def values(source: Source) -> dict[Exact, float]:
     return dict(sorted(found.items()))
 
 
-def shares_of(source: Source) -> list[Fraction]:
-    """The counts of `values`, as shares of the run."""
-    end = end_of(source.horizon)
-    return [min(Fraction(count) / end, Fraction(1)) for count in values(source)]
-
-
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     """The line of a schedule on its run. Raises `ValueError` where a rate is missing, or a value is not finite."""
     own, length = counted(source.horizon)
@@ -134,13 +126,8 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
-    """The end of the horizontal axis of a picture, and the ends of the vertical one, which has 0 in it.
-
-    Raises `ValueError` where these are too far apart for a float.
-    """
+    """The end of the horizontal axis of a picture, and the ends of the vertical one, which has 0 in it."""
     low, high = min(0.0, *(min(line.y) for line in lines)), max(max(line.y) for line in lines)
-    if not math.isfinite(high - low):
-        raise ValueError(f"values from {low:.4g} to {high:.4g} are too far apart to be drawn: scale them down.")
     return max(max(line.x) for line in lines), low, high if high > low else low + 1.0
 
 
@@ -154,7 +141,7 @@ def presumed(schedule: Schedule) -> Horizon | None:
     longer than the longest of them, or ten times as long if there are shares, too; else just as long. None where it
     fits none of these, or units differ.
     """
-    times = list(_times(schedule))
+    times = times_in(schedule)
     shares = [time for time in times if time.unit is TimeUnit.DURATION]
     others = [time for time in times if time.unit is not TimeUnit.DURATION and time.exact]
     if not others:
@@ -170,16 +157,6 @@ def presumed(schedule: Schedule) -> Horizon | None:
         except ValueError:  # such as one that would end before the run does
             continue
     return None
-
-
-def _times(value: Any) -> Iterable[Time[Any]]:
-    if isinstance(value, Time):
-        yield value
-    for each in value if isinstance(value, tuple) else ():
-        yield from _times(each)
-    if is_dataclass(value):
-        for field in fields(value):
-            yield from _times(getattr(value, field.name))
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

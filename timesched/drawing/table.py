@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -39,9 +38,8 @@ class Table:
         return out.getvalue()
 
     def json(self) -> str:
-        """The table as a JSON list of objects, numbers in full; null where one is not finite, as JSON has none."""
-        rows = ([None if isinstance(x, float) and not math.isfinite(x) else x for x in row] for row in self.rows)
-        return json.dumps([dict(zip(self.header, row)) for row in rows], indent=1)
+        """The table as a JSON list of objects, numbers in full."""
+        return json.dumps([dict(zip(self.header, row)) for row in self.rows], indent=1)
 
     def _texts(self) -> list[tuple[str, ...]]:
         return [tuple(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row) for row in self.rows]

@@ -28,9 +28,7 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
         at = round(x / end * (columns - 1))
         for cell in cells:
             cell[at] = "┊" if braille else ":"
-        start = max(min(at - len(name) // 2, columns - len(name)), 0)
-        if not "".join(above[max(start - 1, 0) : start + len(name) + 1]).strip():
-            above[start : start + len(name)] = name
+        _write(above, name, at)
     across, down = (2, 4) if dotted else (1, 1)
     for i, line in enumerate(lines):
         masks: dict[tuple[int, int], int] = {}
@@ -46,7 +44,10 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
             cells[at_row][at_column] = f"\x1b[{_COLOURS[i % 6]}m{drawn}\x1b[0m" if colours else drawn
     picture = [f"{'':{left}}{''.join(above)}"] if any(map(str.strip, above)) else []
     picture += [f"{scale.get(i, ''):>{left - 1}} {''.join(row)}" for i, row in enumerate(cells)]
-    picture.append(f"{'':{left}}{_scale(end, columns)}")
+    below = [" "] * columns
+    for x in ticks(0.0, end, max(columns // 12, 2)):
+        _write(below, number(x), round(x / end * (columns - 1)))
+    picture.append(f"{'':{left}}{''.join(below)}")
     picture.append(f"{'':{left}}{NAMES[lines[0].unit]:^{columns}}")
     for i, line in enumerate(lines if len(lines) > 1 else ()):
         sign = f"\x1b[{_COLOURS[i % 6]}m━\x1b[0m" if colours else chr(ord("a") + i % 26)
@@ -54,15 +55,11 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     return "\n".join(row.rstrip() for row in picture)
 
 
-def _scale(end: float, columns: int) -> str:
-    """The numbers under the horizontal axis."""
-    row = [" "] * columns
-    for x in ticks(0.0, end, max(columns // 12, 2)):
-        label = number(x)
-        start = max(min(round(x / end * (columns - 1)) - len(label) // 2, columns - len(label)), 0)
-        if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
-            row[start : start + len(label)] = label
-    return "".join(row)
+def _write(row: list[str], label: str, at: int) -> None:
+    """Write a label into a row with its middle at a column, if there is room."""
+    start = max(min(at - len(label) // 2, len(row) - len(label)), 0)
+    if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
+        row[start : start + len(label)] = label
 
 
 def _dots(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, int]]:

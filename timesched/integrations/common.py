@@ -101,11 +101,11 @@ class Schedulers(LRScheduler):
         """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then."""
         states = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
         if not isinstance(states, (list, tuple)) or len(states) != len(self.bound):
-            found = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
-            raise ValueError(f"The state holds {found}, and here are {len(self.bound)}: make those that were saved.")
-        read = [each.read_state(state) for each, state in zip(self.bound, states)]  # raises before anything is changed
-        for each, found in zip(self.bound, read):
-            each.take_state(found)
+            held = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
+            raise ValueError(f"The state holds {held}, and here are {len(self.bound)}: make those that were saved.")
+        found = [each.read_state(state) for each, state in zip(self.bound, states)]  # raises before anything is changed
+        for each, read in zip(self.bound, found):
+            each.take_state(read)
 
 
 class CountingSchedulers(Schedulers):

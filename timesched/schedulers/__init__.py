@@ -8,7 +8,14 @@ from timesched.schedulers.decay import (
     WarmupStableDecayScheduler,
 )
 from timesched.schedulers.piecewise import PiecewiseScheduler
-from timesched.schedulers.plain import (
+from timesched.schedulers.warmup import (
+    ConstantWithWarmupScheduler,
+    CosineAnnealingWithWarmupScheduler,
+    LinearWithWarmupScheduler,
+    MultiStepWithWarmupScheduler,
+    PolynomialWithWarmupScheduler,
+)
+from timesched.schedulers.without_warmup import (
     ConstantScheduler,
     CosineAnnealingScheduler,
     CosineAnnealingWarmRestartsScheduler,
@@ -17,13 +24,6 @@ from timesched.schedulers.plain import (
     MultiStepScheduler,
     PolynomialScheduler,
     StepScheduler,
-)
-from timesched.schedulers.warmup import (
-    ConstantWithWarmupScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    LinearWithWarmupScheduler,
-    MultiStepWithWarmupScheduler,
-    PolynomialWithWarmupScheduler,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from timesched import shapes
 from timesched.fields import flag, number, time, times
 from timesched.positions import Frame, Resolved, Span, switch
 from timesched.schedule import Schedule
-from timesched.schedulers.plain import LinearScheduler, MultiStepScheduler
+from timesched.schedulers.without_warmup import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike
 
 

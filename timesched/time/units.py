@@ -189,7 +189,7 @@ def _decimal(digits: str | Decimal, text: str) -> Fraction:
     try:
         number = Decimal(digits)
         scaled = isinstance(digits, Decimal) or "e" in digits.lower()
-        if number.is_finite() and not (number and scaled and number.adjusted() not in _EXPONENTS):
+        if number.is_finite() and not (scaled and number.adjusted() not in _EXPONENTS):
             return Fraction(number)
     except InvalidOperation:  # an exponent that no Decimal can hold
         pass

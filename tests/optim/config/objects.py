@@ -1,16 +1,14 @@
 """A model, its training, and what it means that two optimizers, or two schedulers, are equal."""
 
-import io
-
 import torch
-from ruamel.yaml import YAML
 from torch import nn
 
-from timesched.binding import Bound
+LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 10}
+DECAY = {"initial_val": 0.1, "end_val": 0.0, "total_iters": 10}
 
 
-def network(seed=0):
-    torch.manual_seed(seed)
+def network():
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 2))
 
 
@@ -35,37 +33,13 @@ def values(optimizer, key="lr"):
     return [float(group[key]) for group in optimizer.param_groups]
 
 
-def plain(value):
-    """A hyperparameter as numbers and tuples."""
-    if isinstance(value, torch.Tensor):
-        return value.item()
-    return tuple(map(plain, value)) if isinstance(value, (tuple, list)) else value
-
-
 def outline(optimizer):
     """All that an optimizer was made with."""
-    return (
-        type(optimizer),
-        {key: plain(value) for key, value in optimizer.defaults.items()},
-        getattr(optimizer, "enable_global_step", None),
-        [
-            {key: value if key == "tags" else plain(value) for key, value in group.items() if key != "params"}
-            for group in optimizer.param_groups
-        ],
-    )
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    return type(optimizer), optimizer.defaults, groups
 
 
 def description(scheduler):
-    """All that a scheduler was made with."""
-    if isinstance(scheduler, Bound):
-        state = scheduler.state_dict()
-        counters = {name: x for name, x in state.pop("clock", {}).items() if not name.endswith("_wct")}
-        return (type(scheduler), scheduler.tags, state, counters)  # two clocks were not started at the same moment
-    return (type(scheduler), scheduler.state_dict(), scheduler.values(60))
-
-
-def dumped(config):
-    """A config as YAML text."""
-    stream = io.StringIO()
-    YAML(typ="safe", pure=True).dump(config, stream)
-    return stream.getvalue()
+    """All that a scheduler was made with; two clocks were not started at the same moment."""
+    state = {name: value for name, value in scheduler.state_dict().items() if name != "clock"}
+    return type(scheduler), scheduler.key, scheduler.tags, state

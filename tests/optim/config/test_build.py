@@ -1,14 +1,18 @@
 """build: the optimizer and schedulers of a config, in the forms that are allowed, and what they do in training."""
 
+import json
+
 import pytest
 import torch
 
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.config import build
-from tests.optim.config.objects import description, network, outline, train, values
+from optim.names import LR
+from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train, values
+from timesched import Clock, LinearScheduler, bind
 
-DOCUMENTED = """
+TRAINER = """
 trainer:
   init:
     backend: {backend_type: CSX}
@@ -52,17 +56,18 @@ schedulers:
 """
 
 
-def test_the_documented_example():
+def sgd(model):
+    return optim.SGD(model.named_parameters(), lr=0.1)
+
+
+def test_a_trainers_file():
     model, reference = network(), network()
-    optimizer, schedulers = build(model, DOCUMENTED)
+    optimizer, schedulers = build(model, TRAINER)
     other = optim.SGD(reference.named_parameters(), lr=0.01, momentum=0.9)
-    same = lr_scheduler.SequentialLR(
-        other,
-        [lr_scheduler.LinearLR(other, 0.01, 0.001, 500), lr_scheduler.CosineDecayLR(other, 0.001, 0.0, 500)],
-        [500],
-    )
+    children = [lr_scheduler.LinearLR(other, 0.01, 0.001, 500), lr_scheduler.CosineDecayLR(other, 0.001, 0.0, 500)]
+    same = lr_scheduler.SequentialLR(other, children, [500])
     assert outline(optimizer) == outline(other)
-    assert len(schedulers) == 1 and description(schedulers[0]) == description(same)
+    assert list(map(description, schedulers)) == [description(same)]
     assert train(model, optimizer, schedulers) == train(reference, other, [same])
 
 
@@ -78,15 +83,15 @@ def test_tags_and_two_schedulers():
         ({"bias_params"}, ["1.bias", "3.bias"], 1e-6),
         (None, ["3.weight"], 1e-6),
     ]
-    names = dict(reference.named_parameters())
+    parameters = dict(reference.named_parameters())
     groups = [
-        {"params": [(name, names[name]) for name in names_of], "eps": eps, **({"tags": some} if some else {})}
-        for some, names_of, eps in tags
+        {"params": [(name, parameters[name]) for name in names], "eps": eps, **({"tags": some} if some else {})}
+        for some, names, eps in tags
     ]
     other = optim.AdamW(groups, lr=1e-3, weight_decay=0.1, betas=(0.9, 0.95))
-    parts = [lr_scheduler.LinearLR(other, 0.0, 0.01, 2), lr_scheduler.CosineDecayLR(other, 0.01, 0.0, 6)]
+    children = [lr_scheduler.LinearLR(other, 0.0, 0.01, 2), lr_scheduler.CosineDecayLR(other, 0.01, 0.0, 6)]
     both = [
-        lr_scheduler.SequentialLR(other, parts, [2]),
+        lr_scheduler.SequentialLR(other, children, [2]),
         weight_decay_scheduler.CosineDecayWD(other, 0.1, 0.0, 8, param_group_tags="bias_params"),
     ]
     assert outline(optimizer) == outline(other)
@@ -95,26 +100,12 @@ def test_tags_and_two_schedulers():
     assert values(optimizer, "weight_decay") == [0.1, 0.0, 0.0, 0.1] and values(optimizer) == [0.0] * 4
 
 
-LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 10}
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        {"SGD": {"lr": 0.1}},
-        {"sgd": {"lr": 0.1}},
-        {"optim.sgd.SGD": {"lr": 0.1}},
-        {"optimizer_type": "SGD", "lr": 0.1},
-        lambda model: optim.SGD(model.named_parameters(), lr=0.1),
-    ],
-)
+@pytest.mark.parametrize("optimizer", [{"SGD": {"lr": 0.1}}, {"sgd": {"lr": 0.1}}, sgd])
 @pytest.mark.parametrize(
     "schedulers",
     [
         [{"LinearLR": LINEAR}],
-        ({"linearlr": LINEAR},),
-        {"LinearLR": LINEAR},
-        [{"scheduler": "LinearLR", **LINEAR}],
+        {"linearlr": LINEAR},
         [lambda optimizer: lr_scheduler.LinearLR(optimizer, **LINEAR)],
         lambda optimizer: lr_scheduler.LinearLR(optimizer, **LINEAR),
     ],
@@ -122,50 +113,89 @@ LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters":
 def test_forms_of_one_config(optimizer, schedulers):
     config = {"optimizer": optimizer, "schedulers": schedulers}
     made, some = build(network(), config)
-    other = optim.SGD(network().named_parameters(), lr=0.1)
-    assert description(some[0]) == description(lr_scheduler.LinearLR(other, **LINEAR))
+    other = sgd(network())
+    assert list(map(description, some)) == [description(lr_scheduler.LinearLR(other, **LINEAR))]
     assert outline(made) == outline(other)
 
 
-@pytest.mark.parametrize("optimizer", ["AdamW", {"AdamW": None}, {"AdamW": {}}, {"optimizer_type": "AdamW"}])
 @pytest.mark.parametrize("rest", [{}, {"schedulers": None}, {"schedulers": []}])
-def test_an_optimizer_alone(optimizer, rest):
-    made, schedulers = build(network(), {"optimizer": optimizer, **rest})
-    assert outline(made) == outline(optim.AdamW(network().named_parameters())) and schedulers == []
+def test_an_optimizer_alone(rest):
+    for arguments in (None, {}):
+        made, schedulers = build(network().named_parameters(), {"optimizer": {"AdamW": arguments}, **rest})
+        assert outline(made) == outline(optim.AdamW(network().named_parameters())) and schedulers == []
 
 
-def test_a_scheduler_without_arguments():
-    config = {"optimizer": "AdamW", "schedulers": ["InverseSquareRootDecayLR"]}
-    assert build(network(), config).schedulers[0].values(2) == [1.0, 1.0]
+ENDS = {"initial_learning_rate": 0.1, "end_learning_rate": 0.01, "total_iters": 6}
+STEPS = {"initial_learning_rate": 0.1, "gamma": 0.5}
+CHILDREN = {"schedulers": [{"LinearLR": ENDS}, {"StepLR": {**STEPS, "step_size": 2}}]}
+ENTRIES = {
+    "ConstantLR": {"learning_rate": 0.1},
+    "PolynomialLR": {**ENDS, "power": 2, "cycle": True},
+    "LinearLR": ENDS,
+    "ExponentialLR": {"initial_learning_rate": 0.1, "total_iters": 6, "decay_rate": 0.5},
+    "InverseExponentialTimeDecayLR":
+        {"initial_learning_rate": 0.1, "step_exponent": 2, "total_iters": 6, "decay_rate": 0.5, "staircase": True},
+    "InverseSquareRootDecayLR": {},
+    "CosineDecayLR": ENDS,
+    "WarmupStableDecayLR": {"learning_rate": 0.1, "total_iters": 8, "warmup_iters": 2, "decay_iters": 3},
+    "PiecewiseConstantLR": {"learning_rates": [0.1, 0.2], "milestones": [3]},
+    "MultiStepLR": {**STEPS, "milestones": [2, 5]},
+    "StepLR": {**STEPS, "step_size": 2},
+    "CosineAnnealingLR": {"initial_learning_rate": 0.1, "T_max": 4},
+    "CosineAnnealingWarmRestarts": {"initial_learning_rate": 0.1, "T_0": 2, "T_mult": 2},
+    "MultiplicativeLR": {"initial_learning_rate": 0.1, "coefficient": 0.5},
+    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2, "step_size_up": 3, "mode": "exp_range", "gamma": 0.9},
+    "OneCycleLR": {"initial_learning_rate": 0.1, "max_lr": 0.2, "total_steps": 8, "anneal_strategy": "linear"},
+    "SequentialLR": {**CHILDREN, "milestones": [3]},
+    "ChainedLR": CHILDREN,
+    "ScalePerParamLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}},
+}  # fmt: skip
 
 
-def test_the_config_is_not_changed():
-    def config():
-        return {
-            "optimizer": {"AdamW": {"betas": [0.5, 0.9], "params": [{"params": ["*bias"], "tags": ["b"]}]}},
-            "schedulers": [
-                {"SequentialLR": {"schedulers": [{"LinearLR": dict(LINEAR)}, {"ConstantLR": {"learning_rate": 0.1}}]}}
-            ],
-        }
+def make(name, arguments, optimizer):
+    """What an entry says, made by its class."""
 
-    given = config()
-    build(network(), given)
-    assert given == config()
+    def child(entry):
+        return make(*next(iter(entry.items())), optimizer)
+
+    made = dict(arguments)
+    if "scheduler" in made:
+        made["scheduler"] = child(made["scheduler"])
+    if "schedulers" in made:
+        made["schedulers"] = [child(each) for each in made["schedulers"]]
+    return LR.own[name](*(() if name == "ChainedLR" else (optimizer,)), **made)
 
 
-def test_parts_take_over_the_tags_of_the_whole():
-    parts = [{"LinearLR": LINEAR}, {"CosineDecayLR": LINEAR}]
-    chain = {"ChainedLR": {"schedulers": parts}}
+@pytest.mark.parametrize("name", ENTRIES)
+def test_each_scheduler_is_what_its_class_makes(name):
+    """And what was built is built again from its config, also as text."""
+    rule = {"params": "*bias", "adjust_learning_rate": 0.5}
+    config = {"optimizer": {"SGD": {"lr": 0.5, "params": [rule]}}, "schedulers": [{name: ENTRIES[name]}]}
+    for given in (config, json.dumps(build(network(), config).config)):  # JSON is YAML
+        optimizer, (scheduler,) = build(network(), given)
+        other = build(network(), {"optimizer": config["optimizer"]}).optimizer
+        made = make(name, ENTRIES[name], other)
+        assert description(scheduler) == description(made)
+        for _ in range(9):
+            scheduler.step(), made.step()
+            assert values(optimizer) == values(other)
+
+
+def test_every_scheduler_is_looked_at():
+    assert LR.own.keys() - ENTRIES.keys() == {"ChainedScheduler", "LambdaLR"}  # an alias, and one of functions
+
+
+def test_children_take_over_the_tags_of_their_parent():
+    children = [{"LinearLR": LINEAR}, {"CosineDecayLR": LINEAR}]
     config = {
         "optimizer": {"SGD": {"lr": 0.7, "params": [{"params": "0.*", "tags": "a"}]}},
         "schedulers": [
-            {"SequentialLR": {"schedulers": [*parts, chain], "param_group_tags": ["a"]}},
+            {"SequentialLR": {"schedulers": [*children, {"ChainedLR": CHILDREN}], "param_group_tags": ["a"]}},
             {"ConstantLR": {"learning_rate": 0.3, "param_group_tags": [None]}},
         ],
     }
     optimizer, (sequence, _) = build(network(), config)
     assert values(optimizer) == [0.1, 0.3] and sequence.milestones == [10, 20]
-    assert sequence.schedulers[2].schedulers[1].param_group_tags == ["a"]
     sequence.step()
     assert values(optimizer) == [pytest.approx(0.09, rel=1e-15), 0.3]  # one rounding of the formula
     config["schedulers"].pop()
@@ -187,52 +217,29 @@ schedulers:
     optimizer, (scheduler,) = build(network(), config)
     names = [group["param_names"] for group in optimizer.param_groups]
     assert names == [["0.weight", "0.bias"], ["1.weight", "1.bias"], ["3.weight", "3.bias"]]
-    assert values(optimizer) == [0.4, 0.8, 0.2] and scheduler.scheduler.milestones == [3]
+    assert values(optimizer) == [0.4, 0.8, 0.2]
     for _ in range(3):
         scheduler.step()
     assert values(optimizer) == [0.2, 0.4, 0.1]
 
 
-BY_HALF = {"LinearScheduler": {"alpha_i": 0.5, "key": "weight_decay"}}
-
-
 def test_weight_decay_is_split_only_where_the_config_says_so():
-    whole, _ = build(network(), {"optimizer": {"AdamW": {"weight_decay": 0.1}}})
-    assert values(whole, "weight_decay") == [0.1]
-    config = {
-        "optimizer": {"AdamW": {"weight_decay": 0.1, "no_decay": True, "decay_tag": "decays"}},
-        "schedulers": [{"LinearWD": {"initial_val": 0.1, "end_val": 0.0, "total_iters": 2}}],
-    }
-    for tags in (None, [None]):
-        config["schedulers"][0]["LinearWD"]["param_group_tags"] = tags
-        with pytest.raises(
-            ValueError, match=r"schedulers\[0\]: it would give weight decay .* group 1 \(0\.bias.*decay_tag"
-        ):
-            build(network(), config)
-    by_hand = {**config, "schedulers": [lambda made: weight_decay_scheduler.ConstantWD(made, 0.3)]}
-    with pytest.raises(ValueError, match=r"schedulers\[0\]: it would give weight decay to parameter group 1"):
-        build(network(), by_hand)
-    multiplied = build(network(), {**config, "schedulers": [BY_HALF], "max_duration": "8ba"})  # 0 stays 0
-    assert values(multiplied.optimizer, "weight_decay") == [0.05, 0.0]
-    config["schedulers"][0]["LinearWD"]["param_group_tags"] = "decays"
-    optimizer, (scheduler,) = build(network(), config)
-    scheduler.step()
-    found = {name: group["weight_decay"] for group in optimizer.param_groups for name in group["param_names"]}
-    assert {name for name, decay in found.items() if decay == 0.05} == {"0.weight", "3.weight"}
-    assert {name for name, decay in found.items() if decay == 0.0} == {"0.bias", "1.weight", "1.bias", "3.bias"}
-
-
-def test_frozen_parameters():
+    (whole,) = build(network(), {"optimizer": {"AdamW": {"weight_decay": 0.1}}}).optimizer.param_groups
+    assert whole["weight_decay"] == 0.1
     model = network()
-    model[0].requires_grad_(False)
-    optimizer, _ = build(model, {"optimizer": {"AdamW": {"frozen": False}}})
-    assert optimizer.param_groups[0]["param_names"] == ["1.weight", "1.bias", "3.weight", "3.bias"]
-
-
-def test_named_parameters_for_a_model():
-    config = {"optimizer": {"SGD": {"lr": 0.1, "params": [{"params": "*bias", "tags": "b"}]}}}
-    one, other = build(network(), config).optimizer, build(network().named_parameters(), config).optimizer
-    assert outline(one) == outline(other)
+    model[3].requires_grad_(False)
+    config = {
+        "optimizer": {"AdamW": {"weight_decay": 0.1, "no_decay": True, "decay_tag": "decays", "frozen": False}},
+        "schedulers": [{"LinearWD": {**DECAY, "param_group_tags": "decays"}}],
+    }
+    optimizer, (scheduler,) = build(model, config)
+    for _ in range(5):
+        scheduler.step()
+    found = {name: group["weight_decay"] for group in optimizer.param_groups for name in group["param_names"]}
+    assert found == {"0.weight": 0.05, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0}
+    half = {"LinearScheduler": {"alpha_i": 0.5, "key": "weight_decay"}}
+    multiplied = build(model, {**config, "schedulers": [half], "max_duration": "8ba"})  # 0 stays 0
+    assert values(multiplied.optimizer, "weight_decay") == [0.05, 0.0]
 
 
 def test_one_graph_for_what_a_config_builds():
@@ -254,3 +261,35 @@ def test_one_graph_for_what_a_config_builds():
         step()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert values(optimizer) == [pytest.approx(0.0075, rel=1e-12)] * 4  # step 2 of 6 of the cosine
+
+
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, optim.AdamW])
+def test_instances_pass_through(cls):
+    model, clock = network(), Clock("4ba")
+    optimizer = cls(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.LinearLR(optimizer, 0.4, 0.0, 4)
+    built = build(model, {"optimizer": optimizer, "schedulers": [scheduler, {"ConstantWD": {"val": 0.5}}]})
+    assert built.optimizer is optimizer and built.schedulers[0] is scheduler
+    train(model, optimizer, built.schedulers, 2)
+    assert values(optimizer) == [0.2] and values(optimizer, "weight_decay") == [0.5]
+    plain = torch.optim.lr_scheduler.StepLR(cls(network().parameters(), lr=0.1), 1, 0.5)
+    bound = bind(LinearScheduler(), plain.optimizer, clock, key="eps")
+    built = build(None, {"optimizer": plain.optimizer, "schedulers": [plain, bound]})
+    assert built.schedulers == [plain, bound] and values(plain.optimizer) == [0.1]
+
+
+def test_the_config_is_a_copy():
+    def config():
+        rule = {"params": ["*bias"], "tags": ["b"]}
+        return {
+            "optimizer": {"AdamW": {"betas": (0.5, 0.9), "params": [rule]}},
+            "schedulers": [{"SequentialLR": {"schedulers": [{"LinearLR": dict(LINEAR)}, {"LinearLR": dict(LINEAR)}]}}],
+        }
+
+    given = config()
+    built = build(network(), given)
+    assert given == config()
+    given["schedulers"][0]["SequentialLR"]["schedulers"].clear()
+    again = build(network(), built.config)
+    assert outline(again.optimizer) == outline(built.optimizer) and again.config == built.config
+    assert list(map(description, again.schedulers)) == list(map(description, built.schedulers))

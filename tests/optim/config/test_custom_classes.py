@@ -8,7 +8,6 @@ from optim import lr_scheduler, scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
 from tests.optim.config.objects import description, network, outline, train, values
 from timesched import Clock, LinearScheduler
-from timesched.positions import Frame
 
 
 class Velocity(optim.Optimizer):
@@ -52,18 +51,22 @@ class RootLR(lr_scheduler.LRScheduler):
         return self.peak / (1.0 + self.last_epoch.double()) ** self.power
 
 
-class AnyLR(lr_scheduler.ConstantLR):
-    def __init__(self, optimizer, **options):
-        super().__init__(optimizer, **options)
-
-
 class WithoutArguments(lr_scheduler.LRScheduler):
     def _get_closed_form_lr(self):
         return 1.0 / (2.0 + self.last_epoch.double())
 
 
-class BetaCosine(scheduler.CosineDecayScheduler):
+class Beta(scheduler.Scheduler):
+    """A closed form of another key."""
+
     param_group_key = "betas[0]"
+
+    def __init__(self, optimizer, start, schedule="a text that is no schedule"):
+        self.start, self.given = start, schedule
+        super().__init__(optimizer)
+
+    def _get_closed_form(self):
+        return self.start - 0.1 * self.last_epoch.double()
 
 
 class FirstLR(lr_scheduler.LRScheduler):
@@ -77,23 +80,12 @@ class FirstLR(lr_scheduler.LRScheduler):
         return self.times * torch.tensor(0.25, dtype=torch.float64)
 
 
-class Texts(lr_scheduler.LRScheduler):
-    """Arguments that are texts, and one that another class of this package has for its own use."""
-
-    def __init__(self, optimizer, version: str, name=None, schedule="cosine", low=0.1):
-        self.given = (version, name, schedule)
-        super().__init__(optimizer)
-
-    def _get_closed_form_lr(self):
-        return torch.tensor(0.25, dtype=torch.float64)
-
-
-class Squared(LinearScheduler):
+class Half(LinearScheduler):
     """A schedule over times."""
 
-    def resolve(self, frame: Frame):
+    def resolve(self, frame):
         line = super().resolve(frame)
-        return lambda counts: line(counts) ** 2
+        return lambda counts: line(counts) / 2
 
 
 def round_trip(config, clock=None):
@@ -114,17 +106,12 @@ def test_an_optimizer_by_its_name():
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_unknown_keys_are_refused_for_constructors_that_take_any():
-    """Nobody could tell a wrong key from a right one. A function makes such an object."""
-    said = r"SlowerVelocity takes \*\*kwargs, so that a misspelled key would pass unseen: write out the arguments"
-    with pytest.raises(ValueError, match=f"^optimizer.SlowerVelocity: {said}"):
+def test_arguments_that_a_constructor_does_not_name_are_refused():
+    """Nobody could tell a wrong one from a right one. A function makes such an object."""
+    with pytest.raises(ValueError, match="SlowerVelocity has no argument 'rate': there are factor"):
         build(network(), {"optimizer": {"SlowerVelocity": {"factor": 2, "rate": 0.1}}})
-    with pytest.raises(ValueError, match=f"^configure_optimizer: {said}"):
-        configure_optimizer("SlowerVelocity", [torch.zeros(1)], factor=2, rate=0.1)
-    with pytest.raises(ValueError, match=r"^schedulers\[0\].AnyLR: AnyLR takes \*\*options, so that a misspelled key"):
-        build(network(), {"optimizer": "AdamW", "schedulers": [{"AnyLR": {"learning_rate": 0.1}}]})
     made = build(network(), {"optimizer": lambda model: SlowerVelocity(model.parameters(), factor=2, rate=0.1)})
-    assert made.optimizer.factor == 2 and made.optimizer.defaults["lr"] == 0.1
+    assert (made.optimizer.factor, made.optimizer.defaults["lr"]) == (2, 0.1)
 
 
 @pytest.mark.parametrize("name", ["RootLR", "rootlr", "Root", f"{__name__}.RootLR"])
@@ -134,47 +121,30 @@ def test_a_scheduler_by_its_name(name):
     assert type(made) is RootLR and made.values(4) == expected
 
 
-def test_custom_schedulers_in_configs():
+def test_schedulers_in_configs():
+    children = [{"RootLR": {"peak": 0.3, "total_iters": 4}}, {"WithoutArguments": {}}]
     config = {
         "optimizer": {"AdamW": {"params": [{"params": "*bias", "tags": "b"}]}},
         "schedulers": [
-            {
-                "SequentialLR": {
-                    "schedulers": [{"RootLR": {"peak": 0.3, "total_iters": 4}}, "WithoutArguments"],
-                    "param_group_tags": "b",
-                }
-            },
-            {"BetaCosine": {"initial_val": 0.9, "end_val": 0.5, "total_iters": 10}},
-            {"RootLR": {"peak": 0.7, "power": 1, "param_group_tags": [None]}},
+            {"SequentialLR": {"schedulers": children, "param_group_tags": "b"}},
+            {"Beta": {"start": 0.9, "schedule": "10ba"}},  # takes no clock, though this could be a time
+            {"FirstLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}}},
         ],
     }
-    built = round_trip(config)
+    config["optimizer"]["AdamW"]["params"].append({"params": "*weight", "tags": "w"})
+    first = config["schedulers"].pop()
+    built = round_trip(config, Clock("9ba"))
     assert built.schedulers[0].milestones == [4] and built.schedulers[0].values(6)[4:] == [0.5, 1 / 3]
-    assert values(built.optimizer) == [0.7, 0.3]
-    assert [float(group["betas"][0]) for group in built.optimizer.param_groups] == [0.9, 0.9]
-    with pytest.raises(
-        ValueError, match=r"schedulers\[0\]\.RootLR: RootLR has no argument 'peek': did you mean 'peak'"
-    ):
-        build(network(), {"optimizer": "AdamW", "schedulers": [{"RootLR": {"peek": 1}}]})
-
-
-def test_a_part_in_a_scheduler_of_ones_own():
-    built = round_trip(
-        {"optimizer": "AdamW", "schedulers": [{"FirstLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}}}]}
-    )
-    assert values(built.optimizer) == [0.5] and type(built.schedulers[0].inner) is lr_scheduler.ConstantLR
-
-
-@pytest.mark.parametrize("schedule", ["linear", "3", {"kind": "x"}])
-def test_texts_that_look_like_numbers(schedule):
-    entry = {"Texts": {"version": "2", "name": "1e3", "schedule": schedule}}
-    built = build(network(), {"optimizer": "AdamW", "schedulers": [entry]})
-    assert built.schedulers[0].given == ("2", "1e3", schedule)
+    assert built.schedulers[1].given == "10ba"
+    built.schedulers[1].step()
+    assert [group["betas"][0] for group in built.optimizer.param_groups] == [0.8, 0.8]
+    built = round_trip({**config, "schedulers": [first]})
+    assert values(built.optimizer) == [0.5] * 2 and type(built.schedulers[0].inner) is lr_scheduler.ConstantLR
 
 
 def test_a_schedule_by_its_name():
     clock = Clock("4ba")
-    built = round_trip({"optimizer": {"SGD": {"lr": 1.0}}, "schedulers": [{"Squared": {"t_max": "0.5dur"}}]}, clock)
+    built = round_trip({"optimizer": {"SGD": {"lr": 1.0}}, "schedulers": [{"Half": {"t_max": "0.5dur"}}]}, clock)
     clock.tick(), built.schedulers[0].step()
     assert values(built.optimizer) == [0.25]
 
@@ -188,28 +158,22 @@ def test_the_last_definition_of_a_name_counts():
         return Notebook
 
     _, second = define(0.1), define(0.2)
-    optimizer = optim.AdamW([torch.zeros(1)])
-    made = configure_lr_scheduler(optimizer, {"scheduler": "Notebook"})
-    assert type(made) is second and made.values(1) == [0.2]
+    assert type(configure_lr_scheduler(optim.AdamW([torch.zeros(1)]), {"scheduler": "Notebook"})) is second
 
 
 def in_module(name, base, module):
     return type(name, (base,), {"__module__": module})
 
 
-def test_two_classes_of_one_name():
-    one, other = (in_module("DoubledLR", lr_scheduler.ConstantLR, module) for module in ("first_home", "second_home"))
+def test_classes_of_one_name():
+    homes = "first_home", "second_home"
+    one, other = (in_module("DoubledLR", lr_scheduler.ConstantLR, module) for module in homes)
     optimizer = optim.AdamW([torch.zeros(1)])
     for name in ("DoubledLR", "doubledlr"):
-        with pytest.raises(
-            ValueError, match=r"could be first_home\.DoubledLR and second_home\.DoubledLR: write the full"
-        ):
+        with pytest.raises(ValueError, match=r"could be first_home\.DoubledLR and second_home\.DoubledLR: write the"):
             configure_lr_scheduler(optimizer, {"scheduler": name, "learning_rate": 0.1})
     made = configure_lr_scheduler(optimizer, {"scheduler": "second_home.DoubledLR", "learning_rate": 0.1})
     assert type(made) is other is not one
-
-
-def test_the_names_of_this_package_mean_its_own_classes():
-    shadow = in_module("AdamW", optim.AdamW, "shadowing")
+    shadow = in_module("AdamW", optim.AdamW, "shadowing")  # a name of this package means its own class
     assert type(configure_optimizer("AdamW", [torch.zeros(1)])) is optim.AdamW
     assert type(configure_optimizer("shadowing.AdamW", [torch.zeros(1)])) is shadow

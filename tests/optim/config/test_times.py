@@ -1,159 +1,140 @@
 """build: schedules over times, counts that are times, and the lengths of sequences made of them."""
 
 import pytest
-import torch
 
-from optim.config import build, configure_lr_scheduler
-from tests.optim.config.objects import description, network, train, values
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, bind
+from optim.config import build
+from tests.optim.config.objects import LINEAR, description, network, outline, train, values
+from timesched import (
+    Clock,
+    CooldownScheduler,
+    CosineAnnealingWithWarmupScheduler,
+    LinearScheduler,
+    PiecewiseScheduler,
+    PowerScheduler,
+    ProductScheduler,
+    SequenceScheduler,
+    StepScheduler,
+    WarmupScheduler,
+    bind,
+)
 
-LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 10}
-TIMED = """
-optimizer:
-  SGD: {lr: 0.5, weight_decay: 0.1, momentum: 0.9, params: [{params: "*bias", tags: b}]}
-schedulers:
-- CosineAnnealingWithWarmupScheduler: {t_warmup: 0.25dur, t_max: 1dur, alpha_f: 0.1}
-- LinearScheduler: {alpha_f: 0.5, key: weight_decay, param_group_tags: b}
-- ProductScheduler:
-    schedules: [LinearScheduler, {StepScheduler: {step_size: 2ba, gamma: 0.5}}]
-    key: momentum
-"""
+POINTS = [["0ba", 0.25], ["2ba", 1.0, "geometric"], ["0.5dur", 0.5]]
+STEP, POWER = {"StepScheduler": {"step_size": "3ba"}}, {"PowerScheduler": {"t_scale": "3ba"}}
+PRODUCT = {"ProductScheduler": {"schedules": [{"LinearScheduler": {}}, STEP]}}
+SCHEDULES = [
+    ("lr", None, {"LinearScheduler": {}}, LinearScheduler()),
+    ("lr", "a", {"LinearScheduler": {"alpha_f": 0.25, "t_max": "0.5dur"}}, LinearScheduler(1.0, 0.25, "0.5dur")),
+    (
+        "weight_decay",
+        [None],
+        {"CosineAnnealingWithWarmupScheduler": {"t_warmup": "0.1dur", "alpha_f": 0.1, "scale_warmup": True}},
+        CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1, scale_warmup=True),
+    ),
+    (
+        "betas[1]",
+        "a",
+        {"SequenceScheduler": {"schedules": [{"LinearScheduler": {"t_max": "2ba"}}, PRODUCT], "milestones": ["2ba"]}},
+        SequenceScheduler(
+            [LinearScheduler(t_max="2ba"), ProductScheduler([LinearScheduler(), StepScheduler("3ba")])], ["2ba"]
+        ),
+    ),
+    (
+        "lr",
+        None,
+        {"CooldownScheduler": {"schedule": {"WarmupScheduler": {"schedule": POWER, "t_warmup": "2ba"}},
+                               "t_decay": "2ba"}},
+        CooldownScheduler(WarmupScheduler(PowerScheduler("3ba"), "2ba"), "2ba"),
+    ),
+    ("weight_decay", None, {"PiecewiseScheduler": {"points": POINTS}}, PiecewiseScheduler(POINTS)),
+]  # fmt: skip
 
 
-def test_schedules_by_name():
-    model, reference = network(), network()
-    clock, second = Clock("8ba"), Clock("8ba")
-    built = build(model, TIMED, clock=clock)
-    assert built.clock is clock
-    other = build(reference, TIMED.partition("schedulers")[0]).optimizer
-    same = [
-        bind(CosineAnnealingWithWarmupScheduler("0.25dur", "1dur", alpha_f=0.1), other, second),
-        bind(LinearScheduler(1.0, 0.5), other, second, key="weight_decay", tags="b"),
+@pytest.mark.parametrize("key, tags, entry, schedule", SCHEDULES)
+def test_schedules_multiply_what_the_optimizer_is_built_with(key, tags, entry, schedule):
+    rule = {"params": "0.weight", "tags": "a", "weight_decay": 0.3}
+    optimizer = {"optimizer": {"AdamW": {"lr": 0.5, "weight_decay": 0.1, "params": [rule]}}}
+    ((name, arguments),) = entry.items()
+    whole = {
+        name: {**arguments, "key": key, "on_change": "new", **({} if tags is None else {"param_group_tags": tags})}
+    }
+    built = build(network(), {**optimizer, "schedulers": [whole], "max_duration": "8ba"})
+    other, clock = build(network(), optimizer).optimizer, Clock("8ba")
+    bound = bind(schedule, other, clock, key, tags, on_change="new")
+    assert description(built.schedulers[0]) == description(bound) and built.schedulers[0].on_change == "new"
+    losses = [
+        train(network(), o, [s], 5, c)
+        for o, s, c in ((built.optimizer, built.schedulers[0], built.clock), (other, bound, clock))
     ]
-    product = bind(
-        [LinearScheduler(), lambda state: 0.5 ** (state.timestamp.batch.value // 2)], other, second, "momentum"
-    )
-    losses = train(model, built.optimizer, built.schedulers, 8, clock)
-    assert losses == train(reference, other, [*same, product], 8, second)
-    assert list(map(description, built.schedulers[:2])) == list(map(description, same))
-    assert values(built.optimizer, "momentum") == [0.0, 0.0] and values(built.optimizer)[0] == 0.05
+    assert losses[0] == losses[1] and outline(built.optimizer) == outline(other)
 
 
 def test_the_run_of_a_config():
-    text = TIMED + "max_duration: 2ep\nbatches_per_epoch: 8\nssr: 0.5\n"
-    built = build(network(), text)
+    config = {"optimizer": {"SGD": {"lr": 0.5}}, "schedulers": [{"LinearScheduler": {}}]}
+    built = build(network(), {**config, "max_duration": "2ep", "batches_per_epoch": 8, "ssr": 0.5})
     assert str(built.clock.max_duration) == "1ep" and built.clock.dataloader_len == 8 and built.clock.ssr == 0.5
-    same = build(network(), TIMED, clock=Clock("8ba"))
+    clock = Clock("8ba")
+    same = build(network(), config, clock=clock)
+    assert same.clock is clock
     for one in (built, same):
         train(network(), one.optimizer, one.schedulers, 3, one.clock)
-    assert values(built.optimizer) == values(same.optimizer)
+    assert values(built.optimizer) == values(same.optimizer) == [0.5 * 0.625]
+    assert [row[2] for row in built.table("0.5dur").rows] == [0.5, 0.25, 0.0]
 
 
-def test_counts_that_are_times():
+def sequence(children):
+    return {"SequentialLR": {"schedulers": children}}
+
+
+def test_counts_that_are_times_follow_the_clock():
+    lengths = [{"LinearLR": {**LINEAR, "total_iters": length}} for length in ("0.25dur", "0.5dur")]
+    steps = {"StepWD": {"initial_val": 0.1, "step_size": 2, "gamma": 0.5}}
     config = {
-        "optimizer": {"SGD": {"lr": 1.0, "momentum": 0.9}},
-        "schedulers": [
-            {
-                "SequentialLR": {
-                    "schedulers": [
-                        {"LinearLR": {**LINEAR, "total_iters": "0.25dur"}},
-                        {"LinearLR": {**LINEAR, "total_iters": "0.5dur"}},
-                        {"ConstantLR": {"learning_rate": 0.7}},
-                    ]
-                }
-            },
-            {"LinearWD": {"initial_val": 0.1, "end_val": 0.0, "total_iters": 4}},
-        ],
+        "optimizer": {"SGD": {"lr": 1.0}},
+        "schedulers": [sequence([*lengths, {"ConstantLR": {"learning_rate": 0.7}}]), steps],
     }
     clock = Clock("400tok", samples_per_batch=10, tokens_per_sample=1)
     optimizer, (rate, decay) = build(network(), config, clock)
     assert list(map(str, rate.milestones)) == ["0.25dur", "0.75dur"] and rate.clock is clock
-    assert all(part.clock is clock for part in rate.schedulers)
     assert decay.clock is None  # counts its own steps, so that it may step inside a graph
     for _ in range(20):
         clock.tick()
-    rate.step(), decay.step()
-    assert values(optimizer) == [0.05] and values(optimizer, "weight_decay") == [pytest.approx(0.075, rel=1e-15)]
+    rate.step(), decay.step(), decay.step()
+    assert values(optimizer) == [0.05] and values(optimizer, "weight_decay") == [0.05]
     for _ in range(10):
         clock.tick()
     rate.step()
     assert values(optimizer) == [0.7]
+    tagged = {"ConstantWD": {"val": 0.1, "param_group_tags": "10ba"}}  # a tag is no time
+    groups = {"SGD": {"lr": 1.0, "params": [{"params": "*", "tags": "10ba"}]}}
+    assert build(network(), {"optimizer": groups, "schedulers": [tagged]}, clock).schedulers[0].clock is None
 
 
 @pytest.mark.parametrize(
     "lengths, run, milestones",
     [
         ((3, "0.7dur"), {"max_duration": "10ba"}, [3]),
-        (("3ba", "2ep"), {"max_duration": "4ep", "batches_per_epoch": 5}, [3]),
-        ((3, "0.5dur", 1), {"max_duration": "10ba"}, [3, "0.8dur"]),
         ((3, "1/3dur", 1), {"max_duration": "10ba"}, [3, "19/30dur"]),
         ((3, "0.5dur", 1), {"max_duration": "20ba", "ssr": 0.5}, [3, "0.65dur"]),  # 1.5ba and 5ba of 10ba
-        (("1ep", 3, 1), {"max_duration": "10ba", "batches_per_epoch": 5}, ["1ep", 8]),
         (("1ep", 3, 1), {"max_duration": "20ba", "batches_per_epoch": 5, "ssr": 0.5}, ["1ep", 8]),
         (("20tok", 3, 1), {"max_duration": "10ba", "samples_per_batch": 5, "tokens_per_sample": 2}, ["20tok", "50tok"]),
-        (
-            ("0.1ep", "0.2dur", "10sp"),
-            {"max_duration": "100sp", "batches_per_epoch": 10, "samples_per_batch": 10},
-            ["0.1ep", "0.3dur"],
-        ),
+        (("0.5dur", 3, 1), {"max_duration": "10ba"}, ["0.5dur", "0.8dur"]),
     ],
-)
+)  # fmt: skip
 def test_lengths_of_several_units(lengths, run, milestones):
-    parts = [{"LinearLR": {**LINEAR, "total_iters": length}} for length in lengths]
-    for entry in (sequence(parts), {"ScalePerParamLR": {"scheduler": sequence(parts)}}):
-        (scheduler,) = build(network(), {"optimizer": "AdamW", "schedulers": [entry], **run}).schedulers
-        found = getattr(scheduler, "scheduler", scheduler).milestones
-        assert [each if type(each) is int else str(each) for each in found] == milestones
+    children = [{"LinearLR": {**LINEAR, "total_iters": length}} for length in lengths]
+    config = {"optimizer": {"AdamW": {}}, "schedulers": [{"ScalePerParamLR": {"scheduler": sequence(children)}}], **run}
+    found = build(network(), config).schedulers[0].scheduler.milestones
+    assert [each if type(each) is int else str(each) for each in found] == milestones
 
 
-def sequence(parts):
-    return {"SequentialLR": {"schedulers": parts}}
-
-
-@pytest.mark.parametrize("none", [0, "0ba", "0dur", "0ep"])
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("stem", ["ConstantLR", "LinearLR", "CosineDecayLR", "PolynomialLR"])
-def test_phases_of_no_length(stem, place, none):
-    """The phases around one go on as if it were not there; at the end it holds its last value."""
-    run = {"max_duration": "10ba", "batches_per_epoch": 5}
+@pytest.mark.parametrize("none", [0, "0dur"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_phase_of_no_length_is_passed_over(place, none):
     lengths = [2, 3]
     lengths.insert(place, none)
-    ends = [0.1, 0.2, 0.3]
-    parts = []
-    for length, end in zip(lengths, ends):
-        first = (
-            {"learning_rate": end}
-            if stem == "ConstantLR"
-            else {"initial_learning_rate": 0.05, "end_learning_rate": end}
-        )
-        parts.append({stem: {**first, "total_iters": length}})
-    without = sequence([part for part, length in zip(parts, lengths) if length != none])
-    built, same = (
-        build(network(), {"optimizer": "AdamW", "schedulers": [entry], **run}) for entry in (sequence(parts), without)
-    )
-    expected = same.schedulers[0].values(9)
-    if place == 2:
-        expected[5:] = [0.3] * 4
-    assert built.schedulers[0].values(9) == expected
-    for _ in range(6):
-        built.clock.tick()
-        built.schedulers[0].step()
-    assert values(built.optimizer) == [expected[6]] * len(built.optimizer.param_groups)
-    if none == 0:
-        scheduler = configure_lr_scheduler(
-            torch.optim.SGD(network().parameters()), [{"scheduler": stem, **part[stem]} for part in parts]
-        )
-        assert scheduler.values(9) == expected and scheduler.milestones == [[0, 2], [2, 2], [2, 5]][place]
-
-
-def test_phases_that_are_all_of_no_length():
-    parts = [{"ConstantLR": {"learning_rate": rate, "total_iters": 0}} for rate in (0.1, 0.2, 0.3)]
-    (scheduler,) = build(network(), {"optimizer": "AdamW", "schedulers": [sequence(parts)]}).schedulers
-    assert scheduler.milestones == [0, 0] and scheduler.values(3) == [0.3] * 3
-
-
-def test_a_schedule_as_an_object():
-    clock = Clock("4ba")
-    optimizer, (bound,) = build(network(), {"optimizer": "AdamW", "schedulers": [LinearScheduler()]}, clock)
-    clock.tick(), bound.step()
-    assert values(optimizer) == [0.00075]
+    children = [{"LinearLR": {**LINEAR, "total_iters": length}} for length in lengths]
+    found = []
+    for each in (children, [child for child in children if child["LinearLR"]["total_iters"] != none]):
+        config = {"optimizer": {"AdamW": {}}, "schedulers": [sequence(each)], "max_duration": "10ba"}
+        found.append(build(network(), config).schedulers[0].values(9))
+    assert found[0] == found[1]

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from optim.groups import configure_param_groups
-from tests.optim.groups.models import Conv, Tied, by_name, names_of, tree, values
+from tests.optim.groups.models import Conv, Tied, by_name, tree, values
 
 
 def decaying(model, **arguments):
@@ -60,16 +60,8 @@ def test_names_decide_nothing_but_for_biases():
     assert decaying(model) == {
         *("norm10.weight", "bias_proj.weight", "bias.weight", "ln.0.weight", "ln.3.weight", "ln.6.weight"),
     }
-    names = [
-        "a.bias",
-        "a.q_bias",
-        "a.bias_k",
-        "a.bias_hh_l1_reverse",
-        "a.bias_proj",
-        "a.biased",
-        "bias.scale",
-        "unbias",
-    ]
+    biases = ["a.bias", "a.q_bias", "a.bias_k", "a.bias_hh_l1_reverse"]
+    names = [*biases, "a.bias_proj", "a.biased", "bias.scale", "unbias"]
     assert decaying(tree(names)) == {"a.bias_proj", "a.biased", "bias.scale", "unbias"}
 
 
@@ -115,14 +107,6 @@ def test_norms_of_others():
     assert decaying(model, no_decay=[nn.Module]) == set()
     everything = {name for name, _ in model.named_parameters()}
     assert decaying(model, no_decay=False) == everything
-    for given, near in ((["Scael"], "'Scale'"), ([nn.Conv2d], "Conv2d"), (["*.wieght"], "'weight'")):
-        with pytest.raises(
-            ValueError, match=f"no_decay.*matches no parameter's name and no layer type.*{near}|{near}.*"
-        ):
-            decaying(model, no_decay=given)
-    for wrong in (3, [3], {"a": 1}, [int], None):
-        with pytest.raises(TypeError, match="no_decay"):
-            decaying(model, no_decay=wrong)
 
 
 def test_tied_parameters_decay_where_any_owner_would_let_them():
@@ -157,10 +141,6 @@ def test_what_rules_say_comes_first():
         **{"0.weight": 0.1, "3.weight": 0.1, "6.weight": 0.0, "1.weight": 0.0, "4.weight": 0.0},
         **{"1.bias": 0.3, "3.bias": 0.3, "4.bias": 0.3, "6.bias": 0.3},
     }
-    with pytest.raises(
-        ValueError, match=r"'1.bias' gets weight_decay=0.3 from rules\[0\].*0.0 from no_decay \('1.\*'\)"
-    ):
-        configure_param_groups(Conv(), rules, no_decay="1.*")
 
 
 def test_without_a_value_the_optimizer_decides():
@@ -184,12 +164,3 @@ def test_groups_that_decay_can_be_tagged():
             **{"1.bias": [], "3.bias": [], "4.bias": [], "6.bias": []},
         }
     assert not any("tags" in g for g in configure_param_groups(Conv(), weight_decay=0.0, decay_tag="decay"))
-
-
-def test_named_parameters_know_no_layers():
-    model = Conv()
-    for no_decay in (True, ["*bias"]):
-        with pytest.raises(ValueError, match="needs to know the norm layers: pass the model, or no_decay=False"):
-            configure_param_groups(model.named_parameters(), no_decay=no_decay)
-    (group,) = configure_param_groups(model.named_parameters(), weight_decay=0.1, no_decay=False)
-    assert names_of(group) == [name for name, _ in model.named_parameters()] and group["weight_decay"] == 0.1

@@ -1,4 +1,4 @@
-"""Schedulers from the rows of the table, in each of the three families, and the optimizers under them."""
+"""Schedulers from the examples of rows.py, of learning rates and of weight decays, and the optimizers under them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.nn import Parameter
 
 import optim
 import timesched
-from optim import lr_scheduler, scheduler, weight_decay_scheduler
-from tests.optim.schedulers.rows import BY_STEM, Nested
+from optim import lr_scheduler, weight_decay_scheduler
+from tests.optim.schedulers.rows import Nested
 
-KEYS = {"lr": "lr", "wd": "weight_decay", "generic": "momentum"}  # what each family writes here
+KEYS = {"lr": "lr", "wd": "weight_decay"}  # what each family writes
 RATES = {
     "val": "learning_rate",
     "vals": "learning_rates",
@@ -26,11 +26,7 @@ RATES = {
     "max_val": "max_lr",
 }
 GROUPS = ({}, {"tags": "a"}, {"tags": ["a", "b"]}, {"tags": ["c"]})
-KINDS = ("numbers", "tensors", "ours", "our tensors")
-TENSORS = ("tensors", "our tensors")
-LENGTH = 40  # batches in the run of `clock_of`
-UNITS = {"ba": 1, "sp": 8, "tok": 128, "ep": 0.25, "dur": 1 / LENGTH}  # how many there are to a batch of it
-KIND = pytest.mark.parametrize("kind", KINDS)
+KIND = pytest.mark.parametrize("kind", ("numbers", "tensors", "ours", "our tensors"))
 
 
 def optimizer(kind: str = "numbers", *groups: Mapping[str, Any], lr: Any = 0.5) -> torch.optim.Optimizer:
@@ -42,7 +38,7 @@ def optimizer(kind: str = "numbers", *groups: Mapping[str, Any], lr: Any = 0.5) 
         made.hold_tensors()
     elif kind == "tensors":
         for group in made.param_groups:
-            for key in KEYS.values():
+            for key in ("lr", "weight_decay", "momentum"):
                 group[key] = torch.tensor(float(group[key]), dtype=torch.float64)
     return made
 
@@ -54,14 +50,8 @@ def one_group(tags: Any = None, **values: Any) -> dict[str, Any]:
 
 
 @cache
-def lambda_class(base: Any, functions: Any, method: str) -> Any:
-    return type(base.__name__, (base,), {method: lambda self: list(functions), "__module__": __name__})
-
-
-@cache
-def generic_class(name: str) -> Any:
-    base = getattr(scheduler, name)
-    return type(name, (base,), {"param_group_key": "momentum", "__module__": __name__})
+def with_functions(base: Any, functions: Any) -> Any:
+    return type(base.__name__, (base,), {"set_lr_lambda": lambda self: list(functions), "__module__": __name__})
 
 
 class Ramp(lr_scheduler.LRScheduler):
@@ -72,31 +62,26 @@ class Ramp(lr_scheduler.LRScheduler):
 
 
 def name_of(stem: str, family: str) -> str:
-    if family == "generic":
-        return "ChainedScheduler" if stem == "Chained" else f"{stem}Scheduler"
     if stem == "CosineAnnealingWarmRestarts" and family == "lr":
         return stem
     return stem + family.upper()
 
 
 def class_of(stem: str, family: str = "lr") -> Any:
-    name = name_of(stem, family)
-    if family == "generic":
-        return generic_class(name)
-    return getattr(lr_scheduler if family == "lr" else weight_decay_scheduler, name)
+    return getattr(lr_scheduler if family == "lr" else weight_decay_scheduler, name_of(stem, family))
 
 
 def make(stem: str, given: Mapping[str, Any], on: torch.optim.Optimizer, family: str = "lr", **more: Any) -> Any:
-    """The scheduler of a row on an optimizer; `more` also goes to those inside it."""
+    """A scheduler of the table on an optimizer; `more` also goes to those inside it."""
     cls = class_of(stem, family)
     arguments: dict[str, Any] = {}
     for key, value in given.items():
         if key == "functions":
-            cls = lambda_class(cls, value, "set_lr_lambda" if family == "lr" else "set_value_lambda")
+            cls = with_functions(cls, value)
         elif isinstance(value, Nested):
             arguments[key] = make(*value, on, family, **more)
         elif key == "schedulers":
-            arguments[key] = [make(*one, on, family, **more) for one in value]
+            arguments[key] = [make(*each, on, family, **more) if isinstance(each, Nested) else each for each in value]
         else:
             arguments[RATES.get(key, key) if family == "lr" else key] = value
     return cls(**arguments, **more) if stem == "Chained" else cls(on, **arguments, **more)
@@ -106,19 +91,19 @@ def constant(on: torch.optim.Optimizer, rate: float = 0.1, tags: Any = None) -> 
     return lr_scheduler.ConstantLR(on, rate, param_group_tags=tags)
 
 
+def line(on: torch.optim.Optimizer, clock: Any = None, tags: Any = None) -> Any:
+    return lr_scheduler.LinearLR(on, 1.0, 0.0, 10, param_group_tags=tags, clock=clock)
+
+
 # What owns a key and writes it, whatever it is: made of an optimizer, a clock and tags.
 MAKERS: dict[str, Callable[..., Any]] = {
     "bind": lambda on, clock=None, tags=None: timesched.bind(
         timesched.LinearScheduler(), on, clock or timesched.Clock("10ba"), tags=tags
     ),
-    "closed": lambda on, clock=None, tags=None: lr_scheduler.LinearLR(on, 1.0, 0.0, 10, param_group_tags=tags),
-    "clock": lambda on, clock=None, tags=None: lr_scheduler.LinearLR(
-        on, 1.0, 0.0, 10, param_group_tags=tags, clock=clock or timesched.Clock("10ba")
-    ),
+    "closed": lambda on, clock=None, tags=None: line(on, tags=tags),
+    "clock": lambda on, clock=None, tags=None: line(on, clock or timesched.Clock("10ba"), tags),
     "custom": lambda on, clock=None, tags=None: Ramp(on, param_group_tags=tags),
-    "composed": lambda on, clock=None, tags=None: lr_scheduler.ScalePerParamLR(
-        on, lr_scheduler.LinearLR(on, 1.0, 0.0, 10, param_group_tags=tags)
-    ),
+    "composed": lambda on, clock=None, tags=None: lr_scheduler.ScalePerParamLR(on, line(on, tags=tags)),
 }
 EACH_MAKER = pytest.mark.parametrize("new", MAKERS.values(), ids=MAKERS)
 
@@ -134,7 +119,7 @@ def rates(on: torch.optim.Optimizer, key: str = "lr") -> list[float]:
 
 def value(one: Any, group: int = 0) -> float:
     """What the group holds."""
-    return float(one.optimizer.param_groups[group][one.param_group_key])
+    return float(one.optimizer.param_groups[group][one.key])
 
 
 def stepped(one: Any, steps: int) -> list[float]:
@@ -157,32 +142,10 @@ def ticked(one: Any, clock: Any, steps: int) -> list[float]:
     return seen
 
 
-def clock_of(unit: str = "ba", ssr: float = 1.0) -> timesched.Clock:
-    """A clock of a run of LENGTH batches, whose length is told in a unit."""
-    length = f"{LENGTH * UNITS[unit]:g}{unit}" if unit != "dur" else f"{LENGTH}ba"
-    return timesched.Clock(length, batches_per_epoch=4, samples_per_batch=8, tokens_per_sample=16, ssr=ssr)
-
-
-def in_unit(one: Nested, unit: str) -> Nested:
-    """The schedule with every count as a time in the unit, those of its children too."""
-
-    def text(steps: Any) -> Any:
-        return [text(each) for each in steps] if isinstance(steps, list) else f"{steps * UNITS[unit]:.12g}{unit}"
-
-    found: dict[str, Any] = {}
-    for key, given in one.arguments.items():
-        if isinstance(given, Nested):
-            found[key] = in_unit(given, unit)
-        elif key == "schedulers":
-            found[key] = [in_unit(each, unit) for each in given]
-        else:
-            found[key] = text(given) if key in BY_STEM[one.stem].counts and given is not None else given
-    return Nested(one.stem, found)
-
-
 def moved(one: Any, t: int) -> Any:
-    """The scheduler at another step, by a load."""
-    one.load_state_dict({**one.state_dict(), "last_epoch": t})
+    """The scheduler at another step."""
+    one.last_epoch = t
+    one.refresh()
     return one
 
 

@@ -5,149 +5,142 @@ import torch
 
 import timesched
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
-from tests.optim.schedulers.building import KEYS, RATES, class_of, make, optimizer, rates
-from tests.optim.schedulers.rows import BY_STEM, COSINE, ROWS, STEPS, WARMUP
-from tests.optim.schedulers.signatures import WD
+from tests.optim.schedulers.building import RATES, class_of, constant, make, name_of, optimizer, rates
+from tests.optim.schedulers.rows import COSINE, EXAMPLES, STEPS, WARMUP, Nested
+from tests.optim.schedulers.test_composition import NO_CHILDREN
 
 nan, inf = float("nan"), float("inf")
-NOT_NUMBERS = [nan, inf, -inf, None, "fast", "0.1dur", [0.1], 1j, True, torch.tensor(nan), {}]
-NOT_COUNTS = [-1, -2.0, 2.5, nan, inf, "ten", "0.1dur", "-5ba", "1e3.5tok", [3], 1j, {}]
-NUMBERS = {"val", "initial_val", "end_val", "base_val", "max_val", "eta_min", "power", "decay_rate", "gamma", "scale"}
-NUMBERS |= {"step_exponent", "coefficient", "T_mult", "pct_start", "final_div_factor"}
-POSITIVE = {"total_iters", "warmup_steps", "step_size", "T_max", "T_0", "step_size_up", "step_size_down", "total_steps"}
-OPTIONAL = {("Constant", "total_iters"), ("Cyclic", "step_size_down")}
-EMPTY = {(stem, "total_iters") for stem in ("Constant", "Polynomial", "Linear", "CosineDecay")}
-FAMILY = pytest.mark.parametrize("family", KEYS)
-ROW = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.stem)
+NO_NUMBERS = (nan, inf, None, "fast", "0.1dur", [0.1], 1j, True, torch.tensor(nan))
+NO_COUNTS = (-1, 2.5, nan, inf, "ten", "-5ba", "1e3.5tok", [3], 1j)  # times: test_clock.py
+NUMBERS = "val initial_val end_val base_val max_val eta_min power decay_rate gamma scale step_exponent coefficient"
+NUMBERS += " T_mult pct_start final_div_factor"
+COUNTS = "total_iters warmup_iters decay_iters warmup_steps step_size T_max T_0 step_size_up step_size_down total_steps"
+LEAST_IS_1 = "Exponential InverseExponentialTimeDecay InverseSquareRootDecay Step CosineAnnealing Cyclic OneCycle"
+EACH_ARGUMENT = [
+    (stem, name, wrong)
+    for stem, examples in EXAMPLES.items()
+    for name, good in examples[-1].items()
+    for wrong in (
+        *(NO_NUMBERS if name in NUMBERS.split() else NO_COUNTS if name in COUNTS.split() else ()),
+        *([0] if name in COUNTS.split() and stem in LEAST_IS_1.split() else ()),
+    )
+]
+RANGES = [
+    ("Polynomial", "power", -1.0),
+    ("Exponential", "decay_rate", -0.5),
+    ("InverseExponentialTimeDecay", "decay_rate", -0.5),
+    ("InverseExponentialTimeDecay", "step_exponent", -1),
+    *(("CosineAnnealingWarmRestarts", "T_mult", growth) for growth in (0, -2, 1.001)),
+    *(("OneCycle", "pct_start", share) for share in (1.5, -0.1)),
+    *(("OneCycle", "final_div_factor", factor) for factor in (0, -10.0)),
+    *(("OneCycle", "anneal_strategy", name) for name in ("cosine", None)),
+    ("OneCycle", "three_phase", "yes"),
+    ("Cyclic", "mode", "square"),
+    ("Cyclic", "scale_mode", "steps"),
+    ("Cyclic", "gamma", -0.5),
+    ("Polynomial", "cycle", 1),
+    ("Exponential", "staircase", None),
+    ("WarmupStableDecay", "warmup", "sqrt"),
+    ("WarmupStableDecay", "decay", None),
+    ("WarmupStableDecay", "decay_rate", 0),
+]
 
 
 def good(stem):
-    return {key: value for key, value in BY_STEM[stem].examples[-1].items() if key != "functions"}
+    return {key: value for key, value in EXAMPLES[stem][-1].items() if key != "functions"}
 
 
-def public(name, family):
-    return RATES.get(name, name) if family == "lr" else name
-
-
-def refused(stem, family="lr", match=None, **wrong):
-    """The scheduler with other arguments than good ones; the groups stay as they were, and free."""
+def refused(stem, arguments, words, family="lr"):
+    """The error of a scheduler with such arguments; the groups stay as they were, and free."""
     on = optimizer("numbers", {}, {})
-    with pytest.raises((TypeError, ValueError)) as caught:
-        make(stem, {**good(stem), **wrong}, on, family)
-    message = str(caught.value)
-    for name, shown in wrong.items() if match is None else ():
-        assert public(name, family) in message
-        assert any(text in message for text in (str(shown), repr(shown), type(shown).__name__)), message
-    assert match is None or match in message
-    if stem == "Sequential":  # its children were made before it, and wrote their values
-        return
-    assert rates(on) == [0.5, 0.5] and rates(on, "weight_decay") == [0.02, 0.02]
-    lr_scheduler.ConstantLR(on, 0.1).step()
+    with pytest.raises((TypeError, ValueError), match=words) as caught:
+        make(stem, arguments, on, family)
+    if "schedulers" not in arguments:  # which were made before it, and wrote their values
+        assert rates(on) == [0.5, 0.5] and rates(on, "weight_decay") == [0.02, 0.02]
+    constant(on).step()
+    return str(caught.value)
 
 
-@pytest.mark.parametrize("stem", WD)
-def test_numbers_and_counts(stem):
-    """Each argument of each class with what it cannot be; learning rates in their own words."""
-    for name in WD[stem]:
-        wrong = NOT_NUMBERS if name in NUMBERS else NOT_COUNTS if name in POSITIVE else []
-        zeros = [0] if name in POSITIVE and (stem, name) not in EMPTY else []
-        nothing = [None] if name in POSITIVE and (stem, name) not in OPTIONAL else []
-        for value in (*wrong, *zeros, *nothing):
-            refused(stem, **{name: value})
-            if value in (-1, "fast"):
-                refused(stem, "wd", **{name: value})
+@pytest.mark.parametrize("family", ["lr", "wd"])
+@pytest.mark.parametrize(("stem", "name", "wrong"), [*EACH_ARGUMENT, *RANGES], ids=str)
+def test_numbers_counts_and_choices(stem, name, wrong, family):
+    """Each argument of each class with what it cannot be, in the words of its family."""
+    public = RATES.get(name, name) if family == "lr" else name
+    message = refused(stem, {**good(stem), name: wrong}, rf"{name_of(stem, family)}\.{public}\b", family)
+    assert any(text in message for text in (str(wrong), repr(wrong), type(wrong).__name__))
 
 
-@pytest.mark.parametrize(
-    ("stem", "wrong"),
-    [
-        ("Polynomial", {"power": -1.0}),
-        ("Exponential", {"decay_rate": -0.5}),
-        ("InverseExponentialTimeDecay", {"decay_rate": -0.5}),
-        ("InverseExponentialTimeDecay", {"step_exponent": -1}),
-        *(("CosineAnnealingWarmRestarts", {"T_mult": growth}) for growth in (0, -2, 1.001)),
-        *(("OneCycle", {"pct_start": share}) for share in (1.5, -0.1)),
-        *(("OneCycle", {"final_div_factor": factor}) for factor in (0, -10.0)),
-        *(("OneCycle", {"anneal_strategy": name}) for name in ("cosine", None)),
-        ("OneCycle", {"three_phase": "yes"}),
-        ("Cyclic", {"mode": "square"}),
-        ("Cyclic", {"scale_mode": "steps"}),
-        ("Cyclic", {"gamma": -0.5}),
-        ("Polynomial", {"cycle": 1}),
-        ("Linear", {"cycle": "no"}),
-        ("Exponential", {"staircase": None}),
-        ("WarmupStableDecay", {"warmup": "sqrt"}),
-        *(("WarmupStableDecay", {"decay": name}) for name in ("square", None)),
-        ("WarmupStableDecay", {"decay_rate": 0}),
-        ("WarmupStableDecay", {"warmup_iters": 100}),
-    ],
-    ids=str,
-)
-def test_ranges_and_choices(stem, wrong):
-    refused(stem, **wrong)
-    refused(stem, "wd", **wrong)
-
-
-@pytest.mark.parametrize("stem", ["Linear", "Polynomial"])
-def test_a_cycle_without_a_length(stem):
-    refused(stem, match=f"{stem}LR: total_iters=0 is no length of a cycle", total_iters=0, cycle=True)
-
-
-def test_a_decay_by_a_ratio_to_zero():
-    refused("WarmupStableDecay", decay="harmonic", end_val=0.0, match="a harmonic decay goes from 0.1 to 0.0")
-
-
-OTHERS = {
-    "MultiStep": {},
+WITH_MILESTONES = {
+    "MultiStep": good("MultiStep"),
     "PiecewiseConstant": {"vals": [0.1, 0.2, 0.3]},
     "Sequential": {"schedulers": [WARMUP, COSINE, STEPS]},
 }
-FALLING = [[30, 10], [-1, 5], [2.5, 5], [nan, 5], ["x", 5], [None, 5], [[1], 2]]
+FROM_0 = Nested("Linear", {**WARMUP.arguments, "initial_val": 0.0})
+STABLE = good("WarmupStableDecay")
 
 
 @pytest.mark.parametrize(
-    ("stem", "milestones"),
+    ("stem", "arguments", "words"),
     [
-        *((stem, wrong) for stem in OTHERS for wrong in (*FALLING, "10", 10, None, {10}, {10: 1})),
-        ("PiecewiseConstant", {}),
-        ("Sequential", {}),
+        ("Linear", {**WARMUP.arguments, "total_iters": 0, "cycle": True}, "LinearLR: total_iters=0 is no length"),
+        ("Polynomial", {**WARMUP.arguments, "total_iters": 0, "cycle": True}, "PolynomialLR: total_iters=0"),
+        ("WarmupStableDecay", {**STABLE, "warmup_iters": 100}, "take longer than"),
+        ("WarmupStableDecay", {**STABLE, "decay": "harmonic", "end_val": 0.0}, "a harmonic decay goes from 0.1 to 0.0"),
+        *(
+            (stem, {**given, "milestones": wrong}, "milestones")
+            for stem, given in WITH_MILESTONES.items()
+            for wrong in ([30, 10], [-1, 5], [2.5, 5], [nan, 5], ["x", 5], [None, 5], [[1], 2], "10", 10, None, {10})
+        ),
+        *(
+            ("PiecewiseConstant", {"vals": [0.1, 0.2], "milestones": wrong}, rf"{len(wrong)} milestones .* are 2")
+            for wrong in ([], [5, 10])
+        ),
+        *(
+            ("Sequential", {"schedulers": [WARMUP, COSINE], "milestones": wrong}, rf"need 1 .* there are {len(wrong)}")
+            for wrong in ([], [5, 10])
+        ),
+        *(
+            ("PiecewiseConstant", {"vals": wrong, "milestones": [3]}, "learning_rates")
+            for wrong in ([0.1, nan], [0.1, "x"], [0.1, None], "0.1", 0.1, None, [0.1, [0.2]], {0.1, 0.2})
+        ),
+        *(
+            (stem, {"schedulers": wrong, **milestones}, "schedulers")
+            for stem, milestones in (("Sequential", {"milestones": []}), ("Chained", {}))
+            for wrong in ([], [None], ["LinearLR"], [0.1], [timesched.LinearScheduler()])
+        ),
+        (
+            "Chained",
+            {"schedulers": [COSINE, Nested("Linear", {**WARMUP.arguments, "initial_val": 0.0})]},
+            "that one first",
+        ),
+        *(("ScalePerParam", {"scheduler": wrong}, "scheduler") for wrong in (None, "LinearLR", 0.1)),
     ],
+    ids=str,
 )
-def test_milestones(stem, milestones):
-    refused(stem, match="milestones", **OTHERS[stem], milestones=milestones)
+def test_arguments_that_contradict_each_other(stem, arguments, words):
+    refused(stem, arguments, words)
+
+
+@pytest.mark.parametrize("stem", ["Sequential", "Chained"])
+@pytest.mark.parametrize("wrong", NO_CHILDREN.values(), ids=NO_CHILDREN)
+def test_what_is_no_child(stem, wrong):
+    """Named by its place, and who owns the key stays as it was."""
+    on = optimizer()
+    first = make(*WARMUP, on)
+    schedulers = [first, wrong(on)]
+    refusal, before = first.refusal, rates(on)
+    with pytest.raises((TypeError, ValueError), match=r"schedulers\[1\]"):
+        class_of(stem)(*([on, schedulers, [5]] if stem == "Sequential" else [schedulers]))
+    assert rates(on) == before and first.refusal == refusal
 
 
 @pytest.mark.parametrize("milestones", [["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"]])
-@pytest.mark.parametrize("stem", ["MultiStep", "PiecewiseConstant"])
-def test_milestones_that_fall_on_a_clock(stem, milestones):
-    arguments = {**good(stem), **OTHERS[stem], "milestones": milestones}
+def test_milestones_that_fall_on_a_clock(milestones):
     with pytest.raises(ValueError, match="put them in order"):
-        make(stem, arguments, optimizer(), clock=timesched.Clock("10ba"))
+        make("MultiStep", {**good("MultiStep"), "milestones": milestones}, optimizer(), clock=timesched.Clock("10ba"))
 
 
-@pytest.mark.parametrize("milestones", [[], [5, 10], [5, 10, 15]])
-def test_as_many_milestones_as_belong_between(milestones):
-    refused("PiecewiseConstant", match="are 2", vals=[0.1, 0.2], milestones=milestones)
-    words = (
-        f"2 schedulers need 1 milestones, one at the beginning of each but the first, and there are {len(milestones)}"
-    )
-    refused("Sequential", match=words, schedulers=[WARMUP, COSINE], milestones=milestones)
-
-
-@pytest.mark.parametrize(
-    "vals", [[0.1, nan], [0.1, "x"], [0.1, None], "0.1", 0.1, None, [0.1, [0.2]], {0.1, 0.2}, {0.1: 1, 0.2: 2}]
-)
-def test_values(vals):
-    refused("PiecewiseConstant", match="learning_rates", vals=vals, milestones=[3])
-
-
-def test_a_message_shows_the_value_as_it_was_given():
-    """Also where it reads like the name of an argument or of a class."""
-    with pytest.raises(ValueError, match=r"^'val' is a str, and ConstantLR\.learning_rate is"):
-        lr_scheduler.ConstantLR(optimizer(), "val")
-    with pytest.raises(ValueError, match=r"^CyclicLR\.mode='Cyclic base_val'"):
-        lr_scheduler.CyclicLR(optimizer(), 0.1, 0.2, mode="Cyclic base_val")
-
+def test_a_message_has_the_name_of_a_users_class():
     class Mine(lr_scheduler.PiecewiseConstantLR):
         pass
 
@@ -157,67 +150,47 @@ def test_a_message_shows_the_value_as_it_was_given():
         Mine(optimizer(), [], [])
 
 
-@pytest.mark.parametrize("family", ["lr", "wd"])
-@ROW
-def test_unknown_missing_and_surplus_arguments(row, family):
-    cls = class_of(row.stem, family)
-    on = optimizer()
-    known = public(next(iter(WD[row.stem])), family)
-    first = () if row.stem == "Chained" else (on,)
-    for wrong, words in (
-        ({known[:-1] + "x": 3}, rf"{cls.__name__} has no argument '{known[:-1]}x'.*{known!r}"),
-        ({"param_group_tag": "a"}, rf"{cls.__name__}.*param_group_tags"),
-        ({"zzz": 1}, rf"{cls.__name__} has no argument 'zzz'"),
-    ):
-        with pytest.raises(TypeError, match=words):
-            cls(*first, **wrong)
-    required = [name for name, default in WD[row.stem].items() if not default]
-    for wrong in ([], [0.1] * 12) if required else ([0.1] * 12,):
-        with pytest.raises(TypeError, match=cls.__name__):
-            cls(*first, *wrong)
-    assert rates(on) == [0.5]
-
-
 @pytest.mark.parametrize(
-    "wrong", [None, "sgd", [torch.nn.Parameter(torch.zeros(1))], torch.nn.Linear(1, 1), {"lr": 0.1}, 3]
+    "wrong", [None, "sgd", [torch.nn.Parameter(torch.zeros(1))], torch.nn.Linear(1, 1), {"lr": 0.1}]
 )
-@FAMILY
-def test_no_optimizer(wrong, family):
-    for stem in ("Constant", "Cyclic", "Multiplicative"):
-        with pytest.raises(TypeError, match="optimizer"):
-            class_of(stem, family)(wrong, **{public(key, family): value for key, value in good(stem).items()})
-    child = make(*COSINE, optimizer(), family)
-    for stem, arguments in (("Sequential", ([child], [])), ("ScalePerParam", (child,))):
+def test_what_is_no_optimizer(wrong):
+    child = make(*COSINE, optimizer())
+    for call in (
+        lambda: lr_scheduler.ConstantLR(wrong, 0.1),
+        lambda: weight_decay_scheduler.ConstantWD(wrong, 0.1),
+        lambda: lr_scheduler.SequentialLR(wrong, [child], []),
+        lambda: lr_scheduler.ScalePerParamLR(wrong, child),
+    ):
         with pytest.raises((TypeError, ValueError), match="optimizer"):
-            class_of(stem, family)(wrong, *arguments)
+            call()
 
 
 @pytest.mark.parametrize(
-    ("key", "words"), [("momentum", "'momentum'"), ("betas[2]", "no element 2"), ("betas[x", "betas")]
+    ("key", "words"),
+    [("momentum", "'momentum'"), ("betas[2]", "no element 2"), ("betas[x", "betas"), ("", "no param_g")],
 )
 def test_a_group_without_the_key(key, words):
-    class Constant(scheduler.ConstantScheduler):
+    class Tenth(scheduler.Scheduler):
         param_group_key = key
 
+        def _get_closed_form(self):
+            return torch.tensor(0.1)
+
     on = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    with pytest.raises(ValueError, match=words):
-        Constant(on, 0.1)
-    del on.param_groups[0]["weight_decay"]
-    with pytest.raises(ValueError, match=r"no 'weight_decay' to schedule: its keys are .*lr"):
-        weight_decay_scheduler.ConstantWD(on, 0.1)
+    with pytest.raises((TypeError, ValueError), match=words):
+        Tenth(on)
     assert rates(on) == [0.5]
 
 
 @pytest.mark.parametrize("value", [None, "0.1", True, torch.tensor([0.1, 0.2]), torch.tensor(1), nan])
 def test_a_group_that_holds_no_number(value):
-    on = optimizer("numbers", {}, {})
-    on.param_groups[1]["lr"] = value
+    on = optimizer("numbers", {}, {"lr": value})
     with pytest.raises(ValueError, match="group 1"):
         lr_scheduler.ConstantLR(on, 0.1)
     assert on.param_groups[0]["lr"] == 0.5
 
 
-@pytest.mark.parametrize("clock", ["4ba", 5, object(), timesched.LinearScheduler()])
+@pytest.mark.parametrize("clock", ["4ba", 5, timesched.LinearScheduler()])
 def test_no_clock(clock):
     on = optimizer()
     with pytest.raises(TypeError, match="clock"):

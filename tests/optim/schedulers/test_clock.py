@@ -1,4 +1,4 @@
-"""Counts that are times: the unit law, the ratio, and what needs a clock."""
+"""Counts that are times: a scheduler with a clock, and what needs one. Units and ratios: the laws, in tests/laws."""
 
 import itertools
 from types import SimpleNamespace
@@ -6,86 +6,32 @@ from types import SimpleNamespace
 import pytest
 
 from optim import lr_scheduler, weight_decay_scheduler
-from tests.optim.schedulers.building import (
-    KEYS,
-    KIND,
-    LENGTH,
-    UNITS,
-    clock_of,
-    in_unit,
-    make,
-    optimizer,
-    rates,
-    ticked,
-    value,
-)
-from tests.optim.schedulers.rows import BY_STEM, CASES, COSINE, IDS, Nested
+from tests.optim.schedulers.building import KIND, make, optimizer, rates, ticked, value
+from tests.optim.schedulers.rows import EXAMPLES
 from timesched import Clock, Time, Timestamp
 
-CASE = pytest.mark.parametrize(("row", "arguments"), CASES, ids=IDS)
+LENGTH = 40
 
 
-def counts_steps(row, arguments):
-    """Whether the value depends on the step itself, not on its share of a count: in another unit it is another one."""
-    by_iterations = arguments.get("mode") == "exp_range" and "scale_mode" not in arguments
-    by_step = row.stem in ("Multiplicative", "Lambda", "InverseSquareRootDecay")
-    return by_step or by_iterations or arguments.get("step_exponent", 1) != 1
+def clock_of(ssr=1.0):
+    return Clock(f"{LENGTH}ba", batches_per_epoch=4, samples_per_batch=8, tokens_per_sample=16, ssr=ssr)
 
 
-SHARES = {name: case for name, case in zip(IDS, CASES) if not counts_steps(*case)}
-
-
-@pytest.mark.parametrize(("row", "arguments"), SHARES.values(), ids=SHARES)
-def test_the_unit_law(row, arguments):
-    """The same schedule in any unit, on a run measured in any unit: the same values, bit for bit."""
-    plain = make(row.stem, arguments, optimizer()).values(LENGTH + 11)
-    for unit in UNITS:
-        for length in ("ba", unit):
-            clock = clock_of(length)
-            one = make(*in_unit(Nested(row.stem, arguments), unit), optimizer(), clock=clock)
-            assert one.values(LENGTH + 11) == plain, unit
-            assert ticked(one, clock, LENGTH + 10) == plain, unit
-
-
-@CASE
-def test_values_foretell_the_run(row, arguments):
-    """In each unit, and also where the values depend on the unit that is counted."""
-    for unit in UNITS:
-        clock = clock_of()
-        one = make(*in_unit(Nested(row.stem, arguments), unit), optimizer(), clock=clock)
-        foreseen = one.values(LENGTH)
-        assert ticked(one, clock, LENGTH - 1) == foreseen == one.values(LENGTH), unit
-
-
-@CASE
-def test_plain_numbers_on_a_clock_are_batches(row, arguments):
-    clock = clock_of("tok")
-    one = make(row.stem, arguments, optimizer(), clock=clock)
-    assert ticked(one, clock, LENGTH + 10) == make(row.stem, arguments, optimizer()).values(LENGTH + 11)
-
-
-@pytest.mark.parametrize("family", KEYS)
 @KIND
-def test_families_and_optimizers(family, kind):
-    clock = clock_of()
-    one = make(*in_unit(COSINE, "tok"), optimizer(kind), family, clock=clock)
-    assert ticked(one, clock, LENGTH + 10) == make(*COSINE, optimizer()).values(LENGTH + 11)
-
-
-STRETCHED = {name: case for name, case in zip(IDS, CASES) if case[0].stem != "Lambda"}  # functions take the steps
-
-
-@pytest.mark.parametrize(("row", "arguments"), STRETCHED.values(), ids=STRETCHED)
-def test_the_ratio_stretches(row, arguments):
-    """At t the value of t / ratio, where that is a count: exactly."""
-    units = ("ba", "tok", "dur") if (row, arguments) in SHARES.values() and row.stem != "OneCycle" else ("ba",)
-    plain = make(row.stem, arguments, optimizer()).values(4 * LENGTH + 1)
-    for ratio, unit in itertools.product((0.25, 0.5, 2.0), units):
-        clock = clock_of(ssr=ratio)
-        one = make(*in_unit(Nested(row.stem, arguments), unit), optimizer(), clock=clock)
-        seen = ticked(one, clock, LENGTH)
-        pairs = [(seen[t], plain[int(t / ratio)]) for t in range(LENGTH + 1) if (t / ratio).is_integer()]
-        assert len(pairs) > LENGTH // 3 and all(mine == other for mine, other in pairs), (unit, ratio)
+@pytest.mark.parametrize("unit", ["ba", "sp", "tok", "dur"])
+def test_values_foretell_the_run(kind, unit):
+    """On numbers and tensors, for times in any unit, also in an added group of a sequence."""
+    per_batch = {"ba": 1, "sp": 8, "tok": 128, "dur": 1 / LENGTH}[unit]
+    clock, on = clock_of(ssr=0.5), optimizer(kind)
+    children = [
+        lr_scheduler.LinearLR(on, 0.0, 0.1, f"{10 * per_batch:g}{unit}", clock=clock),
+        lr_scheduler.CosineDecayLR(on, 0.1, 0.0, total_iters=f"{20 * per_batch:g}{unit}", clock=clock),
+    ]
+    one = lr_scheduler.SequentialLR(on, children, [f"{10 * per_batch:g}{unit}"])
+    other = optimizer()
+    plain = [lr_scheduler.LinearLR(other, 0.0, 0.1, 10), lr_scheduler.CosineDecayLR(other, 0.1, 0.0, 20)]
+    expected = lr_scheduler.SequentialLR(other, plain, [10]).values(LENGTH + 1)[::2]  # half as long: every other value
+    assert one.values(21) == expected == ticked(one, clock, 20)
 
 
 def test_mixed_units_and_times_of_every_type():
@@ -120,16 +66,17 @@ def test_huge_counts_of_tokens_are_exact():
         assert value(one) == expected
 
 
-@pytest.mark.parametrize("stem", [row.stem for row in BY_STEM.values() if row.counts])
-def test_a_time_without_a_clock(stem):
-    row = BY_STEM[stem]
-    on = optimizer()
-    for key, time in itertools.product(row.counts, ("0.1dur", "2000000000tok", "3ep", "16sp")):
-        times = [time, *row.examples[0][key][1:]] if key == "milestones" else time
-        with pytest.raises(ValueError, match=rf"{key}.*{time}.*clock"):
-            make(stem, {**row.examples[0], key: times}, on)
-    if stem != "Sequential":  # whose children came first
-        assert rates(on) == [0.5]
+COUNTS = [(stem, key) for stem, several in EXAMPLES.items() for key in several[0] if "iters" in key or "T_0" in key]
+COUNTS += [("Step", "step_size"), ("MultiStep", "milestones"), ("Cyclic", "step_size_up"), ("OneCycle", "total_steps")]
+
+
+@pytest.mark.parametrize(("stem", "key"), COUNTS)
+def test_a_time_without_a_clock(stem, key):
+    on, given = optimizer(), EXAMPLES[stem][0]
+    for time in ("0.1dur", "2000000000tok", "3ep", "16sp"):
+        with pytest.raises(ValueError, match=rf"{time}.*clock"):
+            make(stem, {**given, key: [time] if key == "milestones" else time}, on)
+    assert rates(on) == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -172,10 +119,9 @@ def test_several_on_one_clock_and_another_optimizer():
         weight_decay_scheduler.LinearWD(on, 0.0, 1.0, "1dur", clock=clock),
         lr_scheduler.StepLR(other, 1.0, "1ep", 0.5, clock=clock),
     ]
-    for _ in range(4):
-        clock.tick()
-        for one in several:
-            one.step()
+    for _, one in itertools.product(range(4), several):
+        clock.tick() if one is several[0] else None
+        one.step()
     assert [value(one) for one in several] == [0.9, 0.1, 0.5]
 
 
@@ -191,12 +137,3 @@ def test_a_state_like_composers(kind):
     state.max_duration = Time.from_timestring("5ep")
     one.step()
     assert value(one) == 0.5
-
-
-def test_a_parent_takes_the_clock_of_its_children():
-    on, clock = optimizer(), clock_of()
-    children = [lr_scheduler.LinearLR(on, 1.0, 0.0, "0.5dur", clock=clock), lr_scheduler.ConstantLR(on, 0.25)]
-    one = lr_scheduler.SequentialLR(on, children, ["0.25dur"])
-    assert one.clock is clock
-    seen = ticked(one, clock, 20)
-    assert seen[9] == 1 - 9 / 20 and seen[10] == 0.25

@@ -1,7 +1,7 @@
 """The golden numbers that bind: tests/golden/schedulers.json, whose `about` says what they are and how near to be.
 
-What does not bind there is held to the formulas of the table instead, which the binding numbers are held to as well.
-At the end, runs of our optimizers with our schedulers, step for step.
+What does not bind there is held to the docstring's formula, in test_values.py. At the end, runs of our optimizers with
+our schedulers, step for step.
 """
 
 import json
@@ -14,8 +14,6 @@ from torch.nn import Parameter
 
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
-from tests.optim.schedulers.building import RATES
-from tests.optim.schedulers.rows import BY_STEM, Nested
 
 FILE = json.loads((Path(__file__).parents[2] / "golden" / "schedulers.json").read_text())
 CASES = [(name, case) for name, cases in FILE["cases"].items() for case in cases]
@@ -25,7 +23,6 @@ LAMBDAS = {
     "1/(1+t)": lambda t: 1 / (1 + t),
     "1+0.1*t": lambda t: 1 + 0.1 * t,
 }
-GENERIC = {public: name for name, public in RATES.items()}
 
 
 def sgd(group_set):
@@ -37,40 +34,13 @@ def build(name, kwargs, optimizer, lambdas=()):
     """As a user of either module writes it."""
     cls = getattr(lr_scheduler if hasattr(lr_scheduler, name) else weight_decay_scheduler, name)
     if lambdas:
-        cls = type(name, (cls,), {"set_value_lambda": lambda self: [LAMBDAS[text] for text in lambdas]})
+        cls = type(name, (cls,), {"set_lr_lambda": lambda self: [LAMBDAS[text] for text in lambdas]})
     kwargs = dict(kwargs)
     if "scheduler" in kwargs:
         kwargs["scheduler"] = build(kwargs["scheduler"]["class"], kwargs["scheduler"]["kwargs"], optimizer)
     if "schedulers" in kwargs:
         kwargs["schedulers"] = [build(each["class"], each["kwargs"], optimizer) for each in kwargs["schedulers"]]
     return cls(**kwargs) if name.startswith("Chained") else cls(optimizer, **kwargs)
-
-
-def formula(name, case):
-    """The values of the row of the table."""
-    row, arguments = row_of(name, case["kwargs"])
-    if "lambdas" in case:
-        arguments["functions"] = tuple(LAMBDAS[text] for text in case["lambdas"])
-    return row.values(arguments, 61)
-
-
-def row_of(name, kwargs):
-    stem = next(name.removesuffix(end) for end in ("LR", "WD", "Scheduler", "") if name.removesuffix(end) in BY_STEM)
-    arguments = {GENERIC.get(key, key): value for key, value in kwargs.items() if key != "param_group_tags"}
-    if "schedulers" in arguments:
-        arguments["schedulers"] = [nested(each) for each in arguments["schedulers"]]
-    if "scheduler" in arguments:
-        arguments["scheduler"] = nested(arguments["scheduler"])
-    return BY_STEM[stem], arguments
-
-
-def nested(case):
-    row, arguments = row_of(case["class"], case["kwargs"])
-    return Nested(row.stem, arguments)
-
-
-def factor(group):
-    return group.get("adjust_learning_rate", group.get("adjust_val", 1.0))
 
 
 def assert_near(mine, golden, what):
@@ -99,7 +69,6 @@ def test_a_schedule(name, case):
             values.append(group[key])
     for series in case["series"]:
         for i in series["groups"]:
-            group = FILE["about"]["group_sets"][case["group_set"]][i]
             if "constant" in series:
                 assert_near(seen[i], [series["constant"]] * 61, i)
                 continue
@@ -107,8 +76,6 @@ def test_a_schedule(name, case):
                 assert_near(seen[i], series["values"], i)
             if "torch" in case:
                 assert_near(seen[i][len(series["values"]) :], case["torch"], (i, "torch"))
-            scale = factor(group) if name.startswith("Scale") else 1.0
-            assert_near(seen[i], [value * scale for value in formula(name, case)], (i, "formula"))
     last = scheduler.get_last_value()
     assert last == [group[key] for group in optimizer.param_groups]  # also of the groups that are not selected
     for mine, golden in zip(last, case.get("last_value", [])):

@@ -1,7 +1,4 @@
-"""Steps in graphs and around them: nothing is patched onto the optimizer, so no order of calls is warned of.
-
-That every scheduler steps in one graph, and that this graph is not compiled again: tests/optim/test_compile*.py.
-"""
+"""Closed forms in one graph with the optimizer's step, against the same in eager mode with numbers, and around it."""
 
 import copy
 import functools
@@ -10,16 +7,18 @@ import warnings
 
 import pytest
 import torch
-from torch.torch_version import TorchVersion
 
-from optim import lr_scheduler
+import optim
+from optim import lr_scheduler, scheduler, weight_decay_scheduler
+from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from tests.optim.compiling import by_hand, fresh, graphs
-from tests.optim.schedulers.building import KEYS, KIND, TENSORS, count, make, one_group, optimizer, rates, value
-from tests.optim.schedulers.rows import COSINE, TWO_DEEP
+from tests.optim.schedulers.building import KIND, count, make, one_group, optimizer, rates, value
+from tests.optim.schedulers.rows import COSINE, EXAMPLES
+from timesched import Clock
 
+STEPS = 25
 EAGER = "eager"  # captures graphs, and compiles nothing
-IN_TENSORS = pytest.mark.parametrize("kind", TENSORS)
-OLD = TorchVersion(torch.__version__) < "2.13"  # what its graphs cannot do is said in timesched/binding.py
+IN_TENSORS = pytest.mark.parametrize("kind", ["tensors", "our tensors"])
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +27,109 @@ def _fresh():
         yield
 
 
-def give_gradients(on):
-    for group in on.param_groups:
-        for p in group["params"]:
-            p.grad = torch.ones_like(p)
+class Custom(lr_scheduler.LRScheduler):
+    def __init__(self, optimizer, rate, total_iters):
+        self.rate = rate
+        super().__init__(optimizer, total_iters=total_iters)
+
+    def _get_closed_form_lr(self):
+        falling = self.rate * 0.5 ** (self.last_epoch.double() / self.total_iters)
+        return torch.where(self.last_epoch < 5, self.rate, falling)
+
+
+class Beta(scheduler.Scheduler):
+    param_group_key = "betas[0]"
+
+    def _get_closed_form(self):
+        return torch.clamp(0.8 + 0.01 * self.last_epoch.double(), max=0.95)
+
+
+class InPlace(lr_scheduler.LRScheduler):
+    """The step tensor belongs to the closed form."""
+
+    def _get_closed_form_lr(self):
+        return self.last_epoch.clamp_(max=3).double() * 0.1
+
+
+def rate_and_decay(on):
+    return [
+        CosineDecayLR(on, 0.1, 0.0, 20),
+        weight_decay_scheduler.PolynomialWD(on, 0.3, 0.0, 12, param_group_tags="decay"),
+        Beta(on),
+    ]
+
+
+def nested(on):
+    inner = SequentialLR(on, [LinearLR(on, 0.0, 0.1, 5), Custom(on, 0.1, 5)], [5])
+    return [SequentialLR(on, [inner, CosineDecayLR(on, 0.1, 0.0, 10)], [15])]
+
+
+def scaled(on):
+    on.param_groups[0]["adjust_learning_rate"] = 0.5
+    return [lr_scheduler.ScalePerParamLR(on, CosineDecayLR(on, 0.1, 0.0, 15))]
+
+
+MAKERS = {stem: lambda on, stem=stem: [make(stem, EXAMPLES[stem][-1], on)] for stem in EXAMPLES}
+MAKERS |= {each.__name__: each for each in (rate_and_decay, nested, scaled)} | {"InPlace": lambda on: [InPlace(on)]}
+
+
+def race(name, backend="aot_eager", kind=optim.AdamW):
+    """The same steps compiled and in eager mode; every hyperparameter and parameter compared at every step."""
+
+    def new(tensors):
+        params = [torch.nn.Parameter(torch.linspace(-1, 1, 4, dtype=torch.float64)) for _ in range(2)]
+        on = kind([{"params": params[:1], "tags": "decay"}, {"params": params[1:]}], lr=0.5, weight_decay=0.1)
+        if tensors:
+            on.hold_tensors()
+        return params, on, MAKERS[name](on)
+
+    def step(on, schedulers):
+        on.step()
+        for each in schedulers:
+            each.step()
+
+    params, on, schedulers = new(True)
+    plain_params, plain, plain_schedulers = new(False)
+    take = by_hand(lambda: step(on, schedulers), backend)
+    for t in range(STEPS):
+        for p in (*params, *plain_params):
+            p.grad = torch.full_like(p, 0.1 * (t % 3 + 1))
+        take()
+        step(plain, plain_schedulers)
+        for mine, other in zip(on.param_groups, plain.param_groups):
+            one, two = ([float(x) for x in (g["lr"], g["weight_decay"], *g.get("betas", ()))] for g in (mine, other))
+            assert one == pytest.approx(two, rel=0, abs=1e-15)  # the float path and the tensor path: law 8
+    assert all(torch.allclose(p, q, rtol=1e-12, atol=0) for p, q in zip(params, plain_params))
+    assert [count(each) for each in schedulers] == [STEPS] * len(schedulers) and graphs() == 1
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_one_graph_and_no_recompilation(name):
+    race(name, kind=optim.SGD if name in EXAMPLES else optim.AdamW)
+
+
+def test_as_machine_code():
+    race("nested", "inductor")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_scheduler_outside_of_a_compiled_optimizer(early):
+    """Compiled before the schedulers are made or after, in one graph; nobody is warned of the order of calls."""
+    on = optim.AdamW([{**one_group(), "tags": "decay"}], lr=0.5)
+    if early:
+        on.compile(backend="aot_eager")
+    schedulers = rate_and_decay(on)
+    if not early:
+        on.compile(backend="aot_eager")
+    held = on.param_groups[0]["lr"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(STEPS):
+            on.param_groups[0]["params"][0].grad = torch.ones(3)
+            on.step()
+            for each in schedulers:
+                each.step()
+    assert on.param_groups[0]["lr"] is held and held == 0.0 and graphs() == 1
 
 
 @KIND
@@ -42,158 +140,122 @@ def test_any_order_of_steps_and_loads(kind):
         one = make(*COSINE, on)
         values, state = one.values(5), one.state_dict()
         calls = {"o": on.step, "s": one.step, "l": functools.partial(one.load_state_dict, state)}
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
             for each in order:
-                give_gradients(on)
+                on.param_groups[0]["params"][0].grad = torch.ones(3)
                 calls[each]()
                 assert value(one) == values[count(one)], order
-        assert not caught, order
-
-
-@KIND
-def test_the_step_is_the_optimizers_own(kind):
-    """No wrapper, no counter, no hook; nor an initial value beside the one in use."""
-    on = optimizer(kind)
-    before, hooks = set(vars(on)), [len(v) for k, v in vars(on).items() if k.endswith("_hooks")]
-    step, keys = on.step.__func__, set(on.param_groups[0])
-    make(*TWO_DEEP, on).step()
-    assert on.step.__func__ is step and set(vars(on)) == before and "step" not in vars(on)
-    assert [len(v) for k, v in vars(on).items() if k.endswith("_hooks")] == hooks
-    assert set(on.param_groups[0]) <= keys | {"initial_lr"} and not hasattr(on.step, "_wrapped_by_lr_sched")
-
-
-@pytest.mark.parametrize("family", KEYS)
-def test_stepping_many_times_leaves_nothing_behind(family):
-    """The attributes are the same after a thousand steps."""
-    one = make(*TWO_DEEP, optimizer("our tensors"), family)
-    one.step()
-    before = set(vars(one))
-    for _ in range(1000):
-        one.step()
-    assert set(vars(one)) == before and count(one) == 1001
-
-
-@pytest.mark.parametrize(
-    ("kind", "when", "first"),
-    [
-        ("numbers", "before", "optimizer"),
-        ("numbers", "after", "scheduler"),
-        ("our tensors", "before", "scheduler"),
-        ("our tensors", "after", "optimizer"),
-    ],
-)
-def test_a_compiled_step_of_the_optimizer(kind, when, first):
-    """Compiled before or after the scheduler is made, and whichever steps first."""
-    on = optimizer(kind)
-    give_gradients(on)
-    one = make(*TWO_DEEP, on) if when == "after" else None
-    step = torch.compile(on.step, backend=EAGER)
-    one = one or make(*TWO_DEEP, on)
-    used, values = [], one.values(12)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(10):
-            if first == "scheduler":
-                one.step()
-            used.append(value(one))
-            step()
-            if first == "optimizer":
-                one.step()
-    assert not [each for each in caught if "r.step" in str(each.message)]
-    assert used == (values[:10] if first == "optimizer" else values[1:11])
-    plain = optimizer()
-    give_gradients(plain)
-    for rate in used:
-        plain.param_groups[0]["lr"] = rate
-        plain.step()
-    assert torch.allclose(on.param_groups[0]["params"][0], plain.param_groups[0]["params"][0], rtol=1e-6)
-
-
-def test_numbers_in_a_graph_are_refused_with_the_way_out():
-    one = make(*COSINE, optimizer("numbers"))
-    with pytest.raises(RuntimeError, match=r"torch\.tensor"):
-        by_hand(one.step, EAGER)()
 
 
 @IN_TENSORS
-def test_a_load_between_steps_in_a_graph(kind):
+def test_loading_compiles_nothing_again(kind):
     on = optimizer(kind)
-    one = lr_scheduler.LinearLR(on, 0.0, 1.0, 10)
-    take = by_hand(one.step, EAGER)
-    for _ in range(2):
-        on.load_state_dict(copy.deepcopy(on.state_dict()))
+    (schedule,) = nested(on)
+    take = by_hand(schedule.step)
+    for _ in range(4):
         take()
-    assert rates(on) == [pytest.approx(0.2, rel=1e-15)] and count(one) == 2 and graphs() == 1
+    state, values = schedule.state_dict(), schedule.values(40)
+    for step in (17, 3, 30, 2**40):
+        on.load_state_dict(copy.deepcopy(on.state_dict()))
+        schedule.load_state_dict({**state, "last_epoch": step})
+        take()
+        assert count(schedule) == step + 1
+        assert value(schedule) == pytest.approx(values[step + 1] if step < 39 else 0.0, abs=1e-16)
+    assert graphs() == 1
+
+
+def test_counts_stay_exact_in_a_graph():
+    """In float32 the count would stay at 2**24 for ever, and in float64 at 2**53."""
+    schedule = lr_scheduler.MultiStepLR(optimizer("our tensors"), 1.0, 0.5, [2**24 + 1, 2**53 + 1])
+    take = by_hand(lambda: schedule.step())
+    for milestone, expected in ((2**24 + 1, 0.5), (2**53 + 1, 0.25)):
+        schedule.last_epoch = milestone - 2
+        schedule.refresh()
+        take()
+        assert value(schedule) == 2 * expected
+        take()
+        assert value(schedule) == expected and count(schedule) == milestone
+    assert graphs() == 1
+
+
+def test_numbers_cannot_be_set_in_a_graph():
+    schedule = make(*COSINE, optimizer("numbers"))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="has to be a tensor"):
+        by_hand(lambda: schedule.step())()
+    with pytest.raises(RuntimeError, match=r"torch\.tensor"):
+        by_hand(schedule.step, EAGER)()
+    assert value(schedule) == 0.1 and count(schedule) == 0
+
+
+def test_a_clock_is_read_outside_of_the_graph():
+    clock, on = Clock("20ba"), optimizer("our tensors")
+    schedule = CosineDecayLR(on, 0.1, 0.0, "1dur", clock=clock)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="outside the compiled"):
+        by_hand(lambda: schedule.step())()
+    clock.tick()
+    schedule.step()
+    assert value(schedule) == CosineDecayLR(optimizer(), 0.1, 0.0, 20).values(2)[1]
+
+
+def test_a_tensor_of_another_optimizer():
+    """torch's optimizers break graphs, but the scheduler's own step is one; the rate may require a gradient."""
+    for requires_grad in (False, True):
+        rate = torch.tensor(0.1, dtype=torch.float64, requires_grad=requires_grad)
+        one = LinearLR(optimizer(lr=rate), 1.0, 0.0, 10)
+        take = by_hand(one.step)
+        for step in range(3):
+            assert rate.item() == pytest.approx(1.0 - 0.1 * step, rel=1e-15)
+            take()
+        assert one.optimizer.param_groups[0]["lr"] is rate and rate.requires_grad is requires_grad and rate.is_leaf
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_a_graph_writes(dtype):
+    """As they are, and not only tensors: inductor drops what is written into a 0-dim float64 tensor itself."""
+    for act, expected in (
+        (lambda one: one.step(), [0.25, 0.25]),
+        (lambda one: one.update_groups([0.5, 0.75]), [0.5, 0.75]),
+    ):
+        with fresh():
+            held = [torch.tensor(value, dtype=dtype) for value in (0.1, 0.2)]
+            groups = [one_group(lr=rate) for rate in held]
+            one = lr_scheduler.ConstantLR(torch.optim.SGD(groups, lr=held[0]), 0.25)
+            take = by_hand(lambda one=one, act=act: act(one), backend="inductor")
+            for _ in range(2):
+                for rate in held:
+                    rate.fill_(0.7)
+                take()
+                assert [float(rate) for rate in held] == expected
 
 
 def test_groups_that_were_replaced_in_a_graph():
-    """Older versions of torch cannot look in a graph: there, it is the next eager call that refuses."""
+    """There they are not looked at: it is the next eager call that refuses."""
     on = optimizer("tensors", {}, {})
-    one = lr_scheduler.LinearLR(on, 0.0, 1.0, 10)
-    take = by_hand(one.step, EAGER)
-    take()
+    one = LinearLR(on, 0.0, 1.0, 10)
+    by_hand(one.step, EAGER)()
     on.param_groups[0] = {**on.param_groups[0], **one_group(lr=torch.tensor(0.7, dtype=torch.float64))}
-    if not OLD:
-        with pytest.raises(torch._dynamo.exc.Unsupported, match="Observed exception"):
-            take()
-        assert rates(on)[0] == 0.7 and count(one) == 1
     with pytest.raises(ValueError, match="group 0 is not the one"):
         one.step()
+    assert rates(on)[0] == 0.7
 
 
-def test_a_rate_that_requires_a_gradient_in_a_graph():
-    rate = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    one = lr_scheduler.LinearLR(optimizer(lr=rate), 1.0, 0.0, 10)
-    take = by_hand(one.step)
-    for step in range(3):
-        assert rate.item() == pytest.approx(1.0 - 0.1 * step, rel=1e-15)
-        take()
-    assert one.optimizer.param_groups[0]["lr"] is rate and rate.requires_grad and rate.is_leaf
+def test_a_count_that_a_graph_sets():
+    """It would be read there."""
+    one = make(*COSINE, optimizer("tensors"))
 
+    def step():
+        one.last_epoch = one.last_epoch + 2
 
-class Limited(lr_scheduler.LRScheduler):
-    def _get_closed_form_lr(self):
-        return self.last_epoch.clamp_(max=3).double() * 0.1
-
-
-class Functions(lr_scheduler.LambdaLR):
-    def set_lr_lambda(self):
-        return [lambda t: t.clamp_(max=3).double(), lambda t: t.double()]
-
-
-@pytest.mark.parametrize("new", [Limited, functools.partial(Functions, initial_learning_rate=0.1)])
-def test_the_step_tensor_belongs_to_the_closed_form(new):
-    """It may be changed in place, in a graph and outside of one."""
-    one, other = new(optimizer("tensors")), new(optimizer())
-    take = by_hand(one.step)
-    for _ in range(6):
-        take()
-        other.step()
-    assert count(one) == count(other) == 6 and value(one) == pytest.approx(value(other), abs=1e-15)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="call increment_last_epoch"):
+        by_hand(step)()
+    assert count(one) == 0
 
 
 def test_groups_with_other_factors_in_a_graph():
     factors = [0.5, 0.25, 2.0]
     for factor in factors:
         on = optimizer("tensors", {"adjust_learning_rate": factor})
-        one = lr_scheduler.ScalePerParamLR(on, lr_scheduler.LinearLR(on, 0.0, 1.0, 10))
-        by_hand(one.step, EAGER)()
+        by_hand(lr_scheduler.ScalePerParamLR(on, LinearLR(on, 0.0, 1.0, 10)).step, EAGER)()
         assert rates(on) == [pytest.approx(0.1 * factor, rel=1e-15)]
     assert graphs() <= len(factors)
-
-
-class Double(lr_scheduler.LinearLR):
-    def increment_last_epoch(self):
-        self.last_epoch = self.last_epoch + 2
-
-
-def test_a_count_that_a_graph_sets():
-    """It would be read there."""
-    one = Double(optimizer("tensors"), 0.0, 1.0, 10)
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="call increment_last_epoch"):
-        by_hand(one.step)()
-    assert count(one) == 0 and value(one) == 0.0
-    for _ in range(3):
-        one.step()
-    assert count(one) == 6 and value(one) == pytest.approx(0.6, rel=1e-15)

@@ -1,0 +1,57 @@
+"""Blocks of tensors that fit into a core's cache, for eager steps on the CPU.
+
+An update written as operations on lists reads and writes all tensors once for each operation, and the time of a step is
+the time of its memory traffic. On a block, only the first operation reads memory: the later ones find their operands in
+the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .tensor_lists import Tensors
+from .work import Work
+
+BLOCK = 1 << 18  # elements: few enough for the caches, and enough for the calls on them to cost little
+
+
+def by_layout(work: Work) -> list[tuple[Work, bool]]:
+    """The work in up to two parts: of contiguous tensors (True), and of others.
+
+    Where an update goes by elements, the order of the dimensions does not matter: it is that in the parameter's memory.
+    """
+    columns = work.columns()
+    if all(all(map(Tensor.is_contiguous, column)) for column in columns):
+        return [(work, True)]
+    if work.rule.elementwise:
+        orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.params]
+        columns = [[x.permute(order) for x, order in zip(column, orders)] for column in columns]
+        work = work.with_columns(columns)
+    good = [all(column[i].is_contiguous() for column in columns if column) for i in range(len(work.params))]
+    parts = [(work.selected([i for i, x in enumerate(good) if x is kind]), kind) for kind in (True, False)]
+    return [(part, kind) for part, kind in parts if part.params]
+
+
+def blocks(columns: list[Tensors]) -> Iterator[list[Tensors]]:
+    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
+    batch: list[Tensors] = [[] for _ in columns]
+    filled = 0
+    for i, first in enumerate(columns[0]):
+        count = first.numel()
+        if filled + count > BLOCK and filled:
+            yield batch
+            batch, filled = [[] for _ in columns], 0
+        if count > BLOCK:
+            split = [torch.split(column[i].view(-1), BLOCK) if column else () for column in columns]
+            for j in range(len(split[0])):
+                yield [[parts[j]] if parts else [] for parts in split]
+        elif count:
+            for to, column in zip(batch, columns):
+                if column:
+                    to.append(column[i])
+            filled += count
+    if filled:
+        yield batch
