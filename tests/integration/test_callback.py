@@ -36,7 +36,6 @@ from tests.integration.callback_runs import (
     sequence,
 )
 from tests.integration.training import BATCHES_PER_EPOCH, Stream, data, finish
-from tests.optim.compiling import BACKEND, fresh, graphs
 from timesched import Clock, ConstantScheduler, Horizon, LinearScheduler, MultiStepScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
@@ -149,19 +148,6 @@ def test_what_is_logged() -> None:
     assert [int(time.batch) for time, _ in log.data["betas[0]-AdamW/group1"]] == list(range(1, BATCHES + 1))
     done(*entries, loggers=quiet, max_duration="2ba")
     assert not any("AdamW" in name for name in quiet.data)
-
-
-def test_an_optimizer_that_is_compiled() -> None:
-    """One graph for the whole run, whatever changes from batch to batch; and the values of the run without it."""
-    rows = {}
-    for compiled in (False, True):
-        model, optimizer = make_optimizer(optim.AdamW)
-        if compiled:
-            optimizer.compile(backend=BACKEND)
-        with fresh():
-            rows[compiled] = done(*CASES["closed"], model=model, optimizers=optimizer).rows
-            assert graphs() == int(compiled)
-    assert rows[True] == rows[False]
 
 
 def test_one_callback_for_one_trainer_after_another() -> None:
