@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from composer.utils import dist
+from torch.distributed.tensor import DTensor
 
 import optim
-from optim.weight_decay_scheduler import LinearWD
-from tests.integration.callback_runs import make_optimizer, make_trainer
+from tests.integration.callback_runs import counted, make_optimizer, make_trainer
 from tests.integration.training import data, finish, windows
 from tests.torchrun import Report, launch
 from timesched import LinearScheduler
@@ -26,11 +27,7 @@ LENGTH = f"{BATCHES}ba"
 TIMEOUT = 300  # seconds; it takes 20 on two cores
 
 
-def counted(optimizer: Any) -> LinearWD:
-    return LinearWD(optimizer, 1.0, 0.0, 20, param_group_tags="embedding")
-
-
-REST = [Binding(LinearScheduler(), "weight_decay", "matrix"), counted]
+REST = [Binding(LinearScheduler(), "weight_decay", "matrix"), partial(counted, tags="embedding")]
 ENTRIES = [Binding(LinearScheduler(1.0, 0.5), "lr"), *REST]
 PARTS = [Binding(LinearScheduler(1.0, 0.5), "lr", tags) for tags in ("matrix", ["embedding", None])]
 # What is not the checkpoint's: the entries, the length that the Trainer knows, and the error.
@@ -55,17 +52,12 @@ def trainer_of(kind: str, entries: list[Any], **options: Any) -> Any:
 
 def goes_on(kind: str, folder: Path) -> None:
     """From the middle, to the bit."""
-    before, after = (
-        finish(*trainer_of(kind, ENTRIES, **options))
-        for options in (
-            {"save_folder": str(folder), "save_interval": f"{SAVED}ba"},
-            {"load_path": str(folder / f"ep1-ba{SAVED}")},
-        )
-    )
+    before = finish(*trainer_of(kind, ENTRIES, save_folder=str(folder), save_interval=f"{SAVED}ba"))
+    after = finish(*trainer_of(kind, ENTRIES, load_path=str(folder / f"ep1-ba{SAVED}")))
     assert after["rows"] == before["rows"][SAVED:] and len(after["rows"]) == BATCHES - SAVED
     for name, tensor in before["tensors"].items():
         whole, other = (
-            getattr(each, "full_tensor", lambda each=each: each)() for each in (tensor, after["tensors"][name])
+            DTensor.full_tensor(x) if isinstance(x, DTensor) else x for x in (tensor, after["tensors"][name])
         )
         assert torch.equal(whole, other), name
 
