@@ -1,4 +1,4 @@
-"""Programs of several processes, for real: torchrun with gloo on the CPU, and what became of each of their checks."""
+"""Programs in processes of their own, one or several: torchrun with gloo on the CPU, and what became of each check."""
 
 from __future__ import annotations
 
@@ -14,6 +14,28 @@ from typing import Any
 import torch.distributed as dist
 
 ROOT = Path(__file__).parents[1]
+
+
+def python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """What a program of Python did that sees the packages of the checkout."""
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def output_of(*command: object, cwd: Path = ROOT) -> str:
+    """What a program of Python prints that ends well."""
+    done = python(*command, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Report:

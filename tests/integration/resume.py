@@ -7,8 +7,6 @@ module; what they did is written to FOLDER/resumed.pt. MODULE FOLDER NAME: that 
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -16,17 +14,12 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.torchrun import output_of
 
 
 def in_another_process(module: str, folder: Path, *name: str) -> dict[str, Any]:
     """What the runs saved under `folder` did when another Python process took them up."""
-    command = [sys.executable, "-m", "tests.integration.resume", module, str(folder), *name]
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-m", "tests.integration.resume", module, folder, *name)
     resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
     return resumed
 

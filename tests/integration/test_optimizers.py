@@ -13,11 +13,11 @@ import optim
 import timesched
 from tests.integration import training
 from tests.integration.resume import in_another_process
-from tests.integration.runs import BindWeightDecay
 from tests.integration.training import NextByte, assert_goes_on, column, finish
 from tests.optim.compiling import BACKEND, fresh, graphs
 from tests.optim.problems import assert_close
 from tests.optim.signatures import NAMES
+from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs and a half
 MIDDLE = 11  # inside the second epoch
@@ -48,11 +48,9 @@ def make_optimizer(name: str, dtype: torch.dtype = torch.float32) -> tuple[NextB
 
 def make_trainer(model: NextByte, optimizer: Any, **options: Any) -> Any:
     """A Trainer whose rate falls along a cosine; the weight decay, where there is one, has a schedule of its own."""
-    callbacks = [BindWeightDecay(1.0)] if "weight_decay" in optimizer.param_groups[0] else []
     schedule = timesched.CosineAnnealingScheduler(alpha_f=0.1)
-    return training.make_trainer(
-        callbacks, model, optimizer, schedulers=schedule, max_duration=f"{BATCHES}ba", **options
-    )
+    decay = [Schedules(Binding(schedule, "weight_decay"))] if "weight_decay" in optimizer.param_groups[0] else []
+    return training.make_trainer(decay, model, optimizer, schedulers=schedule, max_duration=f"{BATCHES}ba", **options)
 
 
 def run(name: str, **options: Any) -> dict[str, Any]:

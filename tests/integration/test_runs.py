@@ -7,92 +7,168 @@ from math import isclose, prod
 from pathlib import Path
 from typing import Any
 
+import composer.optim
 import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR
 
+import timesched
+from tests.integration import training
 from tests.integration.resume import in_another_process
-from tests.integration.runs import CASES, LENGTHS, MIDDLE, Case, cases, run, train, weight_decay_schedule
-from tests.integration.training import (
-    BASE_LR,
-    BASE_WEIGHT_DECAY,
-    At,
-    Crash,
-    Record,
-    assert_goes_on,
-    die,
-    saving,
-)
+from tests.integration.runs import CASES, LENGTHS, MIDDLE, ours, run, theirs, train
+from tests.integration.training import BASE_LR, BASE_WEIGHT_DECAY, Record, assert_goes_on, data, finish, make_trainer
+from timesched import LinearScheduler, LinearWithWarmupScheduler, ProductScheduler, StepScheduler
 
 
-def values(schedule: Any, case: Case, trainer: Any, record: Record, with_ratio: bool = True) -> list[float]:
-    """A schedule on the Trainer's own State, at the time that the Trainer had when it set each batch's value.
+def check(name: str, trainer: Any, record: Record) -> None:
+    """The values are those of our schedule exactly, and of Composer's class where we do not differ.
 
-    Composer steps its schedulers before it counts the batch, so batch k runs with the value of the time at which
-    batch k - 1 began; the first two batches run with the value at 0.
+    The callback's are those of the time at which a batch begins. Composer steps its own schedulers before it counts the
+    batch, so batch k runs with the learning rate of the time at which batch k - 1 began; the first two batches run with
+    the value at 0.
     """
-    state, times = trainer.state, record.times
-    now, found = state.timestamp, []
-    for time in [times[0], *times[:-1]]:
-        state.timestamp = time
-        found.append(schedule(state, case.ratio) if with_ratio else schedule(state))
-    state.timestamp = now
-    return found
+    (unit, ratio, schedules), state, times = CASES[name], trainer.state, record.times
+
+    def values(schedule: Any) -> list[float]:
+        found = []
+        for state.timestamp in times:
+            found.append(schedule(state, ratio))
+        return found
+
+    end = state.timestamp
+    mine, factors = values(ours(name)), [values(each) for each in theirs(name)]
+    assert record.of("weight_decay") == [BASE_WEIGHT_DECAY * x for x in mine]
+    assert record.of("lr") == [BASE_LR * x for x in [mine[0], *mine[:-1]]]
+    same = all(isclose(x, prod(each), rel_tol=0, abs_tol=1e-12) for x, *each in zip(mine, *factors, strict=True))
+    # ours moves the boundary of the warmup with the ratio, and Composer's does not
+    assert same is not any(given.get("scale_warmup") for given in schedules.values())
+    # The run ended at the first batch at or after its scaled length; its batches have uneven numbers of tokens.
+    assert times[-1].get(unit).value < int(LENGTHS[unit] * ratio) <= end.get(unit).value
+    assert len(times) > MIDDLE[ratio][0]
+    assert len({b.token.value - a.token.value for a, b in pairwise(times)}) >= 3
 
 
-def check_values(case: Case, trainer: Any, record: Record) -> None:
-    """The learning rates are those of our schedule exactly, and of Composer's class where we do not differ."""
-    lr = record.of("lr")
-    assert lr == [BASE_LR * x for x in values(case.ours(), case, trainer, record)]
-    factors = [values(each, case, trainer, record) for each in case.theirs()]
-    theirs = [BASE_LR * prod(x) for x in zip(*factors, strict=True)]
-    same = all(isclose(a, b, rel_tol=0, abs_tol=1e-12) for a, b in zip(lr, theirs, strict=True))
-    assert same is not case.scaled_boundary
-    if case.bound:
-        schedule = weight_decay_schedule(case.ratio)
-        decays = [BASE_WEIGHT_DECAY * x for x in values(schedule, case, trainer, record, with_ratio=False)]
-        assert record.of("weight_decay") == decays
-        assert len(set(decays)) > 3
-    else:
-        assert set(record.of("weight_decay")) == {BASE_WEIGHT_DECAY}
-
-
-def check_length(case: Case, trainer: Any, record: Record) -> None:
-    """The run ended at the first batch at or after its scaled length; its batches have uneven numbers of tokens."""
-    length = int(LENGTHS[case.unit] * case.ratio)
-    starts = [time.get(case.unit).value for time in record.times]
-    assert starts[-1] < length <= trainer.state.timestamp.get(case.unit).value
-    assert len(record.times) > MIDDLE[case.ratio][0]
-    tokens = [time.token.value for time in record.times]
-    assert len({b - a for a, b in pairwise(tokens)}) >= 3
-
-
-@pytest.mark.parametrize("unit", LENGTHS)
-def test_every_schedule_and_ratio_saved_and_resumed(unit: str, tmp_path: Path) -> None:
+def test_every_schedule_saved_and_resumed(tmp_path: Path) -> None:
+    assert {case[:2] for case in CASES.values()} == {(unit, ratio) for unit in LENGTHS for ratio in MIDDLE}
     full = {}
-    for case in cases(unit):
-        done, trainer, record = train(case, **saving(tmp_path / case.name, MIDDLE[case.ratio]))
-        check_values(case, trainer, record)
-        check_length(case, trainer, record)
-        full[f"{case.name}/{MIDDLE[case.ratio][0]}"] = done
+    for name, (_, ratio, _) in CASES.items():
+        done, trainer, record = train(name, **training.saving(tmp_path / name, MIDDLE[ratio]))
+        check(name, trainer, record)
+        full[f"{name}/{MIDDLE[ratio][0]}"] = done
     resumed = in_another_process("tests.integration.runs", tmp_path)
     assert resumed.keys() == full.keys()
     for name, before in full.items():
         assert_goes_on(before, resumed[name], int(name.split("/")[1]), name)
 
 
-def test_a_crashed_run_goes_on_by_itself(tmp_path: Path) -> None:
-    """Saved every five batches, dead at the twelfth, and taken up by Composer's autoresume in another process."""
-    name = "tok-1.0-weight_decay"
-    with pytest.raises(Crash):
-        train(CASES[name], At(12, die), save_folder=str(tmp_path / name), save_interval="5ba")
-    assert_goes_on(run(name), in_another_process("tests.integration.runs", tmp_path, name)[name], 10)
-
-
-@pytest.mark.parametrize("unit", LENGTHS)
-def test_a_stopped_run_goes_on(unit: str, tmp_path: Path) -> None:
-    """stop_training() makes max_duration the time that has come; the run that goes on has its own again."""
-    case = next(case for case in cases(unit, (0.5,)) if case.classes == ("CosineAnnealingWithWarmupScheduler",))
-    middle = MIDDLE[case.ratio]
-    before = run(case.name)
-    stopped, *_ = train(case, At(middle[0], lambda state: state.stop_training()), **saving(tmp_path, middle))
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", ["ep-0.5-StepScheduler", "tok-0.5-MultiStepScheduler-LinearScheduler"])
+def test_a_stopped_run_goes_on(name: str, first: bool, tmp_path: Path) -> None:
+    """stop_training() makes an end of the present moment, for the Trainer and not for the schedules."""
+    middle = MIDDLE[0.5]
+    before, stop = run(name), training.At(middle[0], lambda state: state.stop_training())
+    stopped, trainer, _ = train(name, stop, first=first, **training.saving(tmp_path, middle))
     assert stopped["rows"] == before["rows"][: middle[0]]
-    assert_goes_on(before, run(case.name, load_path=str(tmp_path / f"{middle[0]}.pt")), middle[0])
+    (group,) = trainer.state.optimizers[0].param_groups
+    assert group["weight_decay"] == before["rows"][middle[0]][0]["weight_decay"]
+    assert_goes_on(before, run(name, load_path=str(tmp_path / f"{middle[0]}.pt")), middle[0])
+
+
+# What the Trainer does, by hand
+
+STREAM = {"train_dataloader": data(training.Stream())}
+PART = ProductScheduler([StepScheduler("1ep", gamma=0.5), LinearScheduler(1.0, 0.0, "2ep")])
+RAMP = LinearWithWarmupScheduler("0.25dur", t_max="16ba", scale_warmup=True)
+HALF = [0, 0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6]  # of RAMP, in 8 of 16 batches
+EIGHT = [1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8]
+
+# The schedule, the Trainer's options, those of each fit after the first, and what the learning rate is multiplied by:
+# the value of the time at which the batch before began. The first batch of a fit runs with what the last one left.
+RUNS: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]], list[float]]] = {
+    # the batches have 45, 103, 76, 89, 92, 85 and 43 tokens, so they begin at 0, 45, 148, 224, 313, 405 and 490
+    "uneven tokens": (LinearScheduler(), {"max_duration": "500tok"}, [], [1, 1, 0.91, 0.704, 0.552, 0.374, 0.19]),
+    "a function": (lambda state: 0.5 ** int(state.timestamp.batch), {"max_duration": "4ba"}, [], [1, 1, 0.5, 0.25]),
+    "t_max before scaling": (RAMP, {"max_duration": "16ba", "scale_schedule_ratio": 0.5}, [], HALF),
+    "a part of an epoch is the epoch": (
+        *(PART, {"max_duration": "2ep", "train_subset_num_batches": 5}, []),
+        [1, 1, 0.9, 0.8, 0.7, 0.6, 0.25, 0.2, 0.15, 0.1],
+    ),
+    "no length": (LinearScheduler(), {"max_duration": "5ba", **STREAM}, [], [1, 1, 0.8, 0.6, 0.4]),
+    "epochs without a length": (StepScheduler("1ep", 0.5), {"max_duration": "11ba", **STREAM}, [], [1] * 9 + [0.5] * 2),
+    "evaluations, while the State has the length of another loader": (
+        LinearWithWarmupScheduler("0.5ep", t_max="2ep"),
+        {"max_duration": "2ep", "eval_dataloader": data(batch_size=10), "eval_interval": "3ba"},
+        [],
+        [0, 0, 0.25, 0.5, 0.75, 1, *(1 - k / 12 for k in range(1, 11))],
+    ),
+    "the end moves": (
+        *(LinearScheduler(), {"max_duration": "1ep"}, [{"duration": "1ep"}, {"duration": "6ba"}]),
+        [*EIGHT, 1 / 8, *(1 - t / 16 for t in range(8, 15)), 1 / 16, *(1 - t / 22 for t in range(16, 21))],
+    ),
+    "another unit and ratio": (
+        LinearScheduler(),
+        {"max_duration": "4ba"},
+        [{"reset_time": True, "duration": "2ep", "schedulers": RAMP, "scale_schedule_ratio": 0.5}],
+        [1, 1, 3 / 4, 2 / 4, *HALF],
+    ),
+    "batches of another size: 8 in the first epoch, and 4 in the others": (
+        LinearScheduler(t_max="3ep"),
+        {"max_duration": "1ep"},
+        [{"duration": "2ep", "train_dataloader": data(batch_size=8)}],
+        [1, 1, *(1 - t / 24 for t in range(1, 8)), *(1 - t / 12 for t in (8, 9, 10, 11)), 0, 0, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_values(name: str) -> None:
+    schedule, options, fits, expected = RUNS[name]
+    trainer, record = make_trainer(schedulers=schedule, **options)
+    trainer.fit()
+    for fit in fits:
+        trainer.fit(**fit)
+    trainer.close()
+    assert [lr / BASE_LR for lr in record.of("lr")] == pytest.approx(expected, rel=0, abs=1e-15)
+
+
+def test_t_max_before_the_end_of_the_run() -> None:
+    """Composer compiles before it scales the duration, and its own class then refuses a t_max that ours takes."""
+    for module, t_max, ratio in ((composer.optim, "16ba", 0.5), (composer.optim, "8ba", 1.0), (timesched, "8ba", 1.0)):
+        short = module.LinearWithWarmupScheduler("4ba", t_max=t_max)
+        with pytest.raises(ValueError, match=r"t_max .* must be greater than or equal to max_duration"):
+            make_trainer(max_duration="16ba", schedulers=short, scale_schedule_ratio=ratio)
+
+
+# Our compile_composer_scheduler, and bind
+
+
+@pytest.mark.parametrize("name", ["ba-0.5-LinearWithWarmupScheduler", "tok-1.0-ExponentialScheduler"])
+def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of Composer's it gives the same run, also one that is resumed."""
+    middle = MIDDLE[CASES[name][1]]
+    before, trainer, _ = train(name)
+    assert type(trainer.state.schedulers[0]) is LambdaLR
+    monkeypatch.setattr("composer.trainer.trainer.compile_composer_scheduler", timesched.compile_composer_scheduler)
+    after, trainer, _ = train(name, **training.saving(tmp_path, middle))
+    assert isinstance(trainer.state.schedulers[0], timesched.BoundLR)
+    assert_goes_on(before, after, 0)
+    path = str(tmp_path / f"{middle[0]}.pt")
+    resumed, trainer, _ = train(name, load_path=path)
+    assert_goes_on(before, resumed, middle[0])
+    assert trainer.state.schedulers[0].last_epoch == len(before["rows"])
+    # The rate in the checkpoint counts, as in torch.
+    model = training.NextByte()
+    slower = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=BASE_WEIGHT_DECAY)
+    assert run(name, model=model, optimizers=slower, load_path=path)["rows"] == resumed["rows"]
+
+
+def test_bound_lr_and_weight_decay() -> None:
+    """Both bound to the Trainer's State, and stepped by the Trainer."""
+    trainer, record = make_trainer(max_duration="8ba")
+    (optimizer,) = trainer.state.optimizers
+    lr = timesched.bind(timesched.LinearScheduler(), optimizer, trainer.state)
+    decay = timesched.bind(timesched.StepScheduler("2ba", 0.5), optimizer, trainer.state, key="weight_decay")
+    trainer.state.schedulers = [lr, decay]
+    finish(trainer, record)
+    assert [x / BASE_LR for x in record.of("lr")] == [1, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]
+    assert [x / BASE_WEIGHT_DECAY for x in record.of("weight_decay")] == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]

@@ -27,11 +27,6 @@ def window_length(i: int) -> int:
     return 8 + (5 * i * i + 3 * i) % 25
 
 
-def tokens_of_batch(k: int) -> int:
-    """The tokens of batch `k` of an epoch."""
-    return sum(window_length(i) for i in range(WINDOWS)[BATCH_SIZE * k : BATCH_SIZE * (k + 1)])
-
-
 def windows() -> list[tuple[Tensor, int]]:
     """Stretches of Python's own help texts, each with the byte that comes after it."""
     texts = [topics[name].encode() for name in sorted(topics)][:WINDOWS]
@@ -48,9 +43,22 @@ def count_tokens(batch: dict[str, Tensor]) -> int:
     return int((batch["tokens"] != _PADDING).sum())
 
 
-def data(batch_size: int = BATCH_SIZE) -> DataSpec:
-    loader = DataLoader(windows(), batch_size=batch_size, collate_fn=collate)  # type: ignore[arg-type]
-    return DataSpec(loader, get_num_tokens_in_batch=count_tokens, split_batch=lambda batch, size: [batch])
+class Stream(IterableDataset[Any]):
+    """The windows, without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(windows())
+
+
+def split(batch: dict[str, Tensor], size: int) -> list[dict[str, Tensor]]:
+    parts = [batch[key].split(size) for key in ("tokens", "target")]
+    return [{"tokens": tokens, "target": target} for tokens, target in zip(*parts, strict=True)]
+
+
+def data(rows: Any = None, batch_size: int = BATCH_SIZE, **options: Any) -> DataSpec:
+    """The windows in batches, or other rows."""
+    loader = DataLoader(windows() if rows is None else rows, batch_size, collate_fn=collate, **options)
+    return DataSpec(loader, get_num_tokens_in_batch=count_tokens, split_batch=split)
 
 
 class NextByte(ComposerModel):
@@ -70,18 +78,6 @@ class NextByte(ComposerModel):
 
     def eval_forward(self, batch: dict[str, Tensor], outputs: Tensor | None = None) -> Tensor:
         return self(batch) if outputs is None else outputs
-
-
-class Stream(IterableDataset[Any]):
-    """The windows, without a length."""
-
-    def __iter__(self) -> Any:
-        return iter(windows())
-
-
-def streamed() -> DataSpec:
-    loader = DataLoader(Stream(), batch_size=BATCH_SIZE, collate_fn=collate)
-    return DataSpec(loader, get_num_tokens_in_batch=count_tokens, split_batch=lambda batch, size: [batch])
 
 
 @dataclass(eq=False)

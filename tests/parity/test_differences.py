@@ -12,15 +12,13 @@ import pytest
 from composer.core import Timestamp as ComposerTimestamp
 
 import timesched
-from tests.parity.rows import pair
-from tests.parity.states import at, state_of
+from tests.parity.rows import at, pair, state_of
 
 
 def both(name: str, given: dict[str, Any], max_duration: str, ratio: float, batches: range) -> tuple[Any, Any]:
     """The values of our schedule and of Composer's, batch by batch."""
     ours, theirs = pair(name, given)
-    state = state_of(max_duration)
-    counts = [{"batch": batch, "epoch": batch // 8} for batch in batches]
+    state, counts = state_of(max_duration), [{"batch": batch, "epoch": batch // 8} for batch in batches]
     return [ours(at(state, **c), ratio) for c in counts], [theirs(at(state, **c), ratio) for c in counts]
 
 
@@ -35,8 +33,8 @@ def both(name: str, given: dict[str, Any], max_duration: str, ratio: float, batc
 )
 def test_a_part_of_the_run_is_not_truncated(milestone: str, length: int, ours: int, theirs: int) -> None:
     """The first batch at which the milestone counts."""
-    batches = range(length + 1)
-    values = both("MultiStepScheduler", {"milestones": [milestone], "gamma": 0.5}, f"{length}ba", 1.0, batches)
+    given = {"milestones": [milestone], "gamma": 0.5}
+    values = both("MultiStepScheduler", given, f"{length}ba", 1.0, range(length + 1))
     assert [each.index(0.5) for each in values] == [ours, theirs]
 
 
@@ -59,36 +57,21 @@ def test_a_cycle_is_not_truncated() -> None:
 
 
 @pytest.mark.parametrize("name", ["Linear", "CosineAnnealing", "Polynomial", "Constant", "MultiStep"])
-def test_the_end_of_a_scaled_warmup_moves_with_its_ramp(name: str) -> None:
-    """At ratio 2 Composer's ramp is cut off half way up; ours goes on to the peak, twice as far along."""
-    given: dict[str, Any] = {"t_warmup": "4ba", "scale_warmup": True}
-    given |= {"milestones": ["12ba"]} if name == "MultiStep" else {}
-    ours, theirs = both(f"{name}WithWarmupScheduler", given, "32ba", 2.0, range(33))
-    assert ours[:9] == [n / 8 for n in range(9)]
-    assert theirs[:4] == ours[:4]
-    assert theirs[4] == 1.0
-    assert theirs[3:5] == [0.375, 1.0]
-    assert max(abs(b - a) for a, b in pairwise(ours[:12])) <= 0.125
+def test_a_scaled_warmup_ends_where_its_ramp_does(name: str) -> None:
+    """At ratio 2 Composer's ramp is cut off half way up; ours goes on to the peak, twice as far along.
 
-
-@pytest.mark.parametrize("name", ["Linear", "CosineAnnealing", "Polynomial"])
-def test_a_shrunk_warmup_leaves_no_plateau(name: str) -> None:
-    """At ratio 0.5 Composer's ramp is up after 2 batches and then waits for batch 4; ours goes on at once."""
-    given = {"t_warmup": "4ba", "scale_warmup": True}
+    At ratio 0.5 Composer's ramp is up after 2 batches and then waits for batch 4; ours goes on at once.
+    """
+    given = {"t_warmup": "4ba", "scale_warmup": True} | ({"milestones": ["12ba"]} if name == "MultiStep" else {})
     ours, theirs = both(f"{name}WithWarmupScheduler", given, "8ba", 0.5, range(9))
     assert ours[:3] == theirs[:3] == [0.0, 0.5, 1.0]
-    assert theirs[3:5] == [1.0, 1.0]
-    assert 1.0 > ours[3] > ours[4] > ours[5]
-
-
-def test_a_scaled_warmup_is_the_stretched_schedule() -> None:
-    """Exactly the values of the run that is not stretched, at the corresponding batches."""
-    given = {"t_warmup": "4ba", "alpha_f": 0.1, "scale_warmup": True}
-    once, _ = both("LinearWithWarmupScheduler", given, "16ba", 1.0, range(17))
-    twice, _ = both("LinearWithWarmupScheduler", given, "32ba", 2.0, range(0, 33, 2))
-    half, _ = both("LinearWithWarmupScheduler", given, "8ba", 0.5, range(9))
-    assert twice == once
-    assert half == once[::2]
+    if name not in ("Constant", "MultiStep"):
+        assert theirs[3:5] == [1.0, 1.0]
+        assert 1.0 > ours[3] > ours[4] > ours[5]
+    ours, theirs = both(f"{name}WithWarmupScheduler", given, "32ba", 2.0, range(33))
+    assert ours[:9] == [n / 8 for n in range(9)]
+    assert theirs[:5] == [*ours[:4], 1.0]
+    assert max(abs(b - a) for a, b in pairwise(ours[:12])) <= 0.125
 
 
 def test_unlike_units_in_one_warmup() -> None:
@@ -121,11 +104,9 @@ def test_epochs_without_a_length_are_counted() -> None:
     assert ours(state) == 0.75
     with pytest.raises(RuntimeError, match="dataloader_len is None"):
         theirs(state)
-    whole, _ = pair("LinearScheduler", {})
-    assert whole(at(state_of("4ep", batches_per_epoch=None), epoch=1)) == 0.75
-    mixed, _ = pair("LinearWithWarmupScheduler", {"t_warmup": "1ep", "t_max": "100ba"})
+    assert timesched.LinearScheduler()(at(state_of("4ep", batches_per_epoch=None), epoch=1)) == 0.75
     with pytest.raises(ValueError, match="batches_per_epoch"):
-        mixed(state)
+        timesched.LinearWithWarmupScheduler("1ep", t_max="100ba")(state)
 
 
 @pytest.mark.parametrize(
@@ -140,38 +121,17 @@ def test_epochs_without_a_length_are_counted() -> None:
 def test_a_phase_of_no_length_is_over(name: str, given: dict[str, Any], at_start: float) -> None:
     ours, theirs = pair(name, given)
     state = state_of("10ba")
-    assert ours(at(state)) == at_start
-    assert ours(at(state, batch=1)) == 0.25
+    assert (ours(at(state)), ours(at(state, batch=1))) == (at_start, 0.25)
     with pytest.raises(ZeroDivisionError):
         theirs(state)
 
 
-@pytest.mark.parametrize("class_name", ["LinearWithWarmupScheduler", "CosineAnnealingWithWarmupScheduler"])
-def test_a_warmup_of_no_length_is_no_reason_to_warn(class_name: str) -> None:
-    ours, theirs = pair(class_name, {"t_warmup": "0ba"})
-    state = state_of("10ba")
-    assert ours(state) == 1.0
+@pytest.mark.parametrize("name", ["LinearWithWarmupScheduler", "CosineAnnealingWithWarmupScheduler"])
+def test_a_warmup_of_no_length_is_no_reason_to_warn(name: str) -> None:
+    ours, theirs = pair(name, {"t_warmup": "0ba"})
+    assert ours(state_of("10ba")) == 1.0
     with pytest.warns(UserWarning, match="The warmup duration is 0"):
-        assert theirs(state) == 1.0
-
-
-def test_shrinking_cycles_end() -> None:
-    """Cycles of 4, 2, 1, 0.5 ... batches are over at batch 8; Composer's come to a cycle of no length before."""
-    ours, theirs = pair("CosineAnnealingWarmRestartsScheduler", {"t_0": "4ba", "t_mult": 0.5, "alpha_f": 0.1})
-    state = state_of("10ba")
-    assert [ours(at(state, batch=batch)) for batch in (0, 4, 6, 7, 8, 9)] == [1.0, 1.0, 1.0, 1.0, 0.1, 0.1]
-    with pytest.raises(ValueError, match="has decayed to 0"):
-        theirs(at(state, batch=7))
-
-
-def test_an_explicit_t_max_before_the_run_is_scaled() -> None:
-    """What Composer's Trainer asks while it is being built: max_duration is still 16ba, the ratio 0.5."""
-    for name in ("Constant", "Linear", "CosineAnnealing", "Polynomial"):
-        ours, theirs = pair(f"{name}WithWarmupScheduler", {"t_warmup": "4ba", "t_max": "16ba"})
-        before, after = state_of("16ba"), state_of("8ba")
-        assert ours(before, 0.5) == ours(after, 0.5) == theirs(after, 0.5) == 0.0
-        with pytest.raises(ValueError, match="must be greater than or equal to max_duration"):
-            theirs(before, 0.5)
+        assert theirs(state_of("10ba")) == 1.0
 
 
 def test_a_run_without_a_length() -> None:
@@ -189,7 +149,6 @@ def test_a_run_without_a_length() -> None:
     ("name", "given"),
     [
         ("StepScheduler", {"step_size": "0ba"}),
-        ("StepScheduler", {"step_size": "-1ba"}),
         ("StepScheduler", {"step_size": 10}),
         ("CosineAnnealingScheduler", {"t_max": "ten batches"}),
         ("CosineAnnealingScheduler", {"alpha_f": math.nan}),
@@ -197,7 +156,7 @@ def test_a_run_without_a_length() -> None:
         ("MultiStepScheduler", {"milestones": "10ba"}),
         ("ExponentialScheduler", {"gamma": -0.5}),
         ("PolynomialScheduler", {"power": -1.0}),
-        ("CosineAnnealingWarmRestartsScheduler", {"t_0": "1ba", "t_mult": 0.0}),
+        ("CosineAnnealingWarmRestartsScheduler", {"t_0": "4ba", "t_mult": 0.5}),
     ],
 )
 def test_bad_arguments_are_refused_at_once(name: str, given: dict[str, Any]) -> None:

@@ -1,28 +1,60 @@
-"""Schedules in real loops of accelerate."""
+"""Schedules in real loops of accelerate, which note what each step of the optimizer was run with.
 
-import os
-import subprocess
+As a program: `resume FOLDER` goes on from a saved state, and under torchrun `FOLDER` checks two ranks.
+"""
+
+from __future__ import annotations
+
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
+import torch.distributed as dist
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
 from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 
-from tests.torchrun import ROOT, launch
-from timesched import LinearScheduler
-from timesched.integrations.accelerate import schedule
+import optim
+from tests.torchrun import ROOT, Report, launch, output_of
+from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
+from timesched import Clock, Horizon, LinearScheduler, bind
+from timesched.integrations.accelerate import Binding, schedule
 
-from .accelerate_runs import Run
-from .batches import BATCHES, expected
 
-PROGRAM = Path(__file__).with_name("accelerate_runs.py")
-CHECKS = (
-    "values_are_those_of_the_sum",
-    "a_prepared_scheduler_stays_right_though_it_is_stepped_for_each_process",
-    "optimizers_follow_their_parameters_into_shards",
-)
+class Run:
+    """A loop with everything that accelerate asks of one."""
+
+    def __init__(self, accumulate: int = 2) -> None:
+        self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 1))
+        optimizer = optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        entries = COSINE, Binding(DECAY, "weight_decay")
+        self.scheduler = schedule(self.accelerator, self.optimizer, *entries, max_duration=TOKENS)
+        self.used: list[tuple[float, float]] = []
+
+    def train(self, start: int, end: int) -> None:
+        for k in range(start, end):
+            ids = batch(k, self.accelerator.process_index)
+            with self.accelerator.accumulate(self.model):
+                self.accelerator.backward(self.model(ids).square().mean())
+                self.accelerator.clip_grad_norm_(self.model.parameters(), 0.5)
+                if self.accelerator.sync_gradients:
+                    (group,) = self.optimizer.param_groups
+                    self.used.append((group["lr"], group["weight_decay"]))
+                self.optimizer.step()
+                self.scheduler.step(tokens=ids.numel())
+                self.optimizer.zero_grad()
+
+    def outcome(self) -> dict[str, Any]:
+        """What two runs that are the same have in common."""
+        state, counts = self.optimizer.state_dict()["state"], self.scheduler.clock.state_dict()
+        counts = {name: count for name, count in counts.items() if not name.endswith("wct")}
+        return {"used": self.used, "parameters": self.model.state_dict(), "state": state, "counts": counts}
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +64,9 @@ def own_state():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return launch(PROGRAM, 2, tmp_path_factory.mktemp("ranks"), 120)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_two_ranks(check, results):
-    found, said = results
-    assert found.get(check) == "", found.get(check) or said
+def test_two_ranks(tmp_path):
+    found, said = launch(Path(__file__), 2, tmp_path, 120)
+    assert found == {check.__name__: "" for check in CHECKS}, "\n".join([*found.values(), said])
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -56,25 +82,26 @@ def test_resumed_in_a_fresh_process(tmp_path):
     whole.train(0, 6)
     whole.accelerator.save_state(tmp_path / "middle")
     whole.train(6, BATCHES)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, PROGRAM, "resume", tmp_path], check=True, env=environment, timeout=120)
+    output_of(__file__, "resume", tmp_path)
     resumed, wanted = torch.load(tmp_path / "resumed.pt"), whole.outcome()
     assert resumed.pop("used") == wanted.pop("used")[3:]
     torch.testing.assert_close(resumed, wanted, rtol=0, atol=0)
 
 
-def prepared():
+def prepared(*entries, length="9ba", **options):
+    """The accelerator, an optimizer, and its scheduler."""
     accelerator = Accelerator(cpu=True)
-    return accelerator, accelerator.prepare(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+    optimizer = accelerator.prepare(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+    made = schedule(accelerator, optimizer, *entries or [LinearScheduler()], max_duration=length, **options)
+    return accelerator, optimizer, made
 
 
 def test_wrong_use_is_refused():
-    accelerator, optimizer = prepared()
+    accelerator, optimizer, scheduler = prepared(LinearScheduler(t_max="99tok"))
     with pytest.raises(TypeError, match=r"pass the one that accelerator.prepare\(\) returned"):
         schedule(accelerator, optimizer.optimizer, LinearScheduler(), max_duration="9ba")
     with pytest.raises(TypeError, match="There is no schedule"):
         schedule(accelerator, optimizer, max_duration="9ba")
-    scheduler = schedule(accelerator, optimizer, LinearScheduler(t_max="99tok"), max_duration="9ba")
     optimizer.step()
     with pytest.raises(ValueError, match=r"counts tokens, .* call step\(tokens=...\)"):
         scheduler.step()
@@ -90,8 +117,7 @@ def test_wrong_use_is_refused():
 
 
 def test_microbatches_count_once_where_the_write_fails():
-    accelerator, optimizer = prepared()
-    scheduler = schedule(accelerator, optimizer, LinearScheduler(), max_duration="9ba")
+    _, optimizer, scheduler = prepared()
     scheduler.counts = {"samples": 3}  # of earlier microbatches
     optimizer.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float("nan")})
     optimizer.step()
@@ -101,24 +127,97 @@ def test_microbatches_count_once_where_the_write_fails():
 
 
 def test_on_change_says_which_schedule_of_two_runs_goes_on():
-    def made(length, on_change="same"):
-        accelerator, optimizer = prepared()
-        return optimizer, schedule(accelerator, optimizer, LinearScheduler(), max_duration=length, on_change=on_change)
-
-    optimizer, scheduler = made("10ba")
+    _, optimizer, scheduler = prepared(length="10ba")
     optimizer.step()
     scheduler.step()
-    state = scheduler.state_dict()
-    with pytest.raises(ValueError, match=r"max_duration: 10ba -> 20ba\n  multiplier at 1ba: 0\.9 saved, 0\.95 now"):
-        made("20ba")[1].load_state_dict(state)
-    for on_change, value in (("new", 0.95), ("saved", 0.9)):
-        _, resumed = made("20ba", on_change)
-        resumed.load_state_dict(state)
-        assert resumed.get_last_lr() == [0.1 * value]
+    with pytest.raises(ValueError, match=r"(?s)10ba.*20ba.*\[0\.9\] saved, \[0\.95\] now"):
+        prepared(length="20ba")[2].load_state_dict(scheduler.state_dict())
+    resumed = prepared(length="20ba", on_change="new")[2]
+    resumed.load_state_dict(scheduler.state_dict())
+    assert resumed.get_last_lr() == [0.1 * 0.95]
 
 
 def test_the_example():
-    command = [sys.executable, ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, check=True, env=environment, timeout=120, capture_output=True, text=True).stdout
+    said = output_of(ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok")
     assert "Done: 2 steps of the optimizer" in said
+
+
+# In processes of their own
+
+
+def resume(folder: Path) -> None:
+    run = Run()
+    run.accelerator.load_state(folder / "middle")
+    run.train(6, BATCHES)
+    torch.save(run.outcome(), folder / "resumed.pt")
+
+
+def values_are_those_of_the_sum() -> None:
+    run = Run()
+    run.train(0, BATCHES)
+    assert run.used == expected(2, ranks=2)
+
+
+def a_prepared_scheduler_stays_right_though_it_is_stepped_for_each_process() -> None:
+    accelerator, linear, model, calls = Accelerator(cpu=True), LinearScheduler(), torch.nn.Linear(2, 1), []
+    optimizer, clock = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.4), Clock("8ba", process_group=True)
+    bound = bind(linear, optimizer, clock, "weight_decay")
+    theirs = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: calls.append(k) or 1.0)
+    model, optimizer, bound, theirs = accelerator.prepare(model, optimizer, bound, theirs)
+    for k in range(8):
+        assert optimizer.param_groups[0]["weight_decay"] == 0.4 * linear.at(f"{k}ba", Horizon("8ba"))
+        accelerator.backward(model(torch.ones(1, 2)).sum())
+        optimizer.step()
+        clock.tick()
+        bound.step()
+        theirs.step()
+    assert calls == list(range(17))  # what torch's own counts in eight steps
+
+
+def optimizers_follow_their_parameters_into_shards() -> None:
+    """accelerate has no FSDP on CPUs, so it is told that this is one; what `prepare` then does is real."""
+
+    def trained(kind: Any, sharded: bool) -> list[torch.Tensor]:
+        torch.manual_seed(2)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+        made = kind(model.parameters(), lr=0.1)
+        if sharded:
+            model, wrapped = accelerator.prepare(model, made)
+            scheduler = schedule(accelerator, wrapped, LinearScheduler(), max_duration="4ba")
+        else:
+            scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda k: 1 - k / 4)
+        for _ in range(3):
+            model(torch.ones(2, 4)).square().sum().backward()
+            made.step()
+            made.zero_grad()
+            scheduler.step()
+        assert set(made.state) == set(model.parameters())
+        assert all(isinstance(p, torch.distributed.tensor.DTensor) is sharded for p in model.parameters())
+        return [p.full_tensor().detach() if sharded else p.detach() for p in model.parameters()]
+
+    accelerator, kinds = Accelerator(cpu=True), (optim.AdamW, torch.optim.AdamW)
+    wanted = [trained(kind, sharded=False) for kind in kinds]
+    PartialState().distributed_type = accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    assert accelerator.is_fsdp2
+    torch.testing.assert_close([trained(kind, sharded=True) for kind in kinds], wanted)
+
+
+CHECKS = (
+    values_are_those_of_the_sum,
+    a_prepared_scheduler_stays_right_though_it_is_stepped_for_each_process,
+    optimizers_follow_their_parameters_into_shards,
+)
+
+
+def ranks(folder: Path) -> None:
+    Accelerator(cpu=True)
+    report = Report(folder)
+    for check in CHECKS:
+        report.check(check.__name__, check)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("error", module="timesched")
+    resume(Path(sys.argv[2])) if sys.argv[1] == "resume" else ranks(Path(sys.argv[1]))

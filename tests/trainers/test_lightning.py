@@ -1,32 +1,95 @@
-"""Schedules in real runs of Lightning's Trainer."""
+"""Schedules in real runs of Lightning's Trainer, which note what each step of the optimizer was run with.
 
-import os
-import subprocess
+As a program: `resume FOLDER` goes on from a checkpoint, and under torchrun `FOLDER` checks two ranks.
+"""
+
+from __future__ import annotations
+
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 import optim
-from tests.torchrun import ROOT, launch
+from tests.torchrun import ROOT, Report, launch, output_of
+from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
 from timesched import Clock, CosineAnnealingScheduler, LinearScheduler
 from timesched.integrations.lightning import Binding, count_tensors, schedule
 
-from .batches import BATCHES, COSINE, TOKENS, batch, expected
-from .lightning_runs import Loader, Model, outcome, trainer
-
-PROGRAM = Path(__file__).with_name("lightning_runs.py")
-
 # Lightning's own: deprecations in torch that it meets, and advice to its users.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:lightning"),
-    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
 ]
+
+
+class Loader:
+    """A data loader that can be resumed within an epoch."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank, self.at = rank, 0
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __iter__(self) -> Any:
+        start, self.at = self.at, 0
+        for k in range(start, BATCHES):
+            self.at = (k + 1) % BATCHES
+            yield {"weight": torch.tensor(0.5), "input_ids": batch(k, self.rank)}
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Model(LightningModule):
+    """A small model that notes the learning rate and the weight decay of each step."""
+
+    def __init__(self, *entries: Any, lr: float = LR, **options: Any) -> None:
+        super().__init__()
+        self.entries = entries or (COSINE, Binding(DECAY, "weight_decay"))
+        self.options = options if entries else {"max_duration": TOKENS}
+        self.lr = lr
+        torch.manual_seed(1)
+        self.net = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 1))
+        self.used: list[tuple[float, float]] = []
+
+    def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        return self.net(batch["input_ids"]).square().mean()
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        (group,) = optimizer.param_groups
+        self.used.append((group["lr"], group["weight_decay"]))
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = optim.AdamW(self.parameters(), lr=self.lr, weight_decay=WEIGHT_DECAY)
+        made = schedule(self, optimizer, *self.entries, **self.options)
+        self.clock = made["lr_scheduler"]["scheduler"].clock
+        return made
+
+
+def trainer(folder: Path, **options: Any) -> Trainer:
+    usual = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    usual |= {"accelerator": "cpu", "devices": 1, "max_epochs": 2, "default_root_dir": folder}
+    return Trainer(**usual | options)
+
+
+def outcome(model: Model) -> dict[str, Any]:
+    """What two runs that are the same have in common."""
+    state = model.optimizers().optimizer.state_dict()["state"]
+    counts = {name: count for name, count in model.clock.state_dict().items() if not name.endswith("wct")}
+    return {"used": model.used, "parameters": model.state_dict(), "state": state, "counts": counts}
 
 
 class Saving(Callback):
@@ -37,19 +100,11 @@ class Saving(Callback):
             trainer.save_checkpoint(Path(trainer.default_root_dir) / "middle.ckpt")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"accumulate_grad_batches": 1},
-        {"accumulate_grad_batches": 5, "gradient_clip_val": 0.5},
-        {"accumulate_grad_batches": 5, "gradient_clip_val": 0.5, "precision": "bf16-mixed"},
-    ],
-    ids=str,
-)
-def test_each_step_runs_with_the_values_of_its_moment(options, tmp_path):
-    model = Model()
-    trainer(tmp_path, **options).fit(model, Loader())
-    assert model.used == expected(options["accumulate_grad_batches"], epochs=2)
+@pytest.mark.parametrize("accumulate", [1, 5])
+def test_each_step_runs_with_the_values_of_its_moment(accumulate, tmp_path):
+    model, more = Model(), {"gradient_clip_val": 0.5, "precision": "bf16-mixed"} if accumulate > 1 else {}
+    trainer(tmp_path, accumulate_grad_batches=accumulate, **more).fit(model, Loader())
+    assert model.used == expected(accumulate, epochs=2)
     assert (model.clock.timestamp.epoch, model.clock.timestamp.sample) == (2, 2 * (3 * BATCHES - 2))
 
 
@@ -57,28 +112,26 @@ def test_resumed_in_a_fresh_process_in_the_middle_of_an_epoch(tmp_path):
     whole = Model()
     trainer(tmp_path, accumulate_grad_batches=2, callbacks=[Saving()]).fit(whole, Loader())
     assert whole.used == expected(2, epochs=2)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, PROGRAM, "resume", tmp_path], check=True, env=environment, timeout=120)
-    resumed = torch.load(tmp_path / "resumed.pt")
-    wanted = outcome(whole)
+    output_of(__file__, "resume", tmp_path)
+    resumed, wanted = torch.load(tmp_path / "resumed.pt"), outcome(whole)
     torch.testing.assert_close(resumed.pop("used"), wanted.pop("used")[8:], rtol=0, atol=0)
     torch.testing.assert_close(resumed, wanted, rtol=0, atol=0)
 
 
 def test_two_ranks_with_batches_of_their_own(tmp_path):
-    found, said = launch(PROGRAM, 2, tmp_path, 120)
+    found, said = launch(Path(__file__), 2, tmp_path, 120)
     assert found.get("values") == "", found or said
 
 
 def test_the_length_is_the_trainers_and_the_monitor_logs_what_is_used(tmp_path):
-    monitor = LearningRateMonitor(log_weight_decay=True)
-    model = Model(CosineAnnealingScheduler(), Binding(LinearScheduler(t_max="0.5ep"), "weight_decay"))
+    monitor, cosine, line = LearningRateMonitor(log_weight_decay=True), CosineAnnealingScheduler(), LinearScheduler
+    model = Model(cosine, Binding(line(t_max="0.5ep"), "weight_decay"))
     options = {"callbacks": [monitor], "logger": CSVLogger(tmp_path), "log_every_n_steps": 1, "max_steps": 15}
     trainer(tmp_path, **options).fit(model, Loader())
     run = Clock("15ba", batches_per_epoch=BATCHES)
     assert model.clock.max_duration == "15ba"
-    assert [lr for lr, _ in model.used] == [0.1 * CosineAnnealingScheduler().at(f"{k}ba", run) for k in range(15)]
-    assert [wd for _, wd in model.used] == [0.3 * LinearScheduler(t_max="0.5ep").at(f"{k}ba", run) for k in range(15)]
+    values = [(0.1 * cosine.at(f"{k}ba", run), 0.3 * line(t_max="0.5ep").at(f"{k}ba", run)) for k in range(15)]
+    assert model.used == values
     assert monitor.lrs == {"lr-AdamW": [lr for lr, _ in model.used]}
     assert monitor.last_weight_decay_values == {"lr-AdamW-weight_decay": 0.0}
 
@@ -88,13 +141,10 @@ def test_epochs_of_unknown_length_are_counted(tmp_path):
         def __iter__(self):
             return iter(Loader())
 
-    model = Model(
-        LinearScheduler(t_max="4ep"),
-        max_duration="4ep",
-        count=lambda batch: {"tokens": batch["input_ids"].count_nonzero()},
-    )
+    count = {"count": lambda batch: {"tokens": batch["input_ids"].count_nonzero()}}
+    model = Model(LinearScheduler(t_max="4ep"), max_duration="4ep", **count)
     trainer(tmp_path, max_epochs=3).fit(model, torch.utils.data.DataLoader(Stream(), batch_size=None))
-    assert [lr for lr, _ in model.used] == [0.1 * part for part in [1.0] * BATCHES + [0.75] * BATCHES + [0.5] * BATCHES]
+    assert [lr for lr, _ in model.used] == [0.1 * part for part in (1.0, 0.75, 0.5) for _ in range(BATCHES)]
     assert model.clock.timestamp.token == 3 * sum(int(batch(k).count_nonzero()) for k in range(BATCHES))
 
 
@@ -121,8 +171,8 @@ class TwoOptimizers(Model):
             schedule(self, first, COSINE, max_duration=TOKENS),
             schedule(self, second, LinearScheduler(), **self.options),
         ]
-        self.clock = made[0]["lr_scheduler"]["scheduler"].clock
-        assert made[1]["lr_scheduler"]["scheduler"].clock is self.clock
+        self.clock, other = (each["lr_scheduler"]["scheduler"].clock for each in made)
+        assert other is self.clock
         return made
 
 
@@ -131,8 +181,7 @@ def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
     for _ in range(2):  # each fit begins anew
         model.used.clear()
         trainer(tmp_path, max_epochs=1).fit(model, Loader())
-        lrs = [lr for lr, _ in expected(1)]
-        assert [lr for at, lr in model.used if at == 0] == lrs
+        assert [lr for at, lr in model.used if at == 0] == [lr for lr, _ in expected(1)]
         assert model.clock.timestamp.batch == BATCHES
         tokens = [sum(batch(k).numel() for k in range(end)) for end in range(0, BATCHES, 2)]
         linear = [0.1 * LinearScheduler().at(f"{n}tok", model.clock) for n in tokens]
@@ -140,16 +189,13 @@ def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
 
 
 def test_lr_find_leaves_no_trace_and_its_rate_is_the_initial_one(tmp_path):
-    model = Model(CosineAnnealingScheduler(), lr=0.05)
-    run = trainer(tmp_path, max_epochs=3)
+    cosine, length = CosineAnnealingScheduler(), 3 * BATCHES
+    model, run = Model(cosine, lr=0.05), trainer(tmp_path, max_epochs=3)
     Tuner(run).lr_find(model, Loader(), num_training=20, early_stop_threshold=None, update_attr=False)
     model.used.clear()
     model.lr = 0.2
     run.fit(model, Loader())
-    end = f"{3 * BATCHES}ba"
-    assert [lr for lr, _ in model.used] == [
-        0.2 * CosineAnnealingScheduler().at(f"{k}ba", Clock(end)) for k in range(3 * BATCHES)
-    ]
+    assert [lr for lr, _ in model.used] == [0.2 * cosine.at(f"{k}ba", Clock(f"{length}ba")) for k in range(length)]
 
 
 class OfAnotherInterval(Model):
@@ -158,23 +204,19 @@ class OfAnotherInterval(Model):
         return {**made, "lr_scheduler": made["lr_scheduler"]["scheduler"]}  # once an epoch, for Lightning
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "error", "words"),
-    [
-        (lambda: Model(LinearScheduler()), {"max_epochs": -1}, ValueError, r"length is .* steps.*max_duration="),
-        (OfAnotherInterval, {}, ValueError, "as it is"),
-        (lambda: Model(LinearScheduler(), count=len), {}, TypeError, r"returned 2: let it return \{'samples'"),
-        (
-            lambda: Model(LinearScheduler(t_max="9tok"), count=lambda batch: {"samples": 3}),
-            {},
-            ValueError,
-            r"counts tokens.*'tokens': \.\.\.",
-        ),
-        (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, r"in the first schedule\(\) alone"),
-        (lambda: Model(Binding(LinearScheduler(), "momentum")), {}, ValueError, "momentum"),
-        (lambda: Model(LinearScheduler(), LinearScheduler()), {}, ValueError, "superseded"),
-    ],
-)
+LINE, SAMPLES = LinearScheduler(), {"count": lambda batch: {"samples": 3}}
+REFUSED = [
+    (lambda: Model(LINE), {"max_epochs": -1}, ValueError, r"length is .* steps.*max_duration="),
+    (OfAnotherInterval, {}, ValueError, "as it is"),
+    (lambda: Model(LINE, count=len), {}, TypeError, r"returned 2: let it return \{'samples'"),
+    (lambda: Model(LinearScheduler(t_max="9tok"), **SAMPLES), {}, ValueError, r"counts tokens.*'tokens': \.\.\."),
+    (lambda: TwoOptimizers(ssr=2.0), {}, ValueError, r"in the first schedule\(\) alone"),
+    (lambda: Model(Binding(LINE, "momentum")), {}, ValueError, "momentum"),
+    (lambda: Model(LINE, LINE), {}, ValueError, "superseded"),
+]
+
+
+@pytest.mark.parametrize(("model", "options", "error", "words"), REFUSED)
 def test_wrong_use_is_refused(model, options, error, words, tmp_path):
     with pytest.raises(error, match=words):
         trainer(tmp_path, **options).fit(model(), Loader())
@@ -188,7 +230,31 @@ def test_what_is_counted_in_a_batch():
 
 
 def test_the_example():
-    command = [sys.executable, ROOT / "examples" / "lightning_run.py", "--batches", "8"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(command, check=True, env=environment, timeout=120, capture_output=True, text=True).stdout
+    said = output_of(ROOT / "examples" / "lightning_run.py", "--batches", "8")
     assert "Done: 2 steps of the optimizer, 100% of the run" in said
+
+
+# In processes of their own
+
+
+def resume(folder: Path) -> None:
+    model = Model()
+    trainer(folder, accumulate_grad_batches=2).fit(model, Loader(), ckpt_path=folder / "middle.ckpt")
+    torch.save(outcome(model), folder / "resumed.pt")
+
+
+def values_are_those_of_the_sum(folder: Path) -> None:
+    model = Model()
+    run = trainer(folder, devices=2, strategy="ddp", accumulate_grad_batches=5, use_distributed_sampler=False)
+    run.fit(model, Loader(run.global_rank))
+    assert model.used == expected(5, epochs=2, ranks=2)
+
+
+def ranks(folder: Path) -> None:
+    dist.init_process_group("gloo")
+    Report(folder).check("values", lambda: values_are_those_of_the_sum(folder))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("error", module="timesched")
+    resume(Path(sys.argv[2])) if sys.argv[1] == "resume" else ranks(Path(sys.argv[1]))

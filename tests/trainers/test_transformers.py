@@ -1,199 +1,245 @@
-"""The adapter for transformers, in runs of the real Trainer: every batch runs with the value of its time."""
+"""The adapter for transformers, in runs of the real Trainer: every batch runs with the value of its time.
+
+As a program: `test_transformers.py CHECKPOINT` goes on from it alone, and under torchrun `FOLDER` checks two ranks.
+"""
+
+from __future__ import annotations
 
 import math
 import os
+import random
 import re
 import shutil
-import subprocess
 import sys
+import time
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import optim
-from tests.torchrun import ROOT, launch
-from tests.trainers import hf_program
-from tests.trainers.hf_runs import (
-    BETA,
-    BETA1,
-    COSINE,
-    DECAY,
-    ENTRIES,
-    EPOCH,
-    LENGTHS,
-    LR,
-    STEPS,
-    WEIGHT_DECAY,
-    Samples,
-    new_model,
-    new_trainer,
-    run,
-)
-from timesched import Horizon, LinearScheduler
+from tests.torchrun import ROOT, Report, launch, output_of
+from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
 from timesched.integrations.transformers import Binding, schedule
 
-PROGRAM = Path(hf_program.__file__)
-SCHEDULES = {"lr": (COSINE, LR), "weight_decay": (DECAY, WEIGHT_DECAY), "betas[0]": (BETA, BETA1)}
+COSINE = CosineAnnealingWithWarmupScheduler("0.2dur", alpha_f=0.1)
+DECAY, BETA, LINE = LinearScheduler(1.0, 0.25), LinearScheduler(1.0, 0.9), LinearScheduler()
+ENTRIES = (COSINE, Binding(DECAY, "weight_decay"), Binding(BETA, "betas[0]"))
+LR, WEIGHT_DECAY, BETA1 = 0.01, 0.1, 0.9
+OURS = {"optimizer_cls_and_kwargs": (optim.AdamW, {"lr": LR, "betas": (BETA1, 0.99)})}
+COUNT, COUNT_ALL = ({"include_num_input_tokens_seen": how} for how in ("non_padding", "all"))
+
+# 21 samples in microbatches of 2, of which 3 make a batch: 6, 6, 6 and 3 samples in an epoch.
+LENGTHS = [3 + 5 * i % 7 for i in range(21)]
+STEPS = 12  # in three epochs
+RESUMED = {
+    **{**OURS, **COUNT, "max_duration": "400tok", "train_sampling_strategy": "random"},
+    **{"save_strategy": "steps", "save_steps": 6},  # two batches into the second epoch
+}
 
 
-def before(batches):
+class Samples(Dataset[Any]):
+    def __len__(self) -> int:
+        return len(LENGTHS)
+
+    def __getitem__(self, index: int) -> list[int]:
+        return [random.Random(f"{index},{i}").randrange(1, 50) for i in range(LENGTHS[index])]
+
+
+def padded(samples: list[list[int]]) -> dict[str, torch.Tensor]:
+    longest = max(map(len, samples))
+    ids = torch.tensor([sample + [0] * (longest - len(sample)) for sample in samples])
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, -100)}
+
+
+class Recorder(TrainerCallback):
+    """The values that each batch ran with, by key, for all groups."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, list[float]]] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        groups = [{**group, "betas[0]": group.get("betas", [None])[0]} for group in optimizer.param_groups]
+        keys = ("lr", "weight_decay", "betas[0]")
+        self.rows.append({key: [float(each[key]) for each in groups if each.get(key) is not None] for key in keys})
+
+
+def new_model() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    size = {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 16, "vocab_size": 64}
+    return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=None, eos_token_id=None))
+
+
+def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
+    """A Trainer with a `Recorder` as `recorder`. `options` go to its arguments, or to itself if it has them."""
+    names = ("model", "optimizers", "optimizer_cls_and_kwargs", "train_dataset", "callbacks")
+    to_trainer = {name: options.pop(name) for name in names if name in options}
+    settings = {
+        **{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_train_epochs": 3},
+        **{"learning_rate": LR, "weight_decay": WEIGHT_DECAY, "adam_beta1": BETA1},
+        **{"train_sampling_strategy": "sequential", "save_strategy": "no", "report_to": "none", "logging_steps": 1},
+        **{"use_cpu": True, "disable_tqdm": True, "dataloader_pin_memory": False},
+    }
+    arguments = TrainingArguments(str(folder), **{**settings, **options})
+    given = {"model": to_trainer.pop("model", None) or new_model(), "train_dataset": Samples(), **to_trainer}
+    trainer = kind(args=arguments, data_collator=padded, **given)
+    trainer.recorder = Recorder()
+    trainer.add_callback(trainer.recorder)
+    return trainer
+
+
+def run(folder: Any, *entries: Any, resume: Any = None, **options: Any) -> Trainer:
+    """A Trainer that has trained."""
+    names = ("max_duration", "tokens_per_sample", "ssr", "on_change")
+    ours = {key: options.pop(key) for key in names if key in options}
+    trainer = new_trainer(folder, **options)
+    schedule(trainer, *(entries or ENTRIES), **ours)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def outcome(trainer: Trainer) -> dict[str, Any]:
+    """What is to be the same, bit for bit, whether the run was interrupted or not."""
+    stamp = trainer.lr_scheduler.clock.timestamp.state_dict()
+    counts = {key: value for key, value in stamp.items() if not key.endswith("_wct")}
+    return {"rows": trainer.recorder.rows[-6:], "weights": trainer.model.state_dict(), "counts": counts}
+
+
+def before(batches: list[int]) -> list[int]:
     """How much was counted before each batch."""
     return [0, *accumulate(batches)][:-1]
 
 
-def check(rows, counts, horizon):
+def tokens(padding: bool) -> list[int]:
+    """The tokens before each batch of three epochs, in microbatches of two samples."""
+    batches = [[LENGTHS[i : i + 2] for i in range(first, min(first + 6, 21), 2)] for first in range(0, 21, 6)]
+    return before([sum(max(m) * len(m) if padding else sum(m) for m in batch) for batch in batches] * 3)
+
+
+def check(rows: list[Any], counts: list[int], horizon: Horizon) -> None:
     """Each batch ran with the values of its time; the second group of the Trainer's own optimizers has no decay."""
     assert len(rows) == len(counts)
     unit = "ba" if horizon.max_duration.unit.value == "ep" else horizon.max_duration.unit.value
+    schedules = {"lr": (COSINE, LR), "weight_decay": (DECAY, WEIGHT_DECAY), "betas[0]": (BETA, BETA1)}
     for row, count in zip(rows, counts):
-        for key, (one, initial) in SCHEDULES.items():
+        for key, (one, initial) in schedules.items():
             value = initial * one.at(f"{count}{unit}", horizon)
             assert row[key][0] == value, (key, count)
             assert set(row[key][1:]) <= {0.0 if key == "weight_decay" else value}
 
 
-def tokens_of(batch, padding):
-    microbatches = [LENGTHS[i : i + 2] for i in batch[::2]]
-    return sum(max(each) * len(each) if padding else sum(each) for each in microbatches)
-
-
-BATCHES = range(STEPS)
-SAMPLES, FEWER_SAMPLES = before([6, 6, 6, 3] * 3), before([6, 6, 6, 2] * 3)
-TOKENS, ALL_TOKENS = (before([tokens_of(batch, padding) for batch in EPOCH * 3]) for padding in (False, True))
-OURS = {"optimizer_cls_and_kwargs": (optim.AdamW, {"lr": LR, "betas": (BETA1, 0.99)})}
-COUNT, COUNT_ALL = ({"include_num_input_tokens_seen": how} for how in ("non_padding", "all"))
-
-# The length that is given, the arguments of the Trainer, the count before each batch, and the run.
-RUNS = {
-    "epochs of the Trainer": (None, {}, BATCHES, Horizon("12ba")),
-    "max_steps": (None, {"max_steps": 7}, BATCHES[:7], Horizon("7ba")),
-    "batches": ("9ba", {}, BATCHES, Horizon("9ba")),
-    "a ratio": ("20ba", {"ssr": 0.5}, BATCHES, Horizon("20ba", ssr=0.5)),
-    "epochs": ("2.5ep", {}, BATCHES, Horizon("2.5ep", batches_per_epoch=4)),
-    "samples": ("50sp", {}, SAMPLES, Horizon("50sp")),
-    "full microbatches": ("50sp", {"dataloader_drop_last": True}, FEWER_SAMPLES, Horizon("50sp")),
-    "all tokens": ("300tok", {**COUNT_ALL, "bf16": True}, ALL_TOKENS, Horizon("300tok")),
-    "tokens without padding": ("300tok", {**COUNT, **OURS}, TOKENS, Horizon("300tok")),
-    "tokens by a rate": ("300tok", {"tokens_per_sample": 6}, [6 * count for count in SAMPLES], Horizon("300tok")),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_every_batch_runs_with_the_value_of_its_time(name, tmp_path):
-    length, options, counts, horizon = RUNS[name]
-    trainer = run(tmp_path, max_duration=length, **options)
-    check(trainer.recorder.rows, counts, horizon)
-    logged = [each["learning_rate"] for each in trainer.state.log_history if "learning_rate" in each]
-    assert logged == [row["lr"][0] for row in trainer.recorder.rows]
-    stamp = trainer.lr_scheduler.clock.timestamp
-    assert stamp.batch == trainer.state.global_step and stamp.epoch == len(counts) // 4
-
-
-# Of dynamo itself, which asks a tensor that is no parameter for its gradient.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-def test_a_compiled_model(tmp_path):
-    trainer = run(tmp_path, max_steps=3, torch_compile=True, torch_compile_backend="eager")
-    check(trainer.recorder.rows, range(3), Horizon("3ba"))
-
-
 class Loading(Trainer):
     """Has a data loader of its own, which reads each sample twice."""
 
-    def get_train_dataloader(self):
-        data = [Samples()[i % 21] for i in range(42)]
-        return torch.utils.data.DataLoader(data, self._train_batch_size, collate_fn=self.data_collator)
-
-
-def test_the_length_of_an_epoch_is_that_of_the_data_loader(tmp_path):
-    trainer = run(tmp_path, max_duration="1.5ep", kind=Loading, num_train_epochs=2)
-    check(trainer.recorder.rows, range(14), Horizon("1.5ep", batches_per_epoch=7))
-    assert trainer.lr_scheduler.clock.timestamp.sample == 84
-
-
-class Stream(torch.utils.data.IterableDataset):
-    def __iter__(self):
-        return iter([Samples()[i % 21] for i in range(30)])
-
-
-def test_data_without_a_length(tmp_path):
-    trainer = run(tmp_path, max_duration="50sp", train_dataset=Stream(), max_steps=8)
-    check(trainer.recorder.rows, [6 * i for i in range(8)], Horizon("50sp"))
-    with pytest.raises(ValueError, match="counts epochs, and the data loader has no length"):
-        run(tmp_path, max_duration="2ep", train_dataset=Stream(), max_steps=8)
-
-
-class Skipping(TrainerCallback):
-    """What a gradient scaler says of a step that it skipped."""
-
-    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
-        optimizer._is_overflow = state.global_step in (0, 1, 5)
-
-
-def test_skipped_steps(tmp_path):
-    trainer = run(tmp_path, callbacks=[Skipping()])
-    check(trainer.recorder.rows, BATCHES, Horizon("12ba"))
-    assert trainer.lr_scheduler.bound[0].last_epoch == STEPS - 3
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        data: Any = [Samples()[i % 21] for i in range(42)]
+        return DataLoader(data, self._train_batch_size, collate_fn=self.data_collator)
 
 
 class Small(Trainer):
     """Has memory for microbatches of three samples, and finds out in the second batch."""
 
-    def training_step(self, model, inputs, *rest):
+    def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
         if len(inputs["input_ids"]) > 3 and self.state.global_step:
             raise RuntimeError("CUDA out of memory.")
         return super().training_step(model, inputs, *rest)
 
 
-def test_a_batch_size_that_is_found(tmp_path):
-    options = {"per_device_train_batch_size": 4, "auto_find_batch_size": True, "max_duration": "50sp"}
-    trainer = run(tmp_path, kind=Small, **options)
-    check(trainer.recorder.rows[-9:], before([9, 9, 3] * 3), Horizon("50sp"))
-    assert len(trainer.recorder.rows) == 10
+class Skipping(TrainerCallback):
+    """What a gradient scaler says of a step that it skipped."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        optimizer._is_overflow = state.global_step in (0, 1, 5)
 
 
-def test_training_twice_begins_anew(tmp_path):
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([Samples()[i % 21] for i in range(30)])
+
+
+BATCHES, SAMPLES = list(range(STEPS)), before([6, 6, 6, 3] * 3)
+STREAM = {"train_dataset": Stream(), "max_steps": 8}
+COMPILED = {"max_steps": 3, "torch_compile": True, "torch_compile_backend": "eager"}
+FOUND = {"kind": Small, "per_device_train_batch_size": 4, "auto_find_batch_size": True}
+# The length that is given, the arguments of the Trainer, the count before each batch, and the run.
+RUNS: dict[str, tuple[str | None, dict[str, Any], list[int], Horizon]] = {
+    "epochs of the Trainer": (None, {}, BATCHES, Horizon("12ba")),
+    "max_steps": (None, {"max_steps": 7}, BATCHES[:7], Horizon("7ba")),
+    "a ratio": ("20ba", {"ssr": 0.5}, BATCHES, Horizon("20ba", ssr=0.5)),
+    "epochs": ("2.5ep", {}, BATCHES, Horizon("2.5ep", batches_per_epoch=4)),
+    "epochs of a data loader": (
+        *("1.5ep", {"kind": Loading, "num_train_epochs": 2}),
+        *(list(range(14)), Horizon("1.5ep", batches_per_epoch=7)),
+    ),
+    "samples": ("50sp", {}, SAMPLES, Horizon("50sp")),
+    "full microbatches": ("50sp", {"dataloader_drop_last": True}, before([6, 6, 6, 2] * 3), Horizon("50sp")),
+    "data without a length": ("50sp", STREAM, list(range(0, 48, 6)), Horizon("50sp")),
+    # the first batch of the larger size does not count
+    "a batch size that is found": ("50sp", FOUND, [0, *before([9, 9, 3] * 3)], Horizon("50sp")),
+    "all tokens": ("300tok", {**COUNT_ALL, "bf16": True}, tokens(True), Horizon("300tok")),
+    "tokens without padding": ("300tok", {**COUNT, **OURS}, tokens(False), Horizon("300tok")),
+    "tokens by a rate": ("300tok", {"tokens_per_sample": 6}, [6 * count for count in SAMPLES], Horizon("300tok")),
+    "skipped steps": (None, {"callbacks": [Skipping()]}, BATCHES, Horizon("12ba")),
+    "a compiled model": (None, COMPILED, BATCHES[:3], Horizon("3ba")),
+}
+
+
+# Of dynamo itself, which asks a tensor that is no parameter for its gradient.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+@pytest.mark.parametrize("name", RUNS)
+def test_every_batch_runs_with_the_value_of_its_time(name: str, tmp_path: Path) -> None:
+    length, options, counts, horizon = RUNS[name]
+    trainer = run(tmp_path, max_duration=length, **options)
+    check(trainer.recorder.rows, counts, horizon)
+    clock = trainer.lr_scheduler.clock
+    assert clock.timestamp.batch == trainer.state.global_step
+    assert clock.dataloader_len is None or clock.timestamp.epoch == int(trainer.state.epoch)
+    skipped = 3 if name == "skipped steps" else 0
+    assert trainer.lr_scheduler.bound[0].last_epoch == trainer.state.global_step - skipped
+    logged = [each["learning_rate"] for each in trainer.state.log_history if "learning_rate" in each]
+    assert logged == [row["lr"][0] for row in trainer.recorder.rows][-len(logged) :]
+
+
+def test_training_twice_begins_anew(tmp_path: Path) -> None:
     trainer = run(tmp_path, max_steps=4)
     trainer.train()
     check(trainer.recorder.rows, [*range(4), *range(4)], Horizon("4ba"))
 
 
-def test_an_optimizer_that_makes_its_own_rate(tmp_path):
-    """It is logged as NaN."""
-    model = new_model()
-    optimizer = optim.Adafactor(model.parameters(), lr=None, relative_step=True, weight_decay=0.1)
-    binding = Binding(LinearScheduler(), "weight_decay")
-    trainer = run(tmp_path, binding, max_steps=2, model=model, optimizers=(optimizer, None))
-    assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1], [0.05]]
-    assert [math.isnan(each["learning_rate"]) for each in trainer.state.log_history[:-1]] == [True, True]
-
-
-@pytest.mark.parametrize("kind", [optim.SGD, torch.optim.SGD])
-def test_tags(tmp_path, kind):
-    model = new_model()
-    head = [model.transformer.ln_f.weight, model.transformer.ln_f.bias]
-    rest = [parameter for parameter in model.parameters() if all(parameter is not each for each in head)]
-    groups = [{"params": rest}, {"params": head, "tags": ["head"]}]
-    optimizer = kind(groups, lr=LR, momentum=0.9, weight_decay=0.1)
-    line, options = LinearScheduler(), {"max_steps": 4, "model": model, "optimizers": (optimizer, None)}
-    trainer = run(tmp_path, Binding(line, "lr", "head"), Binding(line, "weight_decay", [None]), **options)
-    left = [line.at(f"{i}ba", Horizon("4ba")) for i in range(4)]
+def test_tags_and_an_optimizer_that_makes_its_own_rate(tmp_path: Path) -> None:
+    """Without a rate, NaN is logged."""
+    model, left = new_model(), [1.0, 0.75, 0.5, 0.25]
+    tagged = {"params": list(model.transformer.ln_f.parameters()), "tags": ["head"]}
+    rest = [each for name, each in model.named_parameters() if "ln_f" not in name]
+    optimizer = torch.optim.SGD([{"params": rest}, tagged], lr=LR, momentum=0.9, weight_decay=0.1)
+    options: dict[str, Any] = {"max_steps": 4, "model": model, "optimizers": (optimizer, None)}
+    trainer = run(tmp_path, Binding(LINE, "lr", "head"), Binding(LINE, "weight_decay", [None]), **options)
     assert [row["lr"] for row in trainer.recorder.rows] == [[LR, LR * part] for part in left]
     assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1 * part, 0.1] for part in left]
     assert trainer.lr_scheduler.get_last_lr() == [LR, 0.0]
+    options["optimizers"] = optim.Adafactor(model.parameters(), lr=None, relative_step=True, weight_decay=0.1), None
+    trainer = run(tmp_path, Binding(LINE, "weight_decay"), **options)
+    assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1 * part] for part in left]
+    assert [math.isnan(each["learning_rate"]) for each in trainer.state.log_history[:-1]] == [True] * 4
 
 
-@pytest.mark.parametrize("kind", [optim.AdamW, torch.optim.AdamW])
-def test_an_embedding_resized_after_the_optimizer_was_made(tmp_path, kind):
+def test_an_embedding_resized_after_the_optimizer_was_made(tmp_path: Path) -> None:
+    """Its state does not fit any more: the error names what makes another."""
     model = new_model()
-    optimizer = kind(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, betas=(BETA1, 0.99))
+    optimizer = optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, betas=(BETA1, 0.99))
+    options: dict[str, Any] = {"model": model, "optimizers": (optimizer, None)}
     model.resize_token_embeddings(80)
-    trainer = run(tmp_path, model=model, optimizers=(optimizer, None))
+    with pytest.raises(ValueError, match=r"optimizer\.reset_state\(\["):
+        run(tmp_path, **options)
+    optimizer.reset_state([model.get_input_embeddings().weight])
+    trainer = run(tmp_path, **options)
     check(trainer.recorder.rows, BATCHES, Horizon("12ba"))
-    for parameter, state in optimizer.state.items():
-        assert state["exp_avg"].shape == parameter.shape
+    assert all(state["exp_avg"].shape == parameter.shape for parameter, state in optimizer.state.items())
     losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
     assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
 
@@ -202,143 +248,181 @@ def test_an_embedding_resized_after_the_optimizer_was_made(tmp_path, kind):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory: Any) -> Any:
     """A run that was not interrupted, and its checkpoint of the middle of an epoch."""
     folder = tmp_path_factory.mktemp("saved")
-    return run(folder, **hf_program.RESUMED), folder / "checkpoint-6"
+    return run(folder, **RESUMED), folder / "checkpoint-6"
 
 
-def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved):
+def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved: Any) -> None:
     trainer, checkpoint = saved
-    program(PROGRAM, checkpoint)
-    resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), hf_program.outcome(trainer)
+    output_of(__file__, checkpoint)
+    resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), outcome(trainer)
     assert resumed["rows"] == whole["rows"] and resumed["counts"] == whole["counts"]
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
 
 
-@pytest.mark.parametrize(("on_change", "length"), [("same", None), ("new", "500tok"), ("saved", "400tok")])
-def test_a_run_that_is_made_longer(saved, tmp_path, on_change, length):
-    longer = {**hf_program.RESUMED, "max_duration": "500tok", "num_train_epochs": 4, "on_change": on_change}
-    if length is None:
-        with pytest.raises(ValueError, match="max_duration: 400tok -> 500tok\n  multiplier at .* saved, .* now"):
-            run(tmp_path, resume=str(saved[1]), **longer)
-        return
-    trainer = run(tmp_path, resume=str(saved[1]), **longer)
+def test_a_run_that_is_made_longer(saved: Any, tmp_path: Path) -> None:
+    longer = {**RESUMED, "max_duration": "500tok", "num_train_epochs": 4, "resume": str(saved[1])}
+    with pytest.raises(ValueError, match="(?s)400tok.*500tok.* saved, .* now"):
+        run(tmp_path, **longer)
+    trainer = run(tmp_path, **longer, on_change="new")
     assert len(trainer.recorder.rows) == 10
     assert trainer.lr_scheduler.clock.timestamp.token == 4 * sum(LENGTHS)
-    assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon(length))] * 2
+    assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon("500tok"))] * 2
 
 
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ([COSINE, Binding(DECAY, "weight_decay"), Binding(LinearScheduler(), "betas[0]")], "another schedule:"),
-        ([COSINE], "The state holds 3 schedules, and here are 1"),
-    ],
-)
-def test_a_checkpoint_of_other_schedules_is_refused(saved, tmp_path, entries, message):
-    with pytest.raises(ValueError, match=message):
-        run(tmp_path, *entries, resume=str(saved[1]), **hf_program.RESUMED)
+def test_a_checkpoint_of_other_schedules_is_refused(saved: Any, tmp_path: Path) -> None:
+    new_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2).train()
+    for entries, checkpoint, message in (
+        ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], "another schedule:"),
+        ([COSINE], saved[1], "The state holds 3 schedules, and here are 1"),
+        (ENTRIES, tmp_path / "checkpoint-2", "The state holds none of such schedules, and here are 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path, *entries, resume=str(checkpoint), **RESUMED)
 
 
-def test_a_checkpoint_of_the_scheduler_of_the_trainer_is_refused(tmp_path):
-    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
-    new_trainer(tmp_path, **options).train()
-    with pytest.raises(ValueError, match="The state holds none of such schedules, and here are 3"):
-        run(tmp_path, resume=str(tmp_path / "checkpoint-2"), **options)
+# Wrong uses: at once, when it trains, and in the first batch
 
 
-# Wrong uses
-
-
-def test_tokens_that_nobody_counts_are_refused(tmp_path):
-    trainer = new_trainer(tmp_path)
-    schedule(trainer, LinearScheduler(0.5, 1.0, t_max="500tok"))
-    with pytest.raises(ValueError, match=r"include_num_input_tokens_seen='all'"):
-        trainer.train()
-    assert {group["lr"] for group in trainer.optimizer.param_groups} == {LR}
-    assert trainer.recorder.rows == []
-
-
-def test_a_model_whose_tokens_the_trainer_does_not_find_is_refused(tmp_path):
-    model = new_model()
-    model.main_input_name = "input_features"
-    with pytest.raises(ValueError, match="the Trainer found none in this batch: .* main_input_name"):
-        run(tmp_path, LinearScheduler(t_max="500tok"), model=model, **COUNT)
-
-
-def test_two_schedules_of_one_key_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"'lr' was superseded"):
-        run(tmp_path, COSINE, Binding(LinearScheduler(), "lr"))
-
-
-def test_a_trainer_with_a_scheduler_is_refused(tmp_path):
+def with_scheduler() -> dict[str, Any]:
     model = new_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    theirs = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    trainer = new_trainer(tmp_path, model=model, optimizers=(optimizer, theirs))
-    with pytest.raises(ValueError, match=r"already, a ConstantLR: leave it out, as in Trainer\(optimizers="):
-        schedule(trainer, COSINE)
+    return {"model": model, "optimizers": (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))}
+
+
+class Voice(torch.nn.Module):
+    """A model whose input the Trainer does not count."""
+
+    main_input_name = "input_features"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = new_model()
+
+    def forward(self, **batch: Any) -> Any:
+        return self.model(**batch)
+
+
+RISING = LinearScheduler(0.5, 1.0, t_max="500tok")
+AT_ONCE: list[tuple[Any, dict[str, Any], dict[str, Any], type[Exception], str]] = [
+    ([], {}, {}, TypeError, "There is no schedule"),
+    (["cosine"], {}, {}, TypeError, "'cosine' is not a schedule"),
+    (ENTRIES, {"ssr": 0.5}, {}, ValueError, "ssr=0.5 scales max_duration, which is None"),
+    (ENTRIES, {}, with_scheduler(), ValueError, r"already, a ConstantLR: leave it out, as in Trainer\(optimizers="),
+]
+TRAINING: list[tuple[Any, dict[str, Any], str]] = [
+    ([RISING], {}, "include_num_input_tokens_seen='all'"),
+    ([RISING], {**COUNT, "model": Voice()}, "the Trainer found none in this batch: .* main_input_name"),
+    ([COSINE], {"max_duration": "2ep", **STREAM}, "counts epochs, and the data loader has no length"),
+    ([COSINE, Binding(LINE, "lr")], {}, "'lr' was superseded"),
+]
+
+
+@pytest.mark.parametrize(("entries", "given", "options", "error", "message"), AT_ONCE)
+def test_refused_at_once(tmp_path: Path, entries: Any, given: Any, options: Any, error: Any, message: str) -> None:
+    trainer = new_trainer(tmp_path, **options)
+    callbacks = list(trainer.callback_handler.callbacks)
+    with pytest.raises(error, match=message):
+        schedule(trainer, *entries, **given)
+    assert trainer.callback_handler.callbacks == callbacks and "create_scheduler" not in vars(trainer)
+
+
+@pytest.mark.parametrize(("entries", "options", "message"), TRAINING)
+def test_refused_when_it_trains(tmp_path: Path, entries: Any, options: Any, message: str) -> None:
+    given = {"max_duration": options["max_duration"]} if "max_duration" in options else {}
+    trainer = new_trainer(tmp_path, **{key: value for key, value in options.items() if key not in given})
+    schedule(trainer, *entries, **given)
+    with pytest.raises(ValueError, match=message):
+        trainer.train()
+    unchanged = {group["lr"] for group in trainer.optimizer.param_groups} == {LR} and not trainer.recorder.rows
+    assert unchanged is ("in this batch" not in message)
+
+
+def test_a_trainer_with_schedules_or_deepspeed_is_refused(tmp_path: Path) -> None:
     trainer = new_trainer(tmp_path)
     schedule(trainer, COSINE)
     with pytest.raises(ValueError, match=r"already, schedules: .* call schedule\(\) once"):
         schedule(trainer, Binding(DECAY, "weight_decay"))
-
-
-@pytest.mark.parametrize(
-    ("entries", "options", "error", "message"),
-    [
-        ([], {}, TypeError, "There is no schedule"),
-        (["cosine"], {}, TypeError, "'cosine' is not a schedule"),
-        (ENTRIES, {"ssr": 0.5}, ValueError, r"ssr=0.5 scales max_duration, which is None"),
-    ],
-)
-def test_wrong_arguments_change_nothing(tmp_path, entries, options, error, message):
-    trainer = new_trainer(tmp_path)
-    callbacks = list(trainer.callback_handler.callbacks)
-    with pytest.raises(error, match=message):
-        schedule(trainer, *entries, **options)
-    assert trainer.callback_handler.callbacks == callbacks and "create_scheduler" not in vars(trainer)
-
-
-def test_deepspeed_is_refused(tmp_path):
     trainer = new_trainer(tmp_path)
     trainer.is_deepspeed_enabled = True
     with pytest.raises(ValueError, match="DeepSpeed steps the scheduler itself"):
         schedule(trainer, COSINE)
 
 
-# Other processes
+# In processes of their own
 
 
-def program(*command):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_example(tmp_path):
-    out = tmp_path / "out"
-    said = program(ROOT / "examples/transformers_run.py", "--steps", 4, "--out", out)
+def test_the_example(tmp_path: Path) -> None:
+    command = ROOT / "examples/transformers_run.py", "--steps", 4, "--out", tmp_path / "out"
+    said = output_of(*command)
     end = "batches 4, tokens 16384\nnext learning rate 0.0003, next weight decay 0.01\n"
     losses = [float(loss) for loss in re.findall(r"'loss': '([\d.]+)'", said)]
     assert said.endswith(end) and len(losses) == 4 and losses[-1] < losses[0]
-    shutil.rmtree(out / "checkpoint-4")
-    resumed = program(ROOT / "examples/transformers_run.py", "--steps", 4, "--out", out, "--resume")
-    assert resumed.endswith(end) and re.findall(r"'loss': '([\d.]+)'", resumed) == [
-        f"{loss:.4g}" for loss in losses[2:]
-    ]
+    shutil.rmtree(tmp_path / "out" / "checkpoint-4")
+    resumed = output_of(*command, "--resume")
+    assert resumed.endswith(end) and re.findall(r"'loss': '([\d.]+)'", resumed) == [f"{x:.4g}" for x in losses[2:]]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    return launch(PROGRAM, 2, tmp_path_factory.mktemp("ranks"), 150)
+def test_two_ranks(tmp_path: Path) -> None:
+    found, said = launch(Path(__file__), 2, tmp_path, 150)
+    assert found == {"tokens": "", "seconds": ""}, "\n".join([*found.values(), said])
 
 
-@pytest.mark.parametrize("name", ["tokens", "seconds"])
-def test_two_ranks(name, results):
-    found, said = results
-    assert found.get(name) == "", found.get(name) or said
+class Counting(Trainer):
+    """Notes the tokens of each microbatch of this rank; rank 1 is the slower one."""
+
+    def training_step(self, model: Any, inputs: Any, *rest: Any) -> Any:
+        self.__dict__.setdefault("own", []).append(int(inputs["attention_mask"].sum()))
+        time.sleep(0.01 * self.args.process_index)
+        return super().training_step(model, inputs, *rest)
+
+
+def of_all_ranks(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def on_two_ranks(folder: Path, *entries: Any, **options: Any) -> tuple[Trainer, list[int]]:
+    """A run with the same values on both, and the tokens of both in each batch: of 3 microbatches of 6 in an epoch."""
+    trainer = run(folder, *entries, kind=Counting, ddp_backend="gloo", **COUNT, **options)
+    assert of_all_ranks(trainer.recorder.rows) == [trainer.recorder.rows] * 2
+    first, second = of_all_ranks(trainer.own)
+    assert first != second
+    assert trainer.lr_scheduler.clock.timestamp.sample == 3 * 21
+    microbatches = [sum(each) for each in zip(first, second)]
+    return trainer, [sum(microbatches[i : i + 3]) for i in range(0, len(microbatches), 3)]
+
+
+def in_tokens(folder: Path) -> None:
+    trainer, batches = on_two_ranks(folder, max_duration="300tok")
+    assert len(batches) == 6 and trainer.lr_scheduler.clock.timestamp.epoch == 3
+    check(trainer.recorder.rows, before(batches), Horizon("300tok"))
+
+
+def in_seconds(folder: Path) -> None:
+    split = {"split_batches": True}  # a microbatch of 2 is one sample for each rank
+    trainer, batches = on_two_ranks(folder, LINE, max_duration="60sec", accelerator_config=split)
+    rates = [row["lr"][0] for row in trainer.recorder.rows]
+    assert rates == sorted(rates, reverse=True) and len(set(rates)) == 12
+    clock = trainer.lr_scheduler.clock
+    assert of_all_ranks(clock.state_dict()) == [clock.state_dict()] * 2
+    assert clock.timestamp.token == sum(batches)
+
+
+def main(folder: Path) -> None:
+    if "RANK" not in os.environ:
+        trainer = run(folder.parent / "resumed", resume=str(folder), **RESUMED)
+        torch.save(outcome(trainer), folder.parent / "outcome.pt")
+        return
+    dist.init_process_group("gloo")
+    report = Report(folder)
+    report.check("tokens", lambda: in_tokens(folder))
+    report.check("seconds", lambda: in_seconds(folder))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

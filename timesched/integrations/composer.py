@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from composer import Callback
@@ -49,15 +48,16 @@ class Schedules(Callback):
     schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
     checkpoint before the turn of this one, is taken when the run goes on.
 
-    A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, or of another
-    ratio, is refused with both, as `timesched.bind` refuses a state; schedulers of torch are compared by name. To
-    start anew from such a checkpoint, load it with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has nothing of
-    this callback, Composer warns: what follows the clock then has the value of the loaded time, from the initial values
-    of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint, the Trainer has
-    to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
+    A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, which are compared as
+    texts, or of another ratio is refused. A scheduler that counts its own steps may be another one that has the saved
+    value at the saved step, as in `timesched.bind`; schedulers of torch are compared by name. The length of the run is
+    not compared. To start anew, load with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has
+    nothing of this callback, Composer warns: what follows the clock then has the value of the loaded time, from the
+    initial values of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint,
+    the Trainer has to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
 
     A new Trainer on the same optimizer owns what its callback sets; the callback of the one before raises
-    `ValueError` when it is fitted on. A copy of a callback has its entries, and begins in a Trainer of its own.
+    `ValueError` when it is fitted on.
 
     A scheduler that follows a `timesched.Clock` is refused, since nobody ticks that in a Trainer; one in
     `Trainer(schedulers=...)` cannot be, and keeps its first value for all of the run.
@@ -133,9 +133,10 @@ class Schedules(Callback):
             raise ValueError(f"The checkpoint has {len(loaded)} schedules, here are {len(self.schedulers)}; {fix}.")
         for i, (scheduler, saved) in enumerate(zip(self.schedulers, loaded)):
             here = self._about(scheduler)
+            there = {key: saved[key] for key in here}
             try:
-                if {key: saved[key] for key in here} != here:
-                    raise ValueError(f"saved { ({key: saved[key] for key in here}) }, and here is {here}.")
+                if there != here:
+                    raise ValueError(f"it was saved with {there}, and here it is {here}.")
                 scheduler.load_state_dict(saved["state"])
             except ValueError as error:
                 raise ValueError(
@@ -216,9 +217,6 @@ class Schedules(Callback):
                         f"Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
                     )
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a copy begins in a Trainer of its own
-        return partial(type(self), ssr=self.ssr, log=self.log), self.entries
-
 
 class _RunClock:
     """The Trainer's State with a ratio, and with the length that the run began with, also after `stop_training()`."""
@@ -227,7 +225,7 @@ class _RunClock:
         self._state, self.ssr, self.max_duration = state, ssr, state.max_duration
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(object.__getattribute__(self, "_state"), name)  # which a copy in the making does not have yet
+        return getattr(self._state, name)
 
 
 def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:

@@ -12,9 +12,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
-from timesched.binding import unchanged_on_error
 from timesched.clock import Clock
 from timesched.horizon import Rate
+from timesched.reading import units_of
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
@@ -117,21 +117,20 @@ class _Counting(TrainerCallback):
             ssr=self.ssr,
             process_group=False,
         )
-        with unchanged_on_error(optimizer):
-            made = Schedulers(optimizer, clock, self.entries, self.on_change)
-            units = {unit for each in made.bound for unit in each.units()}
-            self.needs_tokens = TimeUnit.TOKEN in units
-            self.counts_tokens = args.include_num_input_tokens_seen != "no"
-            if self.needs_tokens and not self.counts_tokens and self.tokens_per_sample is None:
-                raise ValueError(
-                    "A schedule counts tokens, and the Trainer does not: set "
-                    "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
-                )
-            if TimeUnit.EPOCH in units:
-                raise ValueError(
-                    "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
-                    "or tokens."
-                )
+        units = {unit for each in self.entries for unit in units_of(each.schedule, clock)}
+        self.needs_tokens = TimeUnit.TOKEN in units
+        self.counts_tokens = args.include_num_input_tokens_seen != "no"
+        if self.needs_tokens and not self.counts_tokens and self.tokens_per_sample is None:
+            raise ValueError(
+                "A schedule counts tokens, and the Trainer does not: set "
+                "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
+            )
+        if TimeUnit.EPOCH in units:
+            raise ValueError(
+                "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
+                "or tokens."
+            )
+        made = Schedulers(optimizer, clock, self.entries, self.on_change)
         clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
         trainer.lr_scheduler = made
         return made

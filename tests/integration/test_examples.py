@@ -1,0 +1,101 @@
+"""The demo and examples/batch_ramp.py as a user runs them: what they print, draw and refuse."""
+
+import importlib
+import math
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.torchrun import ROOT, python
+from timesched import Horizon, LinearScheduler, Timestamp
+
+SCRIPT = ROOT / "examples" / "composer_run.py"
+
+
+def shown_by(script: Path, *options: object, cwd: Path) -> str:
+    """What a script prints; it leaves a picture, and nothing else."""
+    done = python(script, *options, "--out", "picture.png", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert [path.name for path in cwd.iterdir()] == ["picture.png"]
+    assert (cwd / "picture.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    return done.stdout
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    schedule = "multi-step-warmup,milestones=0.5dur:100sp:1ep,gamma=0.5 * cosine,alpha_f=0.1"
+    options = ["--duration", "40000tok", "--warmup", "5000tok", "--scale-warmup", "--schedule", schedule]
+    shown = shown_by(SCRIPT, *options, "--ratio", 1, 0.5, cwd=tmp_path)
+    assert "Run 2 of 2, ratio 0.5: 20000tok" in shown
+    lines = re.findall(r"^ *(\d+)%  batch +(\d+)  token .* bits/byte +\d+ s$", shown, re.MULTILINE)
+    assert len(lines) == 2 * 11  # not on a terminal: the first batch, and one for each tenth of the run
+    # 1024 tokens in a batch: a run ends with the batch that reaches its length
+    assert re.findall(r"the LR of (\d+) of (\d+) batches", shown) == [("40", "40"), ("20", "20")]
+    assert re.search(r"^ratio +batch +sample +token +fraction +LR$", shown, re.MULTILINE)
+    assert re.search(r"^ +0\.5 +19 +152 +19456 +0\.973 +\d\.\d{4}e-04$", shown, re.MULTILINE)
+    learned, baseline = re.findall(r"text: (\S+) bits/byte, where .* alone give (\S+)", shown)[0]
+    assert float(learned) < float(baseline)
+
+
+def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
+    options = ["--plan", "0:4 8K:8 20K:16", "--duration", "50000tok"]
+    shown = shown_by(SCRIPT.with_name("batch_ramp.py"), *options, cwd=tmp_path)
+    rows = re.findall(r"^token +(\d+)   batch size +(\d+)   LR (\S+)   loss (\S+)$", shown, re.MULTILINE)
+    assert len(rows) == len(shown.splitlines()) >= 12
+    sizes, rates, losses = ([float(row[i]) for row in rows] for i in (1, 2, 3))
+    assert sizes == sorted(sizes) and set(sizes) == {4, 8, 16}
+    assert rates[0] == 0.0 and {1e-3, 1.414e-3, 2e-3} <= set(rates) and 0 < rates[-1] < 2e-3
+    assert losses[-1] < losses[0]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script without its run, for what needs no process of its own."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    return importlib.import_module("composer_run")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--duration 5000", "argument --duration: '5000' has no unit"),
+        ("--duration 0ba", "--duration 0ba: it has to be more than 0"),
+        ("--duration 0.5dur", "--duration 0.5dur: it has to be in ep, ba, sp or tok"),
+        ("--ratio 1 0", "--ratio 0.0: it has to be more than 0"),
+        ("--ratio 1 nan", "--ratio nan: it has to be more than 0"),
+        ("--lr inf", "--lr inf: it has to be more than 0"),
+        ("--schedule cosin", "there is no schedule 'cosin'"),
+        ("--schedule linear,alpha=1", "linear has no 'alpha'"),
+        ("--schedule linear,t_max=-1ba", "LinearScheduler.t_max='-1ba'"),
+        ("--schedule step", "step needs step_size"),
+        ("--schedule linear --scale-warmup", "--scale-warmup has no effect"),
+        ("--schedule linear,t_max=9ba --t-max 8ba", "--t-max has no effect"),
+        ("--out nowhere/x.png", "in a directory that exists"),
+        # runs that Composer would not make
+        ("--duration 101ba --ratio 0.5", "ratio 0.5: 101ba becomes 50.5ba, and Composer would cut it to 50ba"),
+        ("--duration 100ba --ratio 0.29", "100ba becomes 29ba, and Composer would cut it to 28ba"),
+        ("--duration 1ep --schedule cosine-warmup,t_warmup=5sp", "Cannot use warmup scheduler"),
+    ],
+)
+def test_mistakes(options: str, message: str, script: Any, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["composer_run.py", *options.split()])
+    with pytest.raises(SystemExit) as stopped:
+        script.main()
+    shown = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_check_sees_a_wrong_lr(script: Any) -> None:
+    horizon, schedule = Horizon("4ba"), LinearScheduler()
+    lrs = [0.5 * schedule.at(f"{k}ba", horizon) for k in (0, 0, 1, 2)]
+    record = SimpleNamespace(batches=4, horizon=horizon, timestamps=[Timestamp(batch=k) for k in range(4)], lrs=lrs)
+    assert script.check(record, schedule, 0.5) == 4
+    lrs[3] = math.nextafter(lrs[3], 1)
+    with pytest.raises(AssertionError, match="batch 3 was trained with LR"):
+        script.check(record, schedule, 0.5)
