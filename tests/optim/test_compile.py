@@ -1,7 +1,4 @@
-"""Law 14: a compiled step is one graph, whatever the hyperparameters do, and does what the eager step does.
-
-Here the tensors are small, and compiled operation by operation as large ones are; test_compile_small.py has the rest.
-"""
+"""Law 14: a compiled step is one graph, whatever the hyperparameters do, and does what the eager step does."""
 
 import pytest
 import torch
@@ -9,7 +6,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from optim.core import execution
 from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, race, switched, tensors
 from tests.optim.problems import (
     assert_states_close,
@@ -31,8 +27,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch):
-    monkeypatch.setattr(execution, "RULES_HERE", {})
+def _fresh():
     with fresh():
         yield
 
