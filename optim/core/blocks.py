@@ -7,7 +7,7 @@ the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -35,9 +35,9 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
     return [(part, kind) for part, kind in parts if part.params]
 
 
-def blocks(columns: list[Tensors]) -> Iterator[list[Tensors]]:
+def blocks(columns: list[Tensors]) -> Iterator[Sequence[Tensors]]:
     """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
-    batch: list[Tensors] = [[] for _ in columns]
+    batch: list[list[Tensor]] = [[] for _ in columns]
     filled = 0
     for i, first in enumerate(columns[0]):
         count = first.numel()

@@ -145,18 +145,3 @@ def _with_dimensions(work: Work) -> Work:
 
 def _shaped(xs: Tensors) -> Tensors:
     return [x.view(1) if x.dim() == 0 else x for x in xs]
-
-
-def with_a_dimension(h: dict[str, Any]) -> dict[str, Any]:
-    """Hyperparameters whose 0-dim tensors are views with a dimension.
-
-    Of a 0-dim float64 tensor on the CPU, torch 2.13 tries whether the graph reads its number, and traces all of the
-    graph again when it does not.
-    """
-
-    def shaped(value: Any) -> Any:
-        if isinstance(value, (tuple, list)):
-            return tuple(map(shaped, value))
-        return value.reshape(1) if isinstance(value, Tensor) else value
-
-    return {name: shaped(value) for name, value in h.items()}

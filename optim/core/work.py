@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from .sharding import Placement, any_distributed, distribution, local
 from .tensor_lists import Tensors
@@ -38,7 +39,7 @@ class Work(NamedTuple):
     def selected(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
 
-        def pick(column: list[Any]) -> list[Any]:
+        def pick(column: Any) -> Any:
             return [column[i] for i in indices] if column else []
 
         placement = self.placement and self.placement._replace(full=pick(self.placement.full))
@@ -59,12 +60,12 @@ def as_plain_tensors(work: Work) -> Work:
     return work.with_columns(columns)
 
 
-def grouped_by_kind(params: Tensors, by_rank: bool) -> list[Tensors]:
+def grouped_by_kind(params: list[Tensor], by_rank: bool) -> list[list[Tensor]]:
     """The parameters in lists that can be updated together: of one device, dtype and distribution."""
     mixed = by_rank or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
     if not mixed and not any_distributed(params):
         return [params] if params else []
-    found: dict[Any, Tensors] = {}
+    found: dict[Any, list[Tensor]] = {}
     for p in params:
         kind = (p.device, p.dtype, distribution(p), by_rank and p.dim() >= 2)
         found.setdefault(kind, []).append(p)
