@@ -465,7 +465,7 @@ class Bound:
         if isinstance(clock, Clock):
             if "clock" not in state:
                 raise ValueError(f"{name}: the state has no clock: make the scheduler without one, or load another.")
-            clock, stamp = copy.copy(clock), Clock.read_state(state["clock"])
+            clock, stamp = copy.copy(clock), clock.read_state(state["clock"])
             clock.timestamp = stamp
         if self.on_change == "same":
             self._refuse_other(state, clock, steps)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import BatchSizes, Horizon, Rate
-from timesched.time.timestamp import WALL_CLOCKS, Timestamp, read_field
+from timesched.horizon import BatchSizes, Horizon, Rate, positive
+from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
 from timesched.time.units import Exact, TimeError, TimeUnit
-from timesched.time.value import Time, counter
+from timesched.time.value import Time
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -72,7 +74,7 @@ class Clock:
                 f"process_group={process_group!r}, and torch.distributed is not initialised: call init_process_group() "
                 f"before the clock is made."
             )
-        self._stop = None if stop_at is None else self.horizon.locate(stop_at, scale=False)
+        self._stop = None if stop_at is None else self.horizon.place(stop_at, scale=False)
         if self._stop is not None and self._stop[0] < 0:
             raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
         self._given = False  # whether a batch was counted by what tick() was given
@@ -98,9 +100,8 @@ class Clock:
     @property
     def done(self) -> bool:
         """Whether the run has reached its (scaled) length, or `stop_at`."""
-        if self._stop is not None and counter(self.timestamp, self._stop[1]).exact >= self._stop[0]:
-            return True
-        return self.horizon._is_over(self.timestamp)
+        ends = [end for end in (self.horizon._end, self._stop) if end is not None]
+        return any([counts_of(self.timestamp, (counter,))[0] >= end for end, counter in ends])
 
     @property
     def fraction(self) -> float:
@@ -153,12 +154,19 @@ class Clock:
         self.timestamp = self.timestamp.to_next_iteration()
 
     def state_dict(self) -> dict[str, int]:
-        """The counters as plain ints, the wall clocks in microseconds; loads with `torch.load(weights_only=True)`."""
+        """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.
+
+        It loads with `torch.load(weights_only=True)`.
+        """
         state = self.timestamp.state_dict()
-        return state | {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
+        state |= {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
+        return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
+
+        An epoch that had another number of batches, and was not at its end, goes on at the same share of it, rounded
+        down to a batch; all other counts stay what they are.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
         when it cannot write; nothing is changed then.
@@ -166,19 +174,25 @@ class Clock:
         self.go_to(self.read_state(state))
 
     def go_to(self, timestamp: Timestamp) -> None:
-        """Continue from a timestamp, as from a state."""
-        self._set(timestamp=timestamp)
+        """Continue from a timestamp, as from a state; from the last whole batch of its epoch."""
+        self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
         self._last = time.monotonic()
 
-    @staticmethod
-    def read_state(state: Mapping[str, Any]) -> Timestamp:
-        """The timestamp of a clock's state. Raises `KeyError` or `TimeError` for that of another object."""
+    def read_state(self, state: Mapping[str, Any]) -> Timestamp:
+        """The timestamp of a clock's state, its batch in the epoch as an exact share of the epochs here.
+
+        Raises `KeyError` or `TimeError` for the state of another object.
+        """
         loaded = Timestamp()
         if isinstance(state, Mapping):
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
-        return loaded
+        then, now = state.get("batches_per_epoch"), self.dataloader_len
+        if then is None or now is None or then == now:
+            return loaded
+        share: Any = Fraction(now, positive(then, "batches_per_epoch"))
+        return loaded._with(batch_in_epoch=loaded.batch_in_epoch.exact * share)
 
     def extend(self, max_duration: Time[Any] | str | int) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.

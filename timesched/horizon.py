@@ -8,8 +8,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from timesched.time.units import Exact, TimeUnit, exact, number_text
-from timesched.time.value import Time, counter
+from timesched.time.timestamp import counts_of
+from timesched.time.units import Counter, Exact, InEpochs, TimeUnit, exact, number_text, unit_of
+from timesched.time.value import Time
 
 Rate = int | float | Fraction
 
@@ -68,12 +69,11 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_ends", "_key", "_length", "_ratio", "_stages", "_unscaled", "max_duration", "rates", "ssr")
+    __slots__ = ("_end", "_key", "_ratio", "_stages", "_unscaled", "max_duration", "rates", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
-    _length: tuple[Exact, TimeUnit] | None  # the scaled length, in batches where it is in epochs and their length known
-    _ends: tuple[tuple[Exact, TimeUnit], ...]  # where the run is over, on one counter or on another
+    _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
     rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a plan
     _stages: _Stages | None  # of that plan, on this run
     _ratio: Exact
@@ -104,8 +104,7 @@ class Horizon:
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "max_duration", full)
-        put(self, "_length", None if full is None else self._counted(full.exact, full.unit))
-        put(self, "_ends", () if full is None else tuple({self._length, (full.exact, full.unit)}))
+        put(self, "_end", None if full is None else self._counted(full.exact, full.unit))
         put(self, "_key", (None if full is None else (full.exact, full.unit), rates, ratio))
         put(self, "_stages", None)
         if isinstance(rates[1], BatchSizes):
@@ -173,20 +172,25 @@ class Horizon:
         return self._stages is None or (one in _CHAIN[:2]) == (other in _CHAIN[:2])
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
-        """Where a time of a schedule lies on this run: an exact count, and the unit whose counter reaches it.
+        """Where a time of a schedule lies on this run: an exact count, and its unit.
 
         `dur` follows the run's length, and is in its unit; an epoch is counted in batches if its length is known. The
         ratio stretches every other time, unless `scale` is False. Raises `ValueError` for a `dur` when the run's
         length is not known.
         """
+        count, counter = self.place(time, scale)
+        return count, unit_of(counter)
+
+    def place(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, Counter]:
+        """Where a time lies, as `locate` says, and the counter that reaches it."""
         time = Time.from_input(time)
         if time.unit is TimeUnit.DURATION:
-            if self._length is None:
+            if self._end is None:
                 raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
-            count, unit = self._length
-            return time.exact * count, unit
-        count, unit = self._counted(time.exact, time.unit)
-        return (count * self._ratio if scale else count), unit
+            count, counter = self._end
+            return time.exact * count, counter
+        count, counter = self._counted(time.exact, time.unit)
+        return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """An exact count of one unit as an exact count of another; with a batch plan, from the start of the run.
@@ -251,10 +255,10 @@ class Horizon:
         time, unit = Time.from_input(time), TimeUnit(unit)
         count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)
         if unit is TimeUnit.DURATION and own is not unit:
-            if self._length is None:
+            if self._end is None:
                 raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
-            length, last = self._length
-            return Time(Fraction(self.change(count, own, last)) / length, unit)
+            length, last = self._end
+            return Time(Fraction(self.change(count, own, unit_of(last))) / length, unit)
         return Time(self.change(count, own, unit), unit)
 
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
@@ -278,36 +282,27 @@ class Horizon:
     def progress(self, timestamp: Any) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
 
-        A run in epochs is measured in batches if the length of an epoch is known, and is over, too, once its last
-        epoch was ended early. Raises `ValueError` when the length of the run is not known.
+        A run in epochs is measured by its epochs, and by the batches of the present one if the length of an epoch is
+        known. Raises `ValueError` when the length of the run is not known.
         """
-        if self._length is None or self.max_duration is None:
+        if self._end is None:
             raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
-        done = [Fraction(counter(timestamp, unit).exact) / end if end else 1 for end, unit in self._ends]
-        return done[0] if len(done) == 1 else max(done)
-
-    def _is_over(self, timestamp: Any) -> bool:
-        """Whether the (scaled) run is over at a timestamp: whether its `progress` has reached 1."""
-        if not self._ends:
-            self.progress(timestamp)  # raises
-        for end, unit in self._ends:  # noqa: SIM110  # a generator would take twice as long
-            if counter(timestamp, unit).exact >= end:
-                return True
-        return False
+        end, counter = self._end
+        return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time[Any] | str) -> bool:
         """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
-        if self._length is None:
+        if self._end is None:
             return False
-        length, unit = self._length
+        length, counter = self._end
         try:
-            return all(self.change(*self.locate(time, scale), unit) < length for scale in (True, False))
+            return all(self.change(*self.locate(time, scale), unit_of(counter)) < length for scale in (True, False))
         except ValueError:
             return False
 
-    def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, TimeUnit]:
+    def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
         if unit is TimeUnit.EPOCH and self.rates[0] is not None:
-            return count * self.rates[0], TimeUnit.BATCH
+            return count * self.rates[0], InEpochs(self.rates[0])
         return count, unit
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from fractions import Fraction
 from functools import total_ordering
-from typing import Any
+from typing import Any, NamedTuple
 
 Exact = int | Fraction
 
@@ -101,6 +101,23 @@ class Ordered:
     def __lt__(self, other: object) -> bool:
         order = self._compare(other)
         return NotImplemented if order is None else order < 0
+
+
+class InEpochs(NamedTuple):
+    """The counter of times in epochs of a known length: in batches, as if every epoch so far had had that length.
+
+    The epochs of a run that goes on with another batch size have another length; what is measured in epochs, with it.
+    """
+
+    length: Exact  # of an epoch, in batches
+
+
+Counter = TimeUnit | InEpochs
+
+
+def unit_of(counter: Counter) -> TimeUnit:
+    """The unit of the counts of a counter."""
+    return TimeUnit.BATCH if isinstance(counter, InEpochs) else counter
 
 
 FRACTIONAL = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
