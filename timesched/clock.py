@@ -48,7 +48,7 @@ class Clock:
 
     def __init__(
         self,
-        max_duration: Time[Any] | str | int,
+        max_duration: Time[Any] | str,
         batches_per_epoch: Rate | None = None,
         samples_per_batch: Rate | BatchSizes | None = None,
         tokens_per_sample: Rate | None = None,
@@ -194,7 +194,7 @@ class Clock:
         share: Any = Fraction(now, positive(then, "batches_per_epoch"))
         return loaded._with(batch_in_epoch=loaded.batch_in_epoch.exact * share)
 
-    def extend(self, max_duration: Time[Any] | str | int) -> None:
+    def extend(self, max_duration: Time[Any] | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
         `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
@@ -206,11 +206,11 @@ class Clock:
         >>> clock.max_duration
         Time(20, TimeUnit.BATCH)
         """
-        longer = self.horizon._lasting(Time.from_input(max_duration, TimeUnit.EPOCH))
-        assert longer.max_duration is not None
-        now = longer.convert(self.max_duration, longer.max_duration.unit)
-        if longer.max_duration <= now:
-            raise ValueError(f"A run of {now} cannot be extended to {longer.max_duration}: give a greater length.")
+        longer, now = self.horizon._lasting(max_duration), self.max_duration
+        end = longer.max_duration
+        assert end is not None
+        if end.exact <= longer.change(now.exact, now.unit, end.unit):
+            raise ValueError(f"A run of {now} cannot be extended to {end}: give a greater length.")
         self._set(horizon=longer)
 
     def _set(self, **changed: Any) -> None:

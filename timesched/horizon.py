@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from timesched.time.timestamp import counts_of
-from timesched.time.units import Counter, Exact, InEpochs, TimeUnit, exact, number_text, unit_of
+from timesched.time.units import Counter, Exact, InEpochs, TimeError, TimeUnit, exact, number_text, unit_of
 from timesched.time.value import Time
 
 Rate = int | float | Fraction
@@ -53,8 +53,8 @@ class BatchSizes:
 class Horizon:
     """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
 
-    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, a plain int
-    counts epochs, None if it is not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
+    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, or None if it is
+    not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
     1.5ba, and the run ends at the first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
     `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed. The
     float 5 / 3 as `ssr` stands for exactly five thirds, and so for any quotient of numbers up to a million.
@@ -81,7 +81,7 @@ class Horizon:
 
     def __init__(
         self,
-        max_duration: Time[Any] | str | int | None,
+        max_duration: Time[Any] | str | None,
         *,
         batches_per_epoch: Rate | None = None,
         samples_per_batch: Rate | BatchSizes | None = None,
@@ -133,7 +133,7 @@ class Horizon:
             )
         batches = state.dataloader_len
         return cls._of(
-            _read_length(state.max_duration, _not_negative),  # a run that was stopped at once has length 0
+            _read_length(state.max_duration, _not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
             given[0] if given else 1,
             (None if batches is None else positive(batches, "dataloader_len"), None, None),
             scaled=True,
@@ -146,7 +146,7 @@ class Horizon:
         horizon._fill(length, ratio, rates, scaled)
         return horizon
 
-    def _lasting(self, max_duration: Time[Any]) -> Horizon:
+    def _lasting(self, max_duration: Time[Any] | str) -> Horizon:
         """The same run with another length, before scaling."""
         return Horizon._of(_read_length(max_duration, positive), self._ratio, self.rates, scaled=False)
 
@@ -392,10 +392,14 @@ def _not_negative(value: Any, what: str) -> Exact:
     return 0 if exact(value, what) == 0 else positive(value, what)
 
 
-def _read_length(value: Any, check: Callable[[Any, str], Exact]) -> Time[Any] | None:
+def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
+    """The length of a run; a plain number counts in `unit`, and is refused without."""
     if value is None:
         return None
-    time = Time.from_input(value, TimeUnit.EPOCH)
+    try:
+        time = Time.from_input(value, unit)
+    except TimeError as error:
+        raise TimeError(f"max_duration: {error}") from None
     if time.unit is TimeUnit.DURATION:
         raise ValueError(f"max_duration {time} is a fraction of itself: give it in another unit, such as '10ep'.")
     check(time.exact, f"max_duration ({time})")

@@ -113,6 +113,10 @@ class RuleOptimizer(Optimizer):
         else:
             for work in self.gather():
                 eager_step(work, self._known)
+            # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a
+            # backward pass has changed.
+            changed = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+            torch.autograd.graph.increment_version(changed)
         return loss
 
     def _accelerator_graph_capture_health_check(self) -> None:
@@ -150,7 +154,9 @@ class RuleOptimizer(Optimizer):
             for alike in grouped_by_kind(live, self.by_rank):
                 names = self.tensor_states(group, alike[0])
                 states = [self.state[p] for p in alike]
-                for name in (*scalars, *names):
+                # Steps are counted wherever there is a count, also while no factor needs it.
+                counted = scalars if STEP in scalars or STEP not in states[0] else (*scalars, STEP)
+                for name in (*counted, *names):
                     if name is not None and name not in states[0]:
                         self._refuse(group, name)
                 work = Work(
@@ -158,7 +164,7 @@ class RuleOptimizer(Optimizer):
                     h,
                     alike,
                     grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
-                    {name: list(map(itemgetter(name), states)) for name in scalars},
+                    {name: list(map(itemgetter(name), states)) for name in counted},
                     [list(map(itemgetter(name), states)) if name else [] for name in names],
                 )
                 works.append(as_plain_tensors(work))
