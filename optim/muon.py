@@ -30,8 +30,8 @@ class Muon(RuleOptimizer):
         θ = θ - η*λ*θ                               if adjust_lr_fn != "cerebras"
         θ = θ - η*s*O
 
-    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and λ
-    is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
+    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
+    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
     X = a*X + (b*A + c*A@A) @ X with A = X @ X.T, where (a, b, c) is `ns_coefficients`, and so comes near the orthogonal
     matrix next to G. A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture; one of more is
     the weight of a convolution, a matrix of `shape[0]` rows, in whose s (in the form "cerebras") n and m are its first
@@ -128,9 +128,10 @@ class Muon(RuleOptimizer):
         cerebras = k["adjust_lr_fn"] == "cerebras"
         lerp_(buffer, g, k["one_minus_momentum"])
         for chosen in by_shape(p, alone=k["placement"] is not None):  # one after the other, as directions take memory
-            xs, gs, directions = ([column[i] for i in chosen] for column in (p, g, buffer))
+            xs, gs, buffers = ([column[i] for i in chosen] for column in (p, g, buffer))
+            directions: Tensors = buffers
             if k["nesterov"]:
-                directions = add(gs, directions, k["momentum"]) if cerebras else lerp(gs, directions, k["momentum"])
+                directions = add(gs, buffers, k["momentum"]) if cerebras else lerp(gs, buffers, k["momentum"])
             parts = [from_local(x, k["placement"], i) for i, x in zip(chosen, directions)]
             stacked = parts[0].dim() == 3 if k["flatten"] is None else not k["flatten"]
             step_size = k["lr"] * _adjustment(parts[0].shape, stacked, k["adjust_lr_fn"])
@@ -138,8 +139,8 @@ class Muon(RuleOptimizer):
                 mul_(xs, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
             whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
             steps = _orthogonal(whole, stacked, k["ns_coefficients"], k["ns_steps"], k["eps"])
-            steps = [distributed_as(x.to(xs[0].dtype), part) for x, part in zip(steps, parts)]
-            add_(xs, [local(x, x) for x in steps], -step_size)
+            back = [distributed_as(x.to(xs[0].dtype), part) for x, part in zip(steps, parts)]
+            add_(xs, [local(x, x) for x in back], -step_size)
 
 
 def _adjustment(shape: torch.Size, stacked: bool, form: str | None) -> float:
@@ -154,7 +155,7 @@ def _adjustment(shape: torch.Size, stacked: bool, form: str | None) -> float:
 def _orthogonal(
     xs: Tensors, stacked: bool, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> list[Tensor]:
-    """The orthogonal matrices next to tensors of one shape, about: singular values come near 1; in bfloat16, as torch's.
+    """The orthogonal matrices next to tensors of one shape, about: singular values near 1; in bfloat16, as torch's.
 
     Several are computed at once, and so are the matrices of a stack.
     """
