@@ -119,11 +119,11 @@ class Clock:
         What is None follows from the clock's rates, and counts 0 if they are unknown; a number that is given wins over
         the rate, as for a short last batch. `duration` None is the time since the last tick. A 0-dim tensor of a whole
         number is read. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch. With a
-        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of five integers.
+        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of six integers.
 
         Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
-        known, and when only some ranks give it; `TimeError` for negative and fractional numbers; nothing is counted
-        then.
+        known, and when only some ranks give it; `TimeError` for negative and fractional numbers, on all ranks; nothing
+        is counted then.
         """
         now = time.monotonic()
         took = round((now - self._last) * 1e6) if duration is None else read_field("duration", duration)
@@ -247,14 +247,20 @@ class Clock:
         """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
         given = {"samples": samples, "tokens": tokens}
-        row = [0 if each is None else _number(what, each) for what, each in given.items()]
+        wrong = None
+        try:
+            row = [0 if each is None else _number(what, each) for what, each in given.items()]
+        except TimeError as error:  # the other ranks wait for this one: all are to raise
+            row, wrong = [0, 0], error
         row += [each is not None for each in given.values()]
-        row += [took if dist.get_rank(group) == 0 else 0]
+        row += [took if dist.get_rank(group) == 0 else 0, wrong is not None]
         device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
         numbers = torch.tensor(row, dtype=torch.int64, device=device)
         dist.all_reduce(numbers, group=group)
-        *counts, some_samples, some_tokens, took = numbers.tolist()
+        *counts, some_samples, some_tokens, took, bad = numbers.tolist()
         ranks = dist.get_world_size(group)
+        if bad:
+            raise wrong or TimeError(f"{bad} of {ranks} ranks gave tick() a count that is none: see the error there.")
         for what, some in zip(given, (some_samples, some_tokens)):
             if some not in (0, ranks):
                 raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")

@@ -70,6 +70,9 @@ def a_number_of_one_rank_alone_is_refused_on_all() -> None:
     with pytest.raises(ValueError, match=r"1 of 2 ranks called tick\(tokens=...\)"):
         clock.tick(tokens=5 if dist.get_rank() == 0 else None)
     assert clock.timestamp.batch == 0
+    with pytest.raises(timesched.TimeError, match="tokens?" if dist.get_rank() == 1 else "1 of 2 ranks"):
+        clock.tick(tokens=-5 if dist.get_rank() == 1 else 5)
+    assert clock.timestamp.batch == 0
 
 
 def a_clock_that_counts_alone_says_so_once() -> None:
