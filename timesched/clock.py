@@ -296,4 +296,4 @@ class Clock:
 
 def _number(what: str, given: Any) -> int:
     """A count that was given, of `samples` or `tokens`."""
-    return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.dim() == 0 else given)
+    return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.numel() == 1 else given)

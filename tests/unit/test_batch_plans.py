@@ -231,7 +231,7 @@ def test_a_run_that_is_extended_keeps_its_plan():
         clock.tick()
     clock.extend("480sp")
     assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 240
-    with pytest.raises(ValueError, match="A run of 40ba cannot be extended to 40ba"):
+    with pytest.raises(ValueError, match="A run of 480sp cannot be extended to 40ba"):
         clock.extend("40ba")
 
 
