@@ -20,9 +20,10 @@ from hypothesis import assume, reject
 from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
+from timesched.positions import Frame
 from timesched.schedule import Schedule, times_in
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
-from timesched.time.units import Exact, TimeUnit
+from timesched.time.units import Exact, InEpochs, TimeUnit
 from timesched.time.value import Time
 
 
@@ -279,6 +280,33 @@ def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             raise LawBroken(f"law 7 (purity): {schedule!r} at {state!r} had {first!r}, and {how} {later!r}.")
 
 
+def epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 6b: what counts epochs alone depends on the epoch and the share of it that is done, whatever was before."""
+    more = draw(st.integers(1, 5))
+    run = dataclasses.replace(run, unit=TimeUnit.EPOCH)
+    longer = dataclasses.replace(
+        run, batches=more * run.batches, batches_per_epoch=more * run.batches_per_epoch
+    ).horizon()
+    state = run.state(draw(_batches(run, schedule)))
+    early = value(schedule, state)
+    if not isinstance(schedule, Schedule):
+        return
+    if not {time.unit for time in times_in(schedule)} <= {TimeUnit.EPOCH, TimeUnit.DURATION}:
+        return
+    frame = Frame(state.horizon)
+    schedule.resolve(frame)
+    if not all(isinstance(counter, InEpochs) for counter in frame.counters):
+        return
+    batches = draw(st.integers(0, 2 * run.batches))  # of the epochs before, of another length
+    there = more * state.timestamp.batch_in_epoch.exact
+    late = value(schedule, Moment(longer, state.timestamp.copy(batch=batches, batch_in_epoch=there)))
+    if early != late:
+        raise LawBroken(
+            f"law 6b (epochs): {schedule!r} on {run} is {early!r} in {state!r}, and {late!r} at the same place of "
+            f"epochs with {more} times as many batches."
+        )
+
+
 def one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Law 8: floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal singles."""
     if not isinstance(schedule, Schedule):
@@ -384,6 +412,7 @@ LAWS = {
     "ratio": ratio,
     "unit": unit,
     "ends": ends,
+    "epochs": epochs,
     "one formula": one_formula,
     "rates": rates,
     "cost": constant_cost,
