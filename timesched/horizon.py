@@ -150,6 +150,13 @@ class Horizon:
         """The same run with another length, before scaling."""
         return Horizon._of(_read_length(max_duration, positive), self._ratio, self.rates, scaled=False)
 
+    def with_epochs_of(self, other: Horizon) -> Horizon:
+        """The same run with epochs as long as those of another, where both know how long they are."""
+        if self.rates[0] is None or other.rates[0] in (None, self.rates[0]):
+            return self
+        rates = other.rates[0], *self.rates[1:]
+        return Horizon._of(self._unscaled, self._ratio, rates, self.max_duration is self._unscaled)
+
     @property
     def batches_per_epoch(self) -> Exact | None:
         """Batches in one epoch, or None."""
