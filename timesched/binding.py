@@ -315,7 +315,11 @@ class Bound:
         groups, first = self.optimizer.param_groups, "initial_" + self.key
         chosen = select(groups, self.tags)
         if not chosen:
-            raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
+            there = known_tags(groups)
+            raise ValueError(
+                f"No parameter group carries the tag {self.tags!r}: "
+                f"{'no group has any' if there == 'none' else 'the tags are ' + there}."
+            )
         new = [i for i in chosen if i >= self._seen]
         held = [self._key.read(groups[i], f"Parameter group {i}") for i in new]
         factors = [*self.factors, *(self._factor(groups[i], first, x, i) for i, x in zip(new, held))]

@@ -184,6 +184,8 @@ class Clock:
         Raises `KeyError` or `TimeError` for the state of another object.
         """
         loaded = Timestamp()
+        if isinstance(state, Mapping) and "last_epoch" in state:
+            raise KeyError("this is the state of a scheduler: load it there, or pass its 'clock' here.")
         if isinstance(state, Mapping):
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
@@ -208,8 +210,7 @@ class Clock:
         """
         longer, now = self.horizon._lasting(max_duration), self.max_duration
         end = longer.max_duration
-        assert end is not None
-        if end.exact <= longer.change(now.exact, now.unit, end.unit):
+        if end is None or end.exact <= longer.change(now.exact, now.unit, end.unit):
             raise ValueError(f"A run of {now} cannot be extended to {end}: give a greater length.")
         self._set(horizon=longer)
 

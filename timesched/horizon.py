@@ -217,17 +217,18 @@ class Horizon:
             return self.change(self._stages.samples(self.change(count, old, TimeUnit.BATCH)), TimeUnit.SAMPLE, new)
         if self._stages is not None and j <= 1 < i:
             return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
+        found = count
         for k in range(min(i, j), max(i, j)):
             rate = self.rates[k]
             if rate is None:
                 hint = " (the state's dataloader_len)" if k == 0 else ""
                 raise ValueError(
                     f"{number_text(count)}{old.value} cannot be converted to {new.value}: {_RATES[k]}{hint} is not "
-                    f"known. Give it, as in Clock(..., {_RATES[k]}=...) or Horizon(..., {_RATES[k]}=...), or write "
-                    f"both times in one unit."
+                    f"known. Give it, as {_RATES[k]}=..., to the Clock, the Horizon or the adapter of the trainer, or "
+                    f"write both times in one unit."
                 )
-            count = count * rate if i < j else Fraction(count) / rate
-        return count
+            found = found * rate if i < j else Fraction(found) / rate
+        return found
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.

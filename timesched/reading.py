@@ -49,11 +49,18 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
                 f"{scheduler!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
                 f"let it take (state, ssr)."
             ) from None
-        return lambda: _multiplier(scheduler(state), scheduler)
-    return lambda: _multiplier(scheduler(state, ratio), scheduler)
+        return lambda: _multiplier(scheduler, state)
+    return lambda: _multiplier(scheduler, state, ratio)
 
 
-def _multiplier(value: Any, scheduler: Any) -> float:
+def _multiplier(scheduler: Any, *arguments: Any) -> float:
+    try:
+        value = scheduler(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{called(scheduler)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
+            f"state.timestamp.batch.value for the batches so far."
+        ) from error
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{scheduler!r} returned {value!r}: a schedule returns a finite number.")
     return float(value)

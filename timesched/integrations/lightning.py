@@ -63,6 +63,9 @@ def schedule(
     >>> # def configure_optimizers(self):
     >>> #     return schedule(self, optim.AdamW(self.parameters(), lr=3e-4), cosine, decay)
     """
+    if not isinstance(module, LightningModule) or not isinstance(optimizer, Optimizer):
+        given = f"{type(module).__name__}, {type(optimizer).__name__}"
+        raise TypeError(f"schedule({given}, ...): pass the LightningModule, its optimizer, and then the schedules.")
     trainer: Any = module.trainer
     options = {
         "max_duration": max_duration,

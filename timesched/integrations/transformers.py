@@ -57,6 +57,8 @@ def schedule(
     >>> # trainer = Trainer(model, args, train_dataset=data)
     >>> # schedule(trainer, cosine, decay); trainer.train()
     """
+    if not isinstance(trainer, Trainer):
+        raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
     there = trainer.lr_scheduler
     if there is not None or any(isinstance(each, _Counting) for each in trainer.callback_handler.callbacks):
         what = "schedules" if there is None else f"a {type(there).__name__}"
