@@ -475,6 +475,10 @@ class Bound:
             self._refuse_other(state, clock, steps)
         return steps, factors, stamp
 
+    def is_of(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state is of this key and of these tags."""
+        return (state["key"], state["tags"]) == (self.key, self._sorted_tags())
+
     def _refuse_other(self, state: Mapping[str, Any], clock: Any, steps: int) -> None:
         """Raise `ValueError` where the state is of another schedule or horizon, and its value not the present one."""
         own = repr(clock.horizon) if isinstance(clock, Clock) else None

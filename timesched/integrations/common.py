@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from torch.optim import Optimizer
@@ -14,6 +15,7 @@ from timesched.binding import Bound, bind, unchanged_on_error
 from timesched.clock import Clock
 from timesched.keys import Key
 from timesched.reading import as_several
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 
 
@@ -69,7 +71,8 @@ class Schedulers(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
-        self.optimizer, self.clock = optimizer, clock
+        self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
+        self.loaded = False  # whether a state has set the clock
         found = bindings(entries)
         with unchanged_on_error(optimizer):
             self.bound: list[Bound] = [
@@ -98,14 +101,46 @@ class Schedulers(LRScheduler):
         return {"schedulers": [each.state_dict() for each in self.bound]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then."""
+        """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
+
+        With `on_change="new"`, each schedule goes on from the state of its key and tags, if there is one, and what has
+        no such states is passed over: the trainer, or its user, says where the run is.
+        """
         states = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
-        if not isinstance(states, (list, tuple)) or len(states) != len(self.bound):
-            held = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
-            raise ValueError(f"The state holds {held}, and here are {len(self.bound)}: make those that were saved.")
-        found = [each.read_state(state) for each, state in zip(self.bound, states)]  # raises before anything is changed
-        for each, read in zip(self.bound, found):
+        states = states if isinstance(states, (list, tuple)) else []
+        new = self.on_change == "new"
+        if len(states) != len(self.bound) and not new:
+            held = f"{len(states)} schedules" if states else "none of such schedules"
+            raise ValueError(
+                f"The state holds {held}, and here are {len(self.bound)}: make those that were saved, "
+                f'or pass on_change="new" to go on with the present ones.'
+            )
+        pairs = list(zip(self.bound, states))
+        if new:
+            pairs = [(each, state) for each in self.bound for state in states if each.is_of(state)]
+        found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
+        for each, read in found:
             each.take_state(read)
+        self.loaded = bool(found)
+
+    def begin_at(self, batches: int, **counts: int) -> None:
+        """Put the clock, which no state has set, to where a trainer says that its run is; other counts from the rates.
+
+        Raises `ValueError` where that was not asked for by `on_change="new"`.
+        """
+        if self.loaded or not batches:
+            return
+        if self.on_change != "new":
+            raise ValueError(
+                f"The run goes on after {batches} batches, and its checkpoint has no state of these schedules: pass "
+                f'on_change="new" to go on with them from there.'
+            )
+        horizon = self.clock.horizon
+        epoch, within = divmod(batches, self.clock.dataloader_len or batches + 1)
+        size, length = horizon.samples_per_batch, horizon.tokens_per_sample
+        samples = int(batches * size) if isinstance(size, (int, Fraction)) else 0
+        known: dict[str, Any] = {"sample": samples, "token": int(samples * (length or 0))}
+        self.clock.go_to(Timestamp(epoch=epoch, batch=batches, batch_in_epoch=within, **known | counts))
 
 
 class CountingSchedulers(Schedulers):

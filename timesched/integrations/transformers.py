@@ -6,6 +6,7 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from accelerate.optimizer import AcceleratedOptimizer
@@ -15,6 +16,7 @@ from transformers.trainer_utils import has_length
 from timesched.clock import Clock
 from timesched.horizon import Rate
 from timesched.reading import units_of
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
@@ -77,6 +79,17 @@ def schedule(
     trainer.add_callback(counting)
 
 
+class _TrainersClock(Clock):
+    """Goes on in the epoch that the Trainer goes on in: it counts them from the batches, in their present length."""
+
+    def read_state(self, state: Mapping[str, Any]) -> Timestamp:
+        stamp = super().read_state(state)
+        if self.dataloader_len is None:
+            return stamp
+        epoch, within = divmod(stamp.batch.value, self.dataloader_len)
+        return stamp.copy(epoch=epoch, batch_in_epoch=within)
+
+
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
@@ -111,7 +124,7 @@ class _Counting(TrainerCallback):
             size = self.batch_size // accumulation  # of the microbatches of all ranks
             missing = self.loads * size - self.examples  # in the last one, if the loader reads all of the dataset
             self.last_batch_size = (self.loads - 1) % accumulation * size + size - missing * (0 <= missing < size)
-        clock = self.clock = Clock(
+        clock = self.clock = _TrainersClock(
             f"{num_training_steps}ba" if self.max_duration is None else self.max_duration,
             batches_per_epoch=epoch,
             samples_per_batch=self.batch_size,
@@ -132,14 +145,20 @@ class _Counting(TrainerCallback):
                 "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
                 "or tokens."
             )
-        made = Schedulers(optimizer, clock, self.entries, self.on_change)
+        made = self.made = Schedulers(optimizer, clock, self.entries, self.on_change)
         clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
         trainer.lr_scheduler = made
         return made
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the Trainer's own count of tokens."""
+        """Take up the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
         self.tokens = state.num_input_tokens_seen
+        batches, epoch = state.global_step, self.clock.dataloader_len
+        samples = batches * self.batch_size
+        if epoch is not None:
+            samples = batches // epoch * self.examples + batches % epoch * self.batch_size
+        counts = {"token": self.tokens} if self.counts_tokens else {}
+        self.made.begin_at(batches, sample=samples, **counts)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
