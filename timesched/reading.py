@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 
@@ -75,3 +77,16 @@ def text_of(schedule: Any) -> str:
 def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     """The units that are read of a clock, as far as the schedules say so: functions of a user do not."""
     return {unit for one in as_several(schedule) if isinstance(one, Schedule) for unit in one.units(clock)}
+
+
+def warn_of_long_warmup(schedule: Any, clock: Any) -> None:
+    """Warn of a schedule whose warmup lasts longer than the run."""
+    horizon = Horizon.of(clock) if hasattr(clock, "max_duration") else Horizon(None)
+    for one in as_several(schedule):
+        for name, time in one.marks(horizon) if isinstance(one, Schedule) and horizon.max_duration else []:
+            if name == "warmup" and not horizon.falls_short(time) and horizon.convert(time, "dur").exact > 1:
+                warnings.warn(
+                    f"{one!r} warms up until {time}, and the run ends at {horizon.max_duration}: it never gets to its "
+                    f"full value.",
+                    stacklevel=3,
+                )

@@ -18,7 +18,7 @@ from timesched import (
     bind,
     compile_composer_scheduler,
 )
-from timesched.binding import unchanged_on_error
+from timesched.unchanged import unchanged_on_error
 
 
 def parameters(n=1):

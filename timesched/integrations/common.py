@@ -11,12 +11,13 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.binding import Bound, OnChange, bind
 from timesched.clock import Clock
 from timesched.keys import Key
 from timesched.reading import as_several
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
+from timesched.unchanged import unchanged_on_error
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ class Schedulers(LRScheduler):
     (0.2, 0.05)
     """
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
+    def __init__(
+        self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: OnChange = "same"
+    ) -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
         found = bindings(entries)
@@ -148,7 +151,9 @@ class CountingSchedulers(Schedulers):
 
     fix = ""  # how to give the counts
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
+    def __init__(
+        self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: OnChange = "same"
+    ) -> None:
         super().__init__(optimizer, clock, entries, on_change)
         self.units = {unit for each in self.bound for unit in each.units()}  # once, as that takes longer than a tick
 

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.binding import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
@@ -32,7 +33,7 @@ def schedule(
     samples_per_batch: Rate | BatchSizes | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
-    on_change: str = "same",
+    on_change: OnChange = "same",
 ) -> dict[str, Any]:
     """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
 
@@ -120,7 +121,7 @@ class _CallbackSchedulers(CountingSchedulers):
 
     fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
 
-    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: str) -> None:
+    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: OnChange) -> None:
         super().__init__(optimizer, counting.clock, entries, on_change)
         self.counting = counting
         counting.made.append(self)

@@ -6,6 +6,7 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
+from timesched.binding import OnChange
 from timesched.clock import Clock
 from timesched.horizon import Rate
 from timesched.reading import units_of
@@ -31,7 +33,7 @@ def schedule(
     max_duration: Time[Any] | str | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
-    on_change: str = "same",
+    on_change: OnChange = "same",
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -72,6 +74,11 @@ def schedule(
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
+    ignored = {"lr_scheduler_type": "linear", "warmup_steps": 0}
+    asked = {name: getattr(trainer.args, name) for name in ignored}
+    given = [f"{name}={value!r}" for name, value in asked.items() if value != ignored[name]]
+    if given:
+        warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
     counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
@@ -94,7 +101,7 @@ class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(
-        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: str
+        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: OnChange
     ) -> None:
         self.trainer, self.entries, self.on_change = trainer, entries, on_change
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
