@@ -110,10 +110,10 @@ class Schedulers(LRScheduler):
         no such states is passed over: the trainer, or its user, says where the run is.
         """
         states = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
+        held = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
         states = states if isinstance(states, (list, tuple)) else []
         new = self.on_change == "new"
         if len(states) != len(self.bound) and not new:
-            held = f"{len(states)} schedules" if states else "none of such schedules"
             raise ValueError(
                 f"The state holds {held}, and here are {len(self.bound)}: make those that were saved, "
                 f'or pass on_change="new" to go on with the present ones.'
