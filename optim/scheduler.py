@@ -178,11 +178,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         if self.clock is None:
             return self.at_step(self._steps_taken() + more)
         refuse_graph("A scheduler that follows a clock reads it on the host")
-        return self._at(self.clock, 0)
+        return self._value_at(self.clock, 0)
 
-    def _at(self, clock: Any, steps: int) -> Any:
+    def _value_at(self, clock: Any, steps: int) -> Any:
         if not self._own_form:
-            return Bound._at(self, clock, steps)
+            return Bound._value_at(self, clock, steps)
         return self.at_step(steps if clock is None else int(counter(clock.timestamp, TimeUnit.BATCH)))
 
     def values(self, n: int) -> list[float]:

@@ -420,10 +420,10 @@ class Bound:
 
     def _compared(self, clock: Any, steps: int) -> list[float]:
         """The value at a moment, by which two schedules are compared: the multiplier, or what the groups get."""
-        value = float(self._at(clock, steps))
+        value = float(self._value_at(clock, steps))
         return [value] if self.relative else [factor * value for factor in self.factors]
 
-    def _at(self, clock: Any, steps: int) -> Any:
+    def _value_at(self, clock: Any, steps: int) -> Any:
         """The value at the moment of a clock; without one, after a number of steps."""
         return self._function((steps,)) if clock is None else reader(self._schedule, clock, self.ssr)()
 

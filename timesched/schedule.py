@@ -217,7 +217,7 @@ class Schedule:
         return {field.name: getattr(self, field.name) for field in self._fields()}
 
     def _key(self) -> tuple[Any, ...]:
-        return (type(self), *map(_plain, self.__getstate__().values()))
+        return (type(self), *map(_comparable, self.__getstate__().values()))
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Schedule) else NotImplemented
@@ -285,11 +285,11 @@ def times_in(value: Any) -> list[Time[Any]]:
     return [value] if isinstance(value, Time) else []
 
 
-def _plain(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """A field as a value that compares without raising, as times of different units do."""
     if isinstance(value, Time):
         return value.unit.value, value.exact
-    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
+    return tuple(map(_comparable, value)) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> str:

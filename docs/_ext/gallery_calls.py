@@ -1,4 +1,4 @@
-"""What the gallery draws. The schedules of `timesched` are in the table of timesched/testing/rows.py."""
+"""What the gallery draws. The schedules of `timesched` are in the table of tests/laws/rows.py."""
 
 CLOSED_FORMS = (
     "ConstantLR(optimizer, 0.1)",
