@@ -61,7 +61,7 @@ def switched(name):
 
 @ALL
 def test_by_hand_makes_one_graph(name):
-    """The whole of `step`, with a group for every combination of switches."""
+    """The whole of `step`, with a group for every combination of switches; captured, but not lowered."""
 
     def build():
         some = slice(0, 2 if name == "Adafactor" else 1)  # to which a vector is another kind than a matrix
@@ -71,7 +71,9 @@ def test_by_hand_makes_one_graph(name):
     optimizer, eager = build(), build()
     assert len(optimizer.param_groups) >= 2
     optimizer.hold_tensors()
-    race(optimizer, eager, by_hand(optimizer.step, "eager"))  # what is captured is looked at here, not how it is lowered
+    race(
+        optimizer, eager, by_hand(optimizer.step, "eager")
+    )  # what is captured is looked at here, not how it is lowered
 
 
 @pytest.mark.parametrize("name", ["AdamW", "NAdam", "ASGD", "Adafactor", "Lion"])
@@ -81,7 +83,7 @@ def test_what_stands_beside_a_step_in_the_same_graph(name):
     def update(optimizer, averages):
         counts = [optimizer.state[p]["step"] + 0.0 for p in flat(optimizer)]
         for p, average in zip(flat(optimizer), averages):
-            average.lerp_(p, 0.1)
+            average.view(-1).lerp_(p.view(-1), 0.1)  # torch drops what is done to a 0-dim float64 tensor itself
         optimizer.step()
         between = [p.clone() for p in flat(optimizer)]
         optimizer.step()

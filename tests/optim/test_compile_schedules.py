@@ -7,10 +7,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import timesched
 from optim.closed_form.formulas import PiecewiseConstant
-from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs
+from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, small
 from tests.optim.problems import assert_states_close, flat, give_gradients, ours
 from tests.optim.rows import tensor
-from tests.optim.test_compile import small
 from timesched import Horizon, curves, ops
 from timesched.positions import Frame
 from timesched.time.units import TimeUnit
