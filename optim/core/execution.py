@@ -61,8 +61,7 @@ def step_on_tensors(works: list[Work]) -> None:
     for work in map(_with_dimensions, works):
         device = work.params[0].device
         h = {name: _placed(value, device) for name, value in work.h.items()}
-        if STEP in work.scalars:
-            torch._foreach_add_(work.scalars[STEP], 1)
+        advance(work)
         s = {name: torch.cat(work.scalars[name]).to(_wide(device)) for name in work.rule.reads if name in work.scalars}
         _update(work._replace(h=h), s)
 
