@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from tests.optim.signatures import NAMES, SIGNATURES
@@ -296,3 +297,4 @@ FULLEST = [
     )
 ]  # fmt: skip
 assert [row.name for row in FULLEST] == [name for name in NAMES] and len(BY_ID) == len(ROWS)
+BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)

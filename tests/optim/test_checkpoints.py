@@ -18,12 +18,11 @@ from tests.optim.problems import (
     snapshot,
     theirs,
     torch_has,
+    trained,
     values,
 )
-from tests.optim.rows import BY_ID, FULLEST
-from tests.optim.signatures import NAMES, state_keys
+from tests.optim.rows import BY_ID, BY_NAME, FULLEST
 
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
 # One of each optimizer, and those whose groups differ in their state, or hold tensors.
 STATES = FULLEST + [
     BY_ID[id]
@@ -50,12 +49,6 @@ def copies(row, params):
 def on_disk(value, path):
     torch.save(value, path)
     return torch.load(path, weights_only=True)
-
-
-def trained(row, steps=2):
-    optimizer = ours(row, parameters(row.name))
-    run(optimizer, flat(optimizer), 1, steps)
-    return optimizer
 
 
 def differ(mine, other, *kinds):
@@ -103,10 +96,9 @@ def test_a_dict_of_torch_loads(row, at, tmp_path):
     run(other, theirs_params, 1, at, zeros=row.zeros)
     params = copies(row, theirs_params)
     mine = ours(row, params)
+    keys = {p: set(state) for p, state in mine.state.items()}
     mine.load_state_dict(on_disk(other.state_dict(), tmp_path / "torch.pt"))
-    for group in mine.param_groups:
-        for p in group["params"]:
-            assert set(mine.state[p]) == state_keys(row.name, group, p.ndim)
+    assert {p: set(state) for p, state in mine.state.items()} == keys
     for one, ps in ((other, theirs_params), (mine, params)):
         run(one, ps, at + 1, at + MORE, zeros=row.zeros)
     assert_states_close(mine, other, BOUND)
@@ -125,7 +117,7 @@ def test_a_muon_of_another_form_takes_over_that_of_torch():
 def test_torch_loads_our_dict(row, tmp_path):
     """And goes on from it as from its own dict: loading, it casts the scalars that it keeps in float32."""
     # A buffer of zeros means another thing in torch's SGD, which keeps no step to tell when to damp.
-    damps = row.name == "SGD" and any("step" in state_keys("SGD", {**row.arguments, **g}, 1) for g in row.groups)
+    damps = row.name == "SGD" and any("step" in state for state in trained(row).state.values())
     for at in (MORE,) if damps else (0, MORE):
         ends = []
         for make in (ours, theirs):
@@ -166,13 +158,12 @@ def test_what_a_dict_may_hold_in_another_type(row):
     assert any(not x.isfinite().all() for state in optimizer.state.values() for x in state.values())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if getattr(optim, name).may_be_missing])
-def test_a_dict_from_before_an_argument_was_there(name):
-    optimizer = trained(next(row for row in FULLEST if row.name == name))
-    saved = copy.deepcopy(optimizer.state_dict())
-    for key in getattr(optim, name).may_be_missing - {"amsgrad"}:
+@BY_NAME
+def test_a_dict_from_before_an_argument_was_there(row):
+    optimizer = trained(row)
+    saved, before = copy.deepcopy(optimizer.state_dict()), snapshot(optimizer)
+    for key in optimizer.may_be_missing - {"amsgrad"}:
         saved["param_groups"][0].pop(key, None)
-    before = snapshot(optimizer)
     optimizer.load_state_dict(saved)
     assert not differences(before, snapshot(optimizer))
 

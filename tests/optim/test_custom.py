@@ -9,9 +9,7 @@ from torch.nn import Parameter
 
 import optim
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, same, snapshot
-from tests.optim.rows import BY_ID, FULLEST
-
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+from tests.optim.rows import BY_ID, BY_NAME, FULLEST
 
 
 class CustomOptimizer(optim.Optimizer):

@@ -17,17 +17,10 @@ import torch
 from torch import Tensor
 
 import optim
-from tests.optim.problems import (
-    assert_close,
-    flat,
-    give_gradients,
-    is_rough,
-    ours,
-    parameters,
-)
+from tests.optim.problems import assert_close, flat, give_gradients, is_rough, ours, parameters
 from tests.optim.reference import RULES, exactly_orthogonal, muon_scale, rms, torchs_orthogonal
 from tests.optim.rows import BY_ID, ROWS, Row
-from tests.optim.signatures import NAMES, state_keys
+from tests.optim.signatures import NAMES
 
 STEPS = 12
 BOUND = 1e-12
@@ -208,12 +201,3 @@ def test_a_wrong_sign_in_an_equation_is_seen():
         equations.lines[i] = (symbol, expression.replace("-", "+", 1), condition)
         with pytest.raises(AssertionError, match="off by"):
             assert_equations_hold(equations, row, ours(row, parameters("AdamW")))
-
-
-def test_the_table_of_states_agrees_with_the_docstrings():
-    for name in NAMES:
-        row = next(row for row in ROWS if row.name == name)
-        for p in (torch.zeros(3), torch.zeros(2, 3)):
-            assert set(Equations(getattr(optim, name)).state(plain(row.arguments), p)) == state_keys(
-                name, row.arguments, p.ndim
-            )

@@ -15,9 +15,7 @@ from tests.optim.problems import (
     snapshot,
     theirs,
 )
-from tests.optim.rows import FULLEST
-
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+from tests.optim.rows import BY_NAME, FULLEST
 
 
 def random(*shape, seed=0):

@@ -21,11 +21,10 @@ from tests.optim.problems import (
     theirs,
     torch_has,
 )
-from tests.optim.rows import BY_ID, FULLEST, ROWS, tensor
+from tests.optim.rows import BY_ID, BY_NAME, FULLEST, ROWS, tensor
 
 STEPS = 20
 BOUND = 1e-12
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
 STATES = [row for row in [*FULLEST, BY_ID["Muon-torch_defaults"]] if torch_has(row)]
 # With Composer, whose torch is older, one configuration of each.
 TRIED = FULLEST if importlib.util.find_spec("composer") else ROWS

@@ -13,17 +13,9 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import optim
-from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot
-from tests.optim.rows import BY_ID, FULLEST
+from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot, trained
+from tests.optim.rows import BY_ID, BY_NAME
 from tests.optim.training import bits, equal, network, train
-
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
-
-
-def trained(row):
-    optimizer = ours(row, parameters(row.name))
-    run(optimizer, flat(optimizer), 1, 2)
-    return optimizer
 
 
 @BY_NAME
