@@ -13,18 +13,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.problems import assert_close, differences, snapshot
+from tests.optim.problems import assert_close, differences, give_gradients, snapshot
+from tests.optim.rows import FULLEST
 from tests.optim.signatures import NAMES
 
-# As much state as each optimizer can have.
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "SGD": {"lr": 0.1, "momentum": 0.9},
-    "Adafactor": {"lr": 0.1, "beta1": 0.9},
-    "Adam": {"lr": 0.1, "amsgrad": True},
-    "RMSprop": {"lr": 0.1, "momentum": 0.9, "centered": True},
-    "Lion": {"lr": 0.1},
-    "ASGD": {"lr": 0.1, "lambd": 0.1, "t0": 2},
-}
+ARGUMENTS = {row.name: row.kwargs for row in FULLEST}
 SHAPES = ((4, 6), (3, 5), (6, 2))
 NAMED = pytest.mark.parametrize("name", NAMES)
 EACH = pytest.mark.parametrize(("name", "way"), [*((name, "eager") for name in NAMES), ("Adam", "compiled")])
@@ -46,13 +39,12 @@ class Training:
         values = values or [torch.randn(shape, generator=generator) for shape in SHAPES]
         self.params = [Parameter(value.clone()) for value in values]
         groups = [{"params": self.params[:2]}, {"params": self.params[2:]}]
-        self.optimizer = getattr(optim, name)(groups, **ARGUMENTS.get(name, {}))
+        self.optimizer = getattr(optim, name)(groups, **ARGUMENTS[name])
         if way == "compiled":
             self.optimizer.compile(backend="eager")
 
     def gradients(self, step: int) -> None:
-        for i, p in enumerate(self.params):
-            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * step + i)).to(p.dtype)
+        give_gradients(self.params, step, missing={})
 
     def run(self, *steps: int) -> Training:
         for step in steps:
@@ -254,7 +246,7 @@ def test_gradient_from_before_its_parameter_was_cast(name: str) -> None:
 def test_parameters_come_and_go(name: str) -> None:
     """Also one without a name among named ones."""
     first, second = Parameter(torch.ones(4, 6)), Parameter(torch.ones(3, 5))
-    optimizer = getattr(optim, name)([("first", first)], **{"lr": 0.1, **ARGUMENTS.get(name, {})})
+    optimizer = getattr(optim, name)([("first", first)], **ARGUMENTS[name])
     params = optimizer.param_groups[0]["params"]
     params.append(second)
     for p in (first, second):
