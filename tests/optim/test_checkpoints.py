@@ -90,12 +90,13 @@ def test_a_load_copies_and_starts_over(row):
 @IN_TORCH
 @pytest.mark.parametrize("at", [0, MORE])
 def test_a_dict_of_torch_loads(row, at, tmp_path):
-    """At step 0 torch has no state; and later none where there was no gradient."""
-    theirs_params = parameters(row.name)
-    other = theirs(row, theirs_params)
+    """At step 0 torch has no state; and later none where there was no gradient. Nothing of the run so far is left."""
+    theirs_params, params = parameters(row.name), parameters(row.name)
+    other, mine = theirs(row, theirs_params), ours(row, params)
+    run(mine, params, 1, 3, zeros=row.zeros)
     run(other, theirs_params, 1, at, zeros=row.zeros)
-    params = copies(row, theirs_params)
-    mine = ours(row, params)
+    with torch.no_grad():
+        torch._foreach_copy_(params, theirs_params)
     keys = {p: set(state) for p, state in mine.state.items()}
     mine.load_state_dict(on_disk(other.state_dict(), tmp_path / "torch.pt"))
     assert {p: set(state) for p, state in mine.state.items()} == keys
