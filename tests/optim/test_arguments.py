@@ -123,20 +123,6 @@ def test_a_bad_value(name, kwargs):
     assert not differences(before, snapshot(optimizer)) and second not in optimizer.state
 
 
-@NAMED
-@pytest.mark.parametrize("switch", ["foreach", "fused", "capturable", "differentiable", "momentumm"])
-def test_there_are_no_execution_switches(name, switch):
-    with pytest.raises(TypeError, match=switch):
-        made(name, matrices(), **{switch: True})
-
-
-def test_lr_is_required():
-    for name in NAMES:
-        if SIGNATURES[name]["lr"] is REQUIRED:
-            with pytest.raises(TypeError, match="lr"):
-                getattr(optim, name)(matrices())
-
-
 BAD_PARAMETERS = {
     "a tensor": lambda: torch.zeros(3, 2),
     "nothing": lambda: [],

@@ -72,15 +72,3 @@ def test_a_step_in_a_graph_over_a_number_names_the_call(later, fresh):
     with pytest.raises(Exception, match="optimizer.hold_tensors()"):
         torch.compile(scheduler.step, backend="eager", fullgraph=True)()
     assert [float(group["lr"]) for group in on.param_groups] == before
-
-
-def test_a_number_put_into_a_compiled_optimizer_is_held_again():
-    on = optimizer()
-    on.compile(backend="eager")
-    on.step()
-    on.param_groups[0]["lr"] = 0.5
-    scheduler = bind(LinearScheduler(), on, Clock("10ba"))
-    on.step()
-    assert types(on) == {torch.Tensor}
-    scheduler.step()
-    assert types(on) == {torch.Tensor} and float(on.param_groups[0]["lr"]) == 0.5
