@@ -220,12 +220,13 @@ def test_the_distributed_checkpoint_finds_parameters_by_their_names():
 
 def test_groups_that_share_a_tensor_load_different_values():
     a, b = parameters("Adam")[:2]
-    optimizer = optim.SGD([{"params": [a]}, {"params": [b]}], lr=torch.tensor(1.0))
+    optimizer = optim.SGD([{"params": [a]}, {"params": [b]}], lr=(shared := torch.tensor(1.0)))
     saved = copy.deepcopy(optimizer.state_dict())
     for group, lr in zip(saved["param_groups"], (0.1, 0.01)):
         group["lr"] = lr
     optimizer.load_state_dict(saved)
     assert [round(float(group["lr"]), 6) for group in optimizer.param_groups] == [0.1, 0.01]
+    assert optimizer.param_groups[0]["lr"] is shared  # a graph may hold it
 
 
 # What does not fit
