@@ -44,19 +44,6 @@ def test_twenty_steps_in_float64(row):
 
 
 @BY_NAME
-def test_float64_as_the_default_dtype(row):
-    """Whoever works in float64 sets it: torch then keeps its counters in it, and so do we."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        mine, other = ours(row, parameters(row.name)), theirs(row, parameters(row.name))
-        for optimizer in (mine, other):
-            run(optimizer, flat(optimizer), 1, 6)
-        assert_same_steps(row, mine, other, 6)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@BY_NAME
 def test_hyperparameters_change_between_steps(row):
     """Also from a number to a tensor."""
     mine, other = ours(row, parameters(row.name)), theirs(row, parameters(row.name))
