@@ -97,11 +97,13 @@ def test_a_custom_optimizer_saves_copies_and_pickles(tmp_path):
     resumed = Averaging(resumed_params, enable_global_step=True)
     resumed.load_state_dict(torch.load(tmp_path / "custom.pt", weights_only=True))
     copied = copy.deepcopy(optimizer)
-    pickled = pickle.loads(pickle.dumps(optimizer))
+    pickled, calls = pickle.loads(pickle.dumps(optimizer)), []
+    optimizer.register_step_pre_hook(lambda *args: calls.append(1))
     for one in (optimizer, resumed, copied, pickled):
         run(one, flat(one), 4, 6)
         for p, q in zip(flat(one), params):
             assert torch.equal(p, q) and all(same(v, optimizer.state[q][k]) for k, v in one.state[p].items())
+    assert calls == [1] * 3  # though the step calls that of its base, which has hooks of its own
     with pytest.raises((ValueError, TypeError)):
         optimizer.load_state_dict(CustomOptimizer(parameters("Adam")).state_dict())
 
