@@ -1,139 +1,55 @@
 """Schedules as records: what they accept, how they compare, and what they do at the edges."""
 
 import math
-import pickle
-import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 import timesched
-from tests.laws.rows import schedules
-from timesched import *  # noqa: F403  # repr evaluates in this namespace
-from timesched import (
-    Clock,
-    ConstantScheduler,
-    ConstantWithWarmupScheduler,
-    CooldownScheduler,
-    CosineAnnealingScheduler,
-    CosineAnnealingWarmRestartsScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    CyclicScheduler,
-    ExponentialScheduler,
-    Horizon,
-    InverseSquareRootWithWarmupScheduler,
-    LinearScheduler,
-    LinearWithWarmupScheduler,
-    MultiStepScheduler,
-    MultiStepWithWarmupScheduler,
-    OneCycleScheduler,
-    PiecewiseScheduler,
-    PolynomialScheduler,
-    PolynomialWithWarmupScheduler,
-    PowerScheduler,
-    ProductScheduler,
-    RexScheduler,
-    SequenceScheduler,
-    StepScheduler,
-    Time,
-    Timestamp,
-    WarmupScheduler,
-    WarmupStableDecayScheduler,
-)
+from timesched import *  # noqa: F403  # these are tests of all that is public
 
 RUN = Horizon("100ba", batches_per_epoch=10)
 
-BAD = [
-    lambda: StepScheduler("0ba"),
-    lambda: StepScheduler("-1ba"),
-    lambda: StepScheduler("ten ba"),
-    lambda: StepScheduler(10),
-    lambda: StepScheduler(None),
-    lambda: StepScheduler("1ba", gamma=float("nan")),
-    lambda: StepScheduler("1ba", gamma="0.1"),
-    lambda: StepScheduler("1ba", gamma=True),
-    lambda: MultiStepScheduler("10ba"),
-    lambda: MultiStepScheduler(None),
-    lambda: MultiStepScheduler(["10ba", "-1ba"]),
-    lambda: MultiStepScheduler(["10ba", "x"]),
-    lambda: ConstantScheduler(math.inf),
-    lambda: ConstantScheduler(1.0, "-1dur"),
-    lambda: LinearScheduler(t_max="1"),
-    lambda: LinearScheduler(alpha_f=None),
-    lambda: ExponentialScheduler(-0.5),
-    lambda: ExponentialScheduler(0.5, "0ep"),
-    lambda: CosineAnnealingScheduler("nandur"),
-    lambda: CosineAnnealingWarmRestartsScheduler("0ba"),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=0),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=-1),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=0.5),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.0000000000000002),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.09),
-    lambda: PolynomialScheduler(-1),
-    lambda: PolynomialScheduler(math.nan),
-    lambda: LinearWithWarmupScheduler("-1ba"),
-    lambda: LinearWithWarmupScheduler("1ba", scale_warmup=1),
-    lambda: MultiStepWithWarmupScheduler("1ba", ["0.5"]),
-    lambda: ProductScheduler([]),
-    lambda: ProductScheduler([lambda state: 1.0]),
-    lambda: LinearWithWarmupScheduler("1ba", alpha_s=math.nan),
-    lambda: WarmupStableDecayScheduler("-1ba"),
-    lambda: WarmupStableDecayScheduler("1ba", "-1ba"),
-    lambda: WarmupStableDecayScheduler("1ba", decay_rate=0),
-    lambda: WarmupStableDecayScheduler("1ba", decay=None),
-    lambda: WarmupStableDecayScheduler("1ba", decay="geometric"),
-    lambda: WarmupStableDecayScheduler("1ba", alpha_f=-0.1, decay="harmonic"),
-    lambda: WarmupStableDecayScheduler("1ba", alpha_f=5e-324, decay="harmonic"),
-    lambda: InverseSquareRootWithWarmupScheduler("1ba", "0ba", "1ba"),
-    lambda: InverseSquareRootWithWarmupScheduler("1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2),
-    lambda: PowerScheduler("0ba"),
-    lambda: PowerScheduler("1ba", power=-0.5),
-    lambda: RexScheduler(d=1.0),
-    lambda: RexScheduler(d=-0.1),
-    lambda: OneCycleScheduler(pct_start=1.1),
-    lambda: OneCycleScheduler(pct_start=0.6, three_phase=True),
-    lambda: OneCycleScheduler(div_factor=0),
-    lambda: OneCycleScheduler(anneal="cos"),
-    lambda: CyclicScheduler("0ba"),
-    lambda: CyclicScheduler("1ba", "0ba"),
-    lambda: CyclicScheduler("1ba", mode="square"),
-    lambda: CyclicScheduler("1ba", gamma=-0.5),
-    lambda: PiecewiseScheduler([]),
-    lambda: PiecewiseScheduler("0ba"),
-    lambda: PiecewiseScheduler(["0ba"]),
-    lambda: PiecewiseScheduler([["0ba"]]),
-    lambda: PiecewiseScheduler([["0ba", 1.0, "linear", 2]]),
-    lambda: PiecewiseScheduler([["0", 1.0]]),
-    lambda: PiecewiseScheduler([["0ba", "1.0"]]),
-    lambda: PiecewiseScheduler([["0ba", 1.0], ["1ba", 0.5, "sqrt"]]),
-    lambda: PiecewiseScheduler([["0ba", 0.0], ["1ba", 0.5, "geometric"]]),
-    lambda: PiecewiseScheduler([["2ba", 0.0], ["1ba", 0.5]]),
-    lambda: WarmupScheduler(lambda state: 1.0, "1ba"),
-    lambda: WarmupScheduler(LinearScheduler, "1ba"),
-    lambda: WarmupScheduler(LinearScheduler(), "1ba", warmup="exponential"),
-    lambda: CooldownScheduler([LinearScheduler()], "1ba"),
-    lambda: CooldownScheduler(LinearScheduler(), "1ba", decay="harmonic"),
-]
+# Arguments that are refused by each class when it is constructed.
+BAD = """
+StepScheduler: "0ba" | "-1ba" | "ten ba" | 10 | None | "1ba", gamma=nan | "1ba", gamma="0.1" | "1ba", gamma=True
+MultiStepScheduler: "10ba" | None | ["10ba", "-1ba"] | ["10ba", "x"]
+ConstantScheduler: inf | 1.0, "-1dur"
+LinearScheduler: t_max="1" | alpha_f=None
+ExponentialScheduler: -0.5 | 0.5, "0ep"
+CosineAnnealingScheduler: "nandur"
+CosineAnnealingWarmRestartsScheduler: "0ba" | "1ba", t_mult=0 | "1ba", t_mult=-1 | "1ba", t_mult=0.5
+CosineAnnealingWarmRestartsScheduler: "1ba", t_mult=1.0000000000000002 | "1ba", t_mult=1.09
+PolynomialScheduler: -1 | nan
+LinearWithWarmupScheduler: "-1ba" | "1ba", scale_warmup=1 | "1ba", alpha_s=nan
+MultiStepWithWarmupScheduler: "1ba", ["0.5"]
+ProductScheduler: [] | [function]
+WarmupStableDecayScheduler: "-1ba" | "1ba", "-1ba" | "1ba", decay_rate=0 | "1ba", decay=None
+WarmupStableDecayScheduler: "1ba", decay="geometric" | "1ba", alpha_f=-0.1, decay="harmonic"
+WarmupStableDecayScheduler: "1ba", alpha_f=5e-324, decay="harmonic"
+InverseSquareRootWithWarmupScheduler: "1ba", "0ba", "1ba" | "1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2
+PowerScheduler: "0ba" | "1ba", power=-0.5
+RexScheduler: d=1.0 | d=-0.1
+OneCycleScheduler: pct_start=1.1 | pct_start=0.6, three_phase=True | div_factor=0 | anneal="cos"
+CyclicScheduler: "0ba" | "1ba", "0ba" | "1ba", mode="square" | "1ba", gamma=-0.5
+PiecewiseScheduler: [] | "0ba" | ["0ba"] | [["0ba"]] | [["0ba", 1.0, "linear", 2]] | [["0", 1.0]] | [["0ba", "1.0"]]
+PiecewiseScheduler: [["0ba", 1.0], ["1ba", 0.5, "sqrt"]] | [["0ba", 0.0], ["1ba", 0.5, "geometric"]]
+PiecewiseScheduler: [["2ba", 0.0], ["1ba", 0.5]]
+WarmupScheduler: function, "1ba" | LinearScheduler, "1ba" | LinearScheduler(), "1ba", warmup="exponential"
+CooldownScheduler: [LinearScheduler()], "1ba" | LinearScheduler(), "1ba", decay="harmonic"
+CooldownScheduler: LinearScheduler(), "5ba", horizon=RUN | LinearScheduler(), "5ba", "5ba", horizon="10ba"
+"""
+ROWS = [row.split(": ", 1) for row in BAD.strip().splitlines()]
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_refused_when_constructed(bad):
+@pytest.mark.parametrize("call", [f"{name}({each})" for name, several in ROWS for each in several.split(" | ")])
+def test_refused_when_constructed(call):
+    more = {"nan": math.nan, "inf": math.inf, "RUN": RUN, "function": lambda state: 1.0}
     with pytest.raises((TypeError, ValueError)) as error:
-        bad()
+        eval(call, {**vars(timesched), **more})
     assert "Scheduler." in str(error.value)
-
-
-@given(schedules())
-def test_a_record(schedule):
-    for same in (eval(repr(schedule)), pickle.loads(pickle.dumps(schedule))):
-        assert same == schedule and hash(same) == hash(schedule) and repr(same) == repr(schedule)
-    field = next(iter(schedule.__dataclass_fields__))
-    with pytest.raises(AttributeError):
-        setattr(schedule, field, None)
-    assert schedule != LinearScheduler(0.123, 0.456) and schedule != "schedule"
-    assert isinstance(schedule, timesched.ComposerScheduler)
 
 
 def test_schedules_in_different_units_compare():
@@ -145,12 +61,13 @@ def test_composers_attributes():
     warm = CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.1)
     assert (warm.t_warmup, warm.t_max, warm.alpha_f, warm.scale_warmup) == ("10ba", "1dur", 0.1, False)
     assert warm.warmup_scheduler == LinearScheduler(0.0, 1.0, "10ba")
-    line = LinearWithWarmupScheduler("10ba", 3, 2)
-    assert line.warmup_scheduler == LinearScheduler(alpha_i=0.0, alpha_f=3.0, t_max="10ba")
+    line = LinearWithWarmupScheduler("10ba", 3, 2, alpha_s=0.5)
+    assert line.warmup_scheduler == LinearScheduler(alpha_i=0.5, alpha_f=3.0, t_max="10ba")
     assert ConstantWithWarmupScheduler("10ba", 3.0).scheduler == LinearWithWarmupScheduler("10ba", 3.0, 3.0)
     steps = MultiStepWithWarmupScheduler("10ba", ["20ba"], 0.5)
     assert steps.step_scheduler == MultiStepScheduler(["20ba"], 0.5) and not hasattr(steps, "t_max")
     assert PolynomialScheduler(2).power == 2.0 and ExponentialScheduler(np.float32(0.5)).decay_period == "1ep"
+    assert isinstance(steps, timesched.ComposerScheduler)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +85,8 @@ def test_composers_attributes():
         (CosineAnnealingScheduler("30ba", 0.5), {0: 1.0, 15: 0.75, 30: 0.5, 1000: 0.5}),
         (LinearWithWarmupScheduler("100ba"), {50: 0.5, 100: 1.0, 101: 1.0}),
         (LinearWithWarmupScheduler("200ba"), {100: 0.5, 200: 1.0, 201: 1.0}),
-        (LinearWithWarmupScheduler("0ba"), {0: 1.0, 50: 0.5}),
+        (LinearWithWarmupScheduler("10ba", alpha_s=0.5), {0: 0.5, 5: 0.75, 10: 1.0}),
+        (MultiStepWithWarmupScheduler("10ba", [], alpha_s=0.5), {0: 0.5, 5: 0.75, 10: 1.0}),
         (LinearWithWarmupScheduler("0tok"), {0: 1.0, 50: 0.5}),
         (CosineAnnealingWarmRestartsScheduler("10ba", 2.0), {0: 1.0, 10: 1.0, 30: 1.0, 70: 1.0, 150: 1.0}),
         (CosineAnnealingWarmRestartsScheduler("1000ba", 1.1), {1000: 1.0, 2100: 1.0, 3310: 1.0}),
@@ -180,42 +98,14 @@ def test_values(schedule, values):
     assert {batch: schedule.at(Time(batch, "ba"), RUN) for batch in values} == values
 
 
-def test_a_warmup_needs_a_common_unit():
-    schedule = LinearWithWarmupScheduler("10ba", t_max="1000tok")
-    with pytest.raises(ValueError, match=r"Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"):
-        schedule(Clock("1000tok"), 1.0)
-    with pytest.raises(ValueError, match="tokens_per_sample"):
-        schedule.at("1ba", Horizon("100tok", samples_per_batch=2))
-    run = Horizon("1000tok", samples_per_batch=2, tokens_per_sample=5)
-    assert [schedule.at(t, run) for t in ("5ba", "10ba", "100tok", "550tok")] == [0.5, 1.0, 1.0, 0.5]
-
-
-def test_a_warmup_refuses_a_schedule_that_ends_before_the_run():
-    short = LinearWithWarmupScheduler("10ba", t_max="99ba")
-    with pytest.raises(ValueError, match="t_max 99ba must be greater than or equal to max_duration 100ba"):
-        short.at("1ba", RUN)
-    assert short.at("10ba", Horizon("100ba", ssr=0.5)) == 1.0
-    assert LinearWithWarmupScheduler("10ba", t_max="5ba")(Clock("1000tok")) == 0.0
-    assert MultiStepWithWarmupScheduler("10ba", ["1ba"])(Clock("1000tok")) == 0.0
-    with pytest.raises(ValueError, match="must be greater"):
-        LinearWithWarmupScheduler("10ba", t_max="0.9dur").at("1ba", Horizon("100ba", ssr=2.0))
-
-
 @pytest.mark.parametrize(
-    ("given", "near", "shapes"),
-    [
-        ("sqrt", "1-sqrt", 7),
-        ("minus_sqrt", "1-sqrt", 7),
-        ("Cosine", "cosine", 7),
-        ("exp", "exponential", 7),
-        ("square", "1-square", 7),
-        ("lin", "linear", 7),
-    ],
+    "given", ["sqrt 1-sqrt", "minus_sqrt 1-sqrt", "Cosine cosine", "exp exponential", "lin linear"]
 )
-def test_a_wrong_shape_names_the_nearest_right_one(given, near, shapes):
-    with pytest.raises(ValueError, match=rf"decay='{given}': it is one of .* Did you mean '{near}'\?") as error:
-        WarmupStableDecayScheduler("1ba", decay=given)
-    assert str(error.value).count(", ") == shapes - 1
+def test_a_wrong_shape_names_the_nearest_right_one(given):
+    wrong, near = given.split()
+    with pytest.raises(ValueError, match=rf"decay='{wrong}': it is one of .* Did you mean '{near}'\?") as error:
+        WarmupStableDecayScheduler("1ba", decay=wrong)
+    assert str(error.value).count(", ") == 6  # of seven shapes
     with pytest.raises(ValueError, match="Did you mean 'square'"):
         WarmupScheduler(LinearScheduler(), "1ba", warmup="1-square")
 
@@ -284,6 +174,7 @@ def test_a_warmup_and_a_decay_need_room():
 @pytest.mark.parametrize(
     "schedule",
     [
+        LinearWithWarmupScheduler("1ba", t_max="99ba"),
         WarmupStableDecayScheduler("1ba", "1ba", "99ba"),
         InverseSquareRootWithWarmupScheduler("1ba", "1ba", "1ba", "99ba"),
         RexScheduler("99ba"),
@@ -304,6 +195,7 @@ def test_a_t_max_before_the_end_of_the_run_is_refused_but_in_a_sequence(schedule
 @pytest.mark.parametrize(
     "schedule",
     [
+        LinearWithWarmupScheduler("10ba", t_max="1000tok"),
         WarmupStableDecayScheduler("10ba", "100tok", "1000tok"),
         WarmupStableDecayScheduler("10tok", "10ba", "1000tok"),
         InverseSquareRootWithWarmupScheduler("10ba", "10tok", "10tok"),
@@ -314,23 +206,17 @@ def test_a_t_max_before_the_end_of_the_run_is_refused_but_in_a_sequence(schedule
 def test_other_units_need_the_rate_that_the_error_names(schedule):
     with pytest.raises(ValueError, match=r"Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"):
         schedule(Clock("1000tok"))
+    with pytest.raises(ValueError, match="tokens_per_sample"):
+        schedule.at("1ba", Horizon("1000tok", samples_per_batch=2))
     assert schedule(Clock("1000tok", samples_per_batch=2, tokens_per_sample=5)) == 0.0
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        LinearWithWarmupScheduler("10ba", alpha_s=0.5),
-        ConstantWithWarmupScheduler("10ba", alpha_s=0.5),
-        CosineAnnealingWithWarmupScheduler("10ba", alpha_s=0.5),
-        PolynomialWithWarmupScheduler("10ba", alpha_s=0.5),
-        MultiStepWithWarmupScheduler("10ba", [], alpha_s=0.5),
-    ],
-    ids=repr,
-)
-def test_a_warmup_may_start_above_0(schedule):
-    assert [schedule.at(Time(batch, "ba"), RUN) for batch in (0, 5, 10)] == [0.5, 0.75, 1.0]
-    assert schedule.warmup_scheduler.at("0ba", RUN) == 0.5
+def test_where_a_t_max_before_the_end_may_be():
+    assert LinearWithWarmupScheduler("10ba", t_max="99ba").at("10ba", Horizon("100ba", ssr=0.5)) == 1.0
+    assert LinearWithWarmupScheduler("10ba", t_max="5ba")(Clock("1000tok")) == 0.0  # nothing links the two units
+    assert MultiStepWithWarmupScheduler("10ba", ["1ba"])(Clock("1000tok")) == 0.0
+    with pytest.raises(ValueError, match="must be greater"):
+        LinearWithWarmupScheduler("10ba", t_max="0.9dur").at("1ba", Horizon("100ba", ssr=2.0))
 
 
 def test_points_in_another_order_on_a_run():
@@ -340,53 +226,39 @@ def test_points_in_another_order_on_a_run():
         schedule.at("55ba", Horizon("200ba"))
 
 
-def test_the_ratio_of_the_state():
-    schedule = LinearScheduler()
-    clock = Clock("100ba", ssr=0.5)
-    clock.timestamp = Timestamp(batch=25)
-    assert schedule(clock) == schedule(clock, 0.5) == 0.5
-    with pytest.raises(ValueError, match=r"ssr=1.0 contradicts the state's own ratio 0.5"):
-        schedule(clock, 1.0)
-    state = types.SimpleNamespace(timestamp=Timestamp(batch=25), max_duration="50ba", dataloader_len=None)
-    assert schedule(state) == schedule(state, 0.5) == 0.5
-    state.ssr = 2.0
-    with pytest.raises(ValueError, match="contradicts"):
-        schedule(state, 0.5)
-    for bad in (0.0, -1.0, float("nan"), math.inf):
-        with pytest.raises(ValueError, match="ratio|finite"):
-            schedule(types.SimpleNamespace(timestamp=Timestamp(), max_duration="1ep", dataloader_len=None), bad)
+def run_of(batch, max_duration, length=None, **more):
+    """A state without a horizon."""
+    stamp = types.SimpleNamespace(batch=batch, get=lambda unit: batch)
+    return types.SimpleNamespace(timestamp=stamp, max_duration=max_duration, dataloader_len=length, **more)
 
 
 def test_any_state_will_do():
-    counters = types.SimpleNamespace(batch=25, get=lambda unit: 25)
-    state = types.SimpleNamespace(timestamp=counters, max_duration="100ba", dataloader_len=10)
+    state = run_of(25, "100ba", 10, horizon=7)  # an attribute that is none of ours
     assert LinearScheduler()(state) == 0.75
+    state.max_duration = "50ba"
+    assert LinearScheduler()(state) == 0.5
     state.max_duration = None
     assert StepScheduler("10ba", 0.5)(state) == 0.25
     with pytest.raises(ValueError, match="length of the run"):
         LinearScheduler()(state)
+    with pytest.raises(TypeError, match="is no run"):
+        LinearScheduler().at("1ba", "10ba")
 
 
 def test_a_state_that_changes_under_its_timestamp():
     """Loading a timestamp in place, moving max_duration, the epoch length or the ratio: always the value of now."""
-    state = types.SimpleNamespace(timestamp=Timestamp(batch=10), max_duration=Time(100, "ba"), dataloader_len=None)
-    schedule = LinearScheduler()
+    state = run_of(10, Time(100, "ba"))
+    state.timestamp = Timestamp(batch=10)
+    schedule, absolute = LinearScheduler(), LinearScheduler(t_max="10ep")
     assert schedule(state, 1.0) == 0.9
     state.timestamp.load_state_dict(Timestamp(batch=50).state_dict())
     assert schedule(state, 1.0) == 0.5
     state.max_duration = Time(200, "ba")
     assert schedule(state, 1.0) == 0.75
-    absolute = LinearScheduler(t_max="10ep")
     for length, value in ((None, 1.0), (10, 0.5), (20, 0.75)):
         state.dataloader_len = length
         assert absolute(state, 1.0) == value
     assert absolute(state, 0.5) == 0.5
-
-
-def run_of(batch, max_duration, **more):
-    """A state without a horizon."""
-    stamp = types.SimpleNamespace(batch=batch)
-    return types.SimpleNamespace(timestamp=stamp, max_duration=max_duration, dataloader_len=None, **more)
 
 
 def test_a_ratio_of_one_state_is_not_that_of_another():
@@ -407,13 +279,13 @@ def test_a_ratio_of_one_state_is_not_that_of_another():
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.5, -1, True, "3", None, [3], Time(-1, "ba")], ids=repr)
 def test_what_is_no_count_is_refused(wrong):
     """Of batches, alone and beside another unit, in a call and at a timestamp of a run; a whole float is a count."""
-    stamp = types.SimpleNamespace(batch=wrong, sample=0, batch_in_epoch=0, get=None)
-    state = types.SimpleNamespace(timestamp=stamp, max_duration="100ba", dataloader_len=None)
+    state = run_of(wrong, "100ba")
+    state.timestamp.sample, state.timestamp.batch_in_epoch, state.timestamp.get = 0, 0, None
     for schedule in (LinearScheduler(), MultiStepScheduler(["10ba", "10sp"])):
         for call in (schedule, lambda state, schedule=schedule: schedule.at(state.timestamp, state)):
             with pytest.raises(ValueError, match="counter|number"):
                 call(state)
-    stamp.batch = 25.0
+    state.timestamp.batch = 25.0
     assert LinearScheduler()(state) == 0.75
 
 
@@ -435,41 +307,15 @@ def test_all_seven_units(unit):
     assert schedule.at("0.25dur", run) == 0.75
 
 
-def test_times_before_the_start_are_refused():
-    curve = LinearScheduler().curve(RUN, "ba")
-    for bad in (
-        lambda: curve(-1),
-        lambda: curve(-0.5),
-        lambda: curve(math.nan),
-        lambda: LinearScheduler().at("-1ba", RUN),
-    ):
+@pytest.mark.parametrize("count", [-1, -0.5, math.nan])
+def test_times_before_the_start_are_refused(count):
+    for call in (LinearScheduler().curve(RUN, "ba"), lambda count: LinearScheduler().at(f"{count}ba", RUN)):
         with pytest.raises(ValueError):
-            bad()
+            call(count)
 
 
 def test_threads_share_a_schedule():
-    schedule, runs, wrong = LinearScheduler(), [Horizon(Time(batches, "ba")) for batches in range(10, 50)], []
-
-    def use(first):
-        for i in range(300):
-            run = runs[(first + i) % len(runs)]
-            if schedule.at("5ba", run) != 1 - 5 / run.max_duration.value:
-                wrong.append(run)
-
-    threads = [threading.Thread(target=use, args=(first,)) for first in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_a_strange_horizon_attribute_is_not_ours():
-    state = types.SimpleNamespace(timestamp=Timestamp(batch=5), max_duration="10ba", dataloader_len=None, horizon=7)
-    assert LinearScheduler()(state) == 0.5
-    schedule = LinearScheduler()
-    assert schedule(state) == 0.5
-    state.max_duration = "20ba"
-    assert schedule(state) == 0.75
-    with pytest.raises(TypeError, match="is no run"):
-        schedule.at("1ba", "10ba")
+    schedule, runs = LinearScheduler(), [Horizon(Time(batches, "ba")) for batches in range(10, 50)] * 45
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda run: schedule.at("5ba", run), runs))
+    assert found == [1 - 5 / run.max_duration.value for run in runs]
