@@ -46,39 +46,17 @@ def start(tools: Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]"
     )
 
 
-def call(tools: Path) -> "tuple[int, str, str]":
-    """Its exit status, standard output and standard error."""
-    with start(tools) as script:
-        out, err = script.communicate()
-    return script.returncode, out, err
-
-
-def test_standard_output_is_the_path_alone(tools: Path) -> None:
-    code, out, err = call(tools)
-    assert code == 0, err
-    python = Path(out.removesuffix("\n"))
-    assert python.parts[-2:] == ("bin", "python")
-    shown = subprocess.run([python, "-c", "print(__import__('nothing_much').answer)"], capture_output=True, check=True)
-    assert shown.stdout == b"42\n"
-    lines = err.splitlines()
-    assert lines[0].startswith("tools/env.py: installing the newest torch")
-    assert re.fullmatch(r"tools/env.py: installed in \d+ s", lines[-1])
-    for line in lines[1:-1]:  # one each ten seconds: none on a quick machine
-        assert re.match(r"tools/env.py: step [12] of 2, (venv|pip), \d+ s", line)
-    assert call(tools) == (0, out, "")
-
-
 def test_a_failure_shows_what_pip_said(tools: Path) -> None:
     (tools / "requirements" / "newest.txt").write_text("nothing-much==2.0\n")
-    code, out, err = call(tools)
-    assert (code, out) == (1, "")
+    with start(tools) as script:
+        out, err = script.communicate()
+    assert (script.returncode, out) == (1, "") and err.startswith("tools/env.py: installing the newest torch")
     assert "No matching distribution found for nothing-much==2.0" in err
     assert re.search(r"^tools/env.py: this command failed \(1\): .* -m pip install ", err, re.MULTILINE)
-    assert "Check network and disk space" in err
-    assert "installed in" not in err
+    assert "Check network and disk space" in err and "installed in" not in err
 
 
-def test_on_a_terminal_one_line_is_rewritten(tools: Path) -> None:
+def test_standard_output_is_the_path_alone_and_on_a_terminal_one_line_is_rewritten(tools: Path) -> None:
     ours, theirs = pty.openpty()
     shown = b""
     with start(tools, stderr=theirs) as script:
@@ -88,17 +66,21 @@ def test_on_a_terminal_one_line_is_rewritten(tools: Path) -> None:
                 shown += piece
         except OSError:  # what Linux answers at the end of a terminal
             pass
+        out, _ = script.communicate()
     os.close(ours)
     assert script.returncode == 0
-    first, *steps, last = shown.decode().split("\r\n")[:-1]
+    first, last = shown.decode().split("\r\n")[:-1]
     assert first.startswith("tools/env.py: installing the newest torch")
-    assert steps == []
-    *rewritten, end = last.split("\r\x1b[K")
-    assert re.fullmatch(r"tools/env.py: installed in \d+ s", end)
-    assert rewritten[0] == ""
-    assert {re.match(r"tools/env.py: step . of 2, \w+|$", line)[0] for line in rewritten} == {
-        "",
-        "tools/env.py: step 1 of 2, venv",
-        "tools/env.py: step 2 of 2, pip",
-    }
+    empty, *rewritten, end = last.split("\r\x1b[K")
+    assert re.fullmatch(r"tools/env.py: installed in \d+ s", end) and empty == ""
+    steps = {re.match(r"tools/env.py: step . of 2, \w+|$", line)[0] for line in rewritten}
+    assert steps - {""} == {"tools/env.py: step 1 of 2, venv", "tools/env.py: step 2 of 2, pip"}
     assert max(map(len, rewritten)) <= 59
+    python = Path(out.removesuffix("\n"))
+    assert python.parts[-2:] == ("bin", "python")
+    printed = subprocess.run(
+        [python, "-c", "print(__import__('nothing_much').answer)"], capture_output=True, check=True
+    )
+    assert printed.stdout == b"42\n"
+    with start(tools) as script:  # all is there
+        assert script.communicate() == (out, "") and script.returncode == 0
