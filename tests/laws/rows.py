@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -29,21 +29,23 @@ _UNITS = (*COUNTED, TimeUnit.DURATION)
 class Row:
     """A schedule class, its arguments as `drawn` takes them, and its promise as a function of it and the horizon.
 
-    `kind` tells the rows of one class apart. `examples` are calls with plain arguments: the lines of its picture in
-    the documentation. `in_steps`: the value depends on a number of batches, so that every time needs a rate.
+    `in_steps`: the value depends on a number of batches, so that every time needs a rate.
     """
 
     schedule: type[Schedule]
     arguments: Any
     promise: Callable[[Any, Horizon], Promise]
-    kind: str = ""
-    examples: tuple[str, ...] = field(default=(), kw_only=True)
-    in_steps: bool = field(default=False, kw_only=True)
+    in_steps: bool = False
 
     @property
     def name(self) -> str:
         """What the row is called in tests."""
-        return self.schedule.__name__ + (f"({self.kind})" if self.kind else "")
+        return self.schedule.__name__
+
+    @property
+    def examples(self) -> list[str]:
+        """Calls with plain arguments, in shares of a run."""
+        return [call for calls in pictures(self.name) for call in calls]
 
     def schedules(self, run: Run, units: Any = _UNITS, mixed: bool = True) -> st.SearchStrategy[Any]:
         """Schedules of the class whose times suit a run; in one unit unless `mixed`."""
@@ -59,6 +61,61 @@ class Row:
             return self.schedule(**drawn(self.arguments, draw, run, time))
 
         return schedule()
+
+
+# Lines of one class make one picture in the documentation, but where an empty line stands between them.
+EXAMPLES = """
+StepScheduler("0.2dur", gamma=0.5)
+MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)
+ConstantScheduler(0.5, t_max="0.7dur")
+LinearScheduler(alpha_f=0.1, t_max="1dur")
+LinearScheduler(alpha_f=0.3, t_max="0.7dur")
+ExponentialScheduler(gamma=0.7, decay_period="0.1dur")
+ExponentialScheduler(gamma=0.4, decay_period="0.1dur")
+CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)
+CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)
+CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)
+CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)
+PolynomialScheduler(power=0.5)
+PolynomialScheduler(power=2.0)
+PolynomialScheduler(power=4.0)
+MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)
+ConstantWithWarmupScheduler("0.1dur")
+LinearWithWarmupScheduler("0.1dur", alpha_f=0.1)
+CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1)
+PolynomialWithWarmupScheduler("0.1dur", power=2.0)
+PolynomialWithWarmupScheduler("0.1dur", power=4.0)
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="linear", decay="linear")
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="cosine", decay="cosine")
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="1-sqrt", decay="1-sqrt")
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="square", decay="geometric")
+InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")
+PowerScheduler("0.05dur", power=0.5)
+PowerScheduler("0.05dur", power=1.0)
+PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])
+RexScheduler(d=0.0)
+RexScheduler(d=0.5)
+RexScheduler(d=0.9)
+OneCycleScheduler(anneal="cosine", three_phase=False)
+OneCycleScheduler(anneal="linear", three_phase=True)
+CyclicScheduler("0.1dur", mode="triangular")
+CyclicScheduler("0.1dur", mode="triangular2")
+CyclicScheduler("0.1dur", mode="exp_range", gamma=0.7)
+WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")
+ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])
+CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")
+SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])
+
+CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")
+SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])
+"""
+
+
+def pictures(name: str) -> list[tuple[str, ...]]:
+    """The calls of a class in each of its pictures."""
+    parts = [part.strip().splitlines() for part in EXAMPLES.split("\n\n")]
+    found = [tuple(call for call in calls if call.startswith(f"{name}(")) for calls in parts]
+    return [calls for calls in found if calls]
 
 
 # How arguments are drawn
@@ -80,13 +137,17 @@ def _between(low: Exact, high: Exact, first: int = 0) -> Any:
     return lambda draw, run, time: time(max(first, low * run.batches), high * run.batches)
 
 
-def _made(schedule: type[Schedule], arguments: Any) -> Any:
+def _made(schedule: type[Schedule], **arguments: Any) -> Any:
     """A schedule inside another one."""
     return lambda draw, run, time: schedule(**drawn(arguments, draw, run, time))
 
 
+def _either(*values: Any) -> Any:
+    return lambda draw, run, time: drawn(draw(st.sampled_from(values)), draw, run, time)
+
+
 _ANY, _WITHIN, _BEYOND, _PERIOD = _between(0, 2), _between(0, 1), _between(1, 2), _between(0, 2, first=1)
-_THIRD, _HALF = (_between(0, Fraction(1, n)) for n in (3, 2))
+_THIRD, _HALF, _LAST_THIRD = _between(0, Fraction(1, 3)), _between(0, Fraction(1, 2)), _between(Fraction(2, 3), 1)
 _BOOL, _POWER, _GROWTH = st.booleans(), st.floats(0.125, 5), st.sampled_from([0.5, 0.1, 1 / math.e, 1.0, 3.0])
 _WARMUP, _DECAY = st.sampled_from(list(shapes.WARMUPS)), st.sampled_from(list(shapes.DECAYS))
 _ALPHA = st.one_of(st.floats(0, 1), st.floats(-10, 10), st.sampled_from([0.0, 1.0, 0.1, 1e-10]))
@@ -103,7 +164,7 @@ def _t_max(draw: Any, run: Run, time: Any) -> Time[Any]:
 
 
 def _or_none(value: Any) -> Any:
-    return lambda draw, run, time: None if draw(_BOOL) else drawn(value, draw, run, time)
+    return lambda draw, run, time: drawn(value, draw, run, time) if draw(_BOOL) else None
 
 
 def _times(draw: Any, run: Run, time: Any) -> list[Time[Any]]:
@@ -121,9 +182,11 @@ def _stable_arguments(draw: Any, run: Run, time: Any) -> Any:
     return drawn({"t_warmup": _HALF, "t_decay": _HALF, "t_max": _t_max, **more}, draw, run, time) | _fall(draw)
 
 
-def _cooldown(schedule: Any) -> Any:
-    times = {"schedule": schedule, "t_decay": _WITHIN, "t_start": _or_none(_WITHIN), "t_max": _t_max}
-    return lambda draw, run, time: drawn(times, draw, run, time) | _fall(draw)
+def _cooldown(draw: Any, run: Run, time: Any) -> Any:
+    cosine = _made(s.CosineAnnealingScheduler, t_max=_ANY, alpha_f=st.floats(0.01, 2))
+    power = _made(s.PowerScheduler, t_scale=_PERIOD, power=st.floats(0.125, 1), alpha_f=0.01)
+    times = {"t_decay": _WITHIN, "t_start": _or_none(_WITHIN), "t_max": _t_max}
+    return drawn({"schedule": _either(cosine, power), **times}, draw, run, time) | _fall(draw)
 
 
 def _inverse_root_arguments(draw: Any, run: Run, time: Any) -> Any:
@@ -403,163 +466,88 @@ def _waves(first: str, other: str, condition: float, continuous: bool = False) -
 
 
 ROWS = [
-    Row(
-        s.StepScheduler,
-        {"step_size": _PERIOD, "gamma": _GAMMA},
-        lambda x, run: _decaying(x.gamma),
-        examples=('StepScheduler("0.2dur", gamma=0.5)',),
-    ),
-    Row(
-        s.MultiStepScheduler,
-        {"milestones": _times, "gamma": _GAMMA},
-        _multi_step,
-        examples=('MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)',),
-    ),
+    Row(s.StepScheduler, {"step_size": _PERIOD, "gamma": _GAMMA}, lambda x, run: _decaying(x.gamma)),
+    Row(s.MultiStepScheduler, {"milestones": _times, "gamma": _GAMMA}, _multi_step),
     Row(
         s.ConstantScheduler,
         {"alpha": _ALPHA, "t_max": _ANY},
         lambda x, run: _between_levels(
             x.alpha, 1.0, start=x.alpha if x.t_max.exact > 0 else 1.0, end=1.0, until=run.locate(x.t_max)
         ),
-        examples=('ConstantScheduler(0.5, t_max="0.7dur")',),
     ),
     Row(
         s.LinearScheduler,
         {"alpha_i": _ALPHA, "alpha_f": _ALPHA, "t_max": _ANY},
         lambda x, run: _line(x.alpha_i, x.alpha_f, run.locate(x.t_max)),
-        examples=('LinearScheduler(alpha_f=0.1, t_max="1dur")', 'LinearScheduler(alpha_f=0.3, t_max="0.7dur")'),
     ),
     Row(
         s.ExponentialScheduler,
         {"gamma": _GAMMA, "decay_period": _PERIOD},
         # one rounding of the exponent x moves the value by x * |log gamma| roundings: at most 745, where it underflows
         lambda x, run: replace(_decaying(x.gamma), continuous=0 < x.gamma <= 1, condition=1500.0),
-        examples=(
-            'ExponentialScheduler(gamma=0.7, decay_period="0.1dur")',
-            'ExponentialScheduler(gamma=0.4, decay_period="0.1dur")',
-        ),
     ),
     Row(
         s.CosineAnnealingScheduler,
         {"t_max": _ANY, "alpha_f": _ALPHA},
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max)),
-        examples=(
-            'CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)',
-            'CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)',
-        ),
     ),
-    Row(
-        s.CosineAnnealingWarmRestartsScheduler,
-        {"t_0": _PERIOD, "t_mult": _T_MULT, "alpha_f": _ALPHA},
-        _restarts,
-        examples=(
-            'CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)',
-            'CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)',
-        ),
-    ),
+    Row(s.CosineAnnealingWarmRestartsScheduler, {"t_0": _PERIOD, "t_mult": _T_MULT, "alpha_f": _ALPHA}, _restarts),
     Row(
         s.PolynomialScheduler,
         {"power": _POWER, "t_max": _ANY, "alpha_f": _ALPHA},
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=2.0 + x.power),
-        examples=tuple(f"PolynomialScheduler(power={power})" for power in (0.5, 2.0, 4.0)),
     ),
     Row(
         s.MultiStepWithWarmupScheduler,
         {"t_warmup": _WITHIN, "milestones": _times, "gamma": _GAMMA, "scale_warmup": _BOOL, "alpha_s": _ALPHA},
         _multi_step_warm,
-        examples=('MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)',),
     ),
-    Row(
-        s.ConstantWithWarmupScheduler,
-        {**_RAMP, "alpha": _ALPHA},
-        lambda x, run: _warm(x, run, x.alpha, x.alpha),
-        examples=('ConstantWithWarmupScheduler("0.1dur")',),
-    ),
+    Row(s.ConstantWithWarmupScheduler, {**_RAMP, "alpha": _ALPHA}, lambda x, run: _warm(x, run, x.alpha, x.alpha)),
     Row(
         s.LinearWithWarmupScheduler,
         {**_RAMP, "alpha_i": _ALPHA, "alpha_f": _ALPHA},
         lambda x, run: _warm(x, run, x.alpha_i, x.alpha_f),
-        examples=('LinearWithWarmupScheduler("0.1dur", alpha_f=0.1)',),
     ),
     Row(
-        s.CosineAnnealingWithWarmupScheduler,
-        {**_RAMP, "alpha_f": _ALPHA},
-        lambda x, run: _warm(x, run, 1.0, x.alpha_f),
-        examples=('CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1)',),
+        s.CosineAnnealingWithWarmupScheduler, {**_RAMP, "alpha_f": _ALPHA}, lambda x, run: _warm(x, run, 1.0, x.alpha_f)
     ),
     Row(
         s.PolynomialWithWarmupScheduler,
         {**_RAMP, "power": _POWER, "alpha_f": _ALPHA},
         lambda x, run: _warm(x, run, 1.0, x.alpha_f, sharp=2.0 + x.power),
-        examples=tuple(f'PolynomialWithWarmupScheduler("0.1dur", power={power})' for power in (2.0, 4.0)),
     ),
     Row(
         SequenceScheduler,
         {
-            "schedules": [
-                _made(s.LinearScheduler, {"alpha_i": _ALPHA, "alpha_f": _ALPHA, "t_max": _WITHIN}),
-                _made(s.CosineAnnealingScheduler, {"t_max": _WITHIN, "alpha_f": _ALPHA}),
-                _made(s.StepScheduler, {"step_size": _between(0, 1, first=1), "gamma": 0.5}),
-            ],
+            "schedules": _either(
+                [
+                    _made(s.LinearScheduler, alpha_i=_ALPHA, alpha_f=_ALPHA, t_max=_WITHIN),
+                    _made(s.CosineAnnealingScheduler, t_max=_WITHIN, alpha_f=_ALPHA),
+                    _made(s.StepScheduler, step_size=_between(0, 1, first=1), gamma=0.5),
+                ],
+                [_made(s.WarmupStableDecayScheduler, t_warmup=_THIRD, t_decay=_THIRD, t_max=_LAST_THIRD)] * 3,
+            ),
             "milestones": [_WITHIN, _BEYOND],
         },
         _sequence,
-        examples=(
-            'SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])',
-        ),
     ),
-    Row(
-        s.WarmupStableDecayScheduler,
-        _stable_arguments,
-        _stable,
-        examples=tuple(
-            f'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="{warmup}", decay="{decay}")'
-            for warmup, decay in zip(
-                ("linear", "cosine", "1-sqrt", "square"), ("linear", "cosine", "1-sqrt", "geometric")
-            )
-        ),
-    ),
-    Row(
-        s.InverseSquareRootWithWarmupScheduler,
-        _inverse_root_arguments,
-        _inverse_root,
-        examples=('InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")',),
-    ),
-    Row(
-        s.PowerScheduler,
-        _SLOW,
-        _power,
-        examples=('PowerScheduler("0.05dur", power=0.5)', 'PowerScheduler("0.05dur", power=1.0)'),
-    ),
-    Row(
-        s.PiecewiseScheduler,
-        {"points": _points},
-        _piecewise,
-        examples=(
-            'PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])',
-        ),
-    ),
+    Row(s.WarmupStableDecayScheduler, _stable_arguments, _stable),
+    Row(s.InverseSquareRootWithWarmupScheduler, _inverse_root_arguments, _inverse_root),
+    Row(s.PowerScheduler, _SLOW, _power),
+    Row(s.PiecewiseScheduler, {"points": _points}, _piecewise),
     Row(
         s.RexScheduler,
         {"t_max": _t_max, "alpha_f": _ALPHA, "d": st.floats(0, 0.9375)},
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
-        examples=("RexScheduler(d=0.0)", "RexScheduler(d=0.5)", "RexScheduler(d=0.9)"),
     ),
     Row(
         s.OneCycleScheduler,
         {
-            "t_max": _t_max,
-            "pct_start": _PCT_START,
-            "div_factor": st.floats(0.5, 100),
-            "final_div_factor": st.floats(0.5, 1e5),
+            **{"t_max": _t_max, "pct_start": _PCT_START, "three_phase": _BOOL},
+            **{"div_factor": st.floats(0.5, 100), "final_div_factor": st.floats(0.5, 1e5)},
             "anneal": st.sampled_from(["cosine", "linear"]),
-            "three_phase": _BOOL,
         },
         _one_cycle,
-        examples=(
-            'OneCycleScheduler(anneal="cosine", three_phase=False)',
-            'OneCycleScheduler(anneal="linear", three_phase=True)',
-        ),
     ),
     Row(
         s.CyclicScheduler,
@@ -568,68 +556,25 @@ ROWS = [
             **{"alpha_i": _ALPHA, "alpha_f": _ALPHA},
         },
         _cyclic,
-        examples=(
-            'CyclicScheduler("0.1dur", mode="triangular")',
-            'CyclicScheduler("0.1dur", mode="triangular2")',
-            'CyclicScheduler("0.1dur", mode="exp_range", gamma=0.7)',
-        ),
     ),
     Row(
         WarmupScheduler,
         {
-            **{"schedule": _made(s.PowerScheduler, _SLOW), "t_warmup": _WITHIN},
+            **{"schedule": _made(s.PowerScheduler, **_SLOW), "t_warmup": _WITHIN},
             **{"alpha_s": _ALPHA, "warmup": _WARMUP, "scale_warmup": _BOOL},
         },
         _warmed,
-        "Power",
-        examples=('WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")',),
     ),
-    Row(
-        CooldownScheduler,
-        _cooldown(_made(s.CosineAnnealingScheduler, {"t_max": _ANY, "alpha_f": st.floats(0.01, 2)})),
-        _cooled,
-        "Cosine",
-        examples=('CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")',),
-    ),
-    Row(
-        CooldownScheduler,
-        _cooldown(_made(s.PowerScheduler, {"t_scale": _PERIOD, "power": st.floats(0.125, 1), "alpha_f": 0.01})),
-        _cooled,
-        "Power",
-        examples=('CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")',),
-    ),
+    Row(CooldownScheduler, _cooldown, _cooled),
     Row(
         ProductScheduler,
         {
             "schedules": [
-                _made(
-                    s.InverseSquareRootWithWarmupScheduler,
-                    {"t_warmup": _WITHIN, "t_scale": _PERIOD, "t_cooldown": "0ba"},
-                ),
-                _made(s.WarmupStableDecayScheduler, _stable_arguments),
+                _made(s.InverseSquareRootWithWarmupScheduler, t_warmup=_WITHIN, t_scale=_PERIOD, t_cooldown="0ba"),
+                lambda *how: s.WarmupStableDecayScheduler(**_stable_arguments(*how)),
             ]
         },
         _product,
-        "InverseSquareRoot, WSD",
-        examples=('ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])',),
-    ),
-    Row(
-        SequenceScheduler,
-        {
-            "schedules": [
-                _made(
-                    s.WarmupStableDecayScheduler,
-                    {"t_warmup": _THIRD, "t_decay": _THIRD, "t_max": _between(Fraction(2, 3), 1)},
-                )
-            ]
-            * 3,
-            "milestones": [_WITHIN, _BEYOND],
-        },
-        _sequence,
-        "WSDs",
-        examples=(
-            'SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])',
-        ),
     ),
 ]
 
