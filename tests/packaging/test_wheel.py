@@ -54,10 +54,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment that holds our wheel, and borrows torch and the rest from this one."""
-    return environment(tmp_path_factory, wheel)
-
-
-def environment(tmp_path_factory: pytest.TempPathFactory, *package: object) -> Path:
     place = tmp_path_factory.mktemp("install") / "env"
     python = place / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
@@ -69,14 +65,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, *package: object) -> P
     # a timesched that is installed there as well, even an editable one, stays out of the way.
     own = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place).strip()
     Path(own, "borrowed.pth").write_text(f"{Path(torch.origin).parents[1]}\n", encoding="utf-8")
-    run(*pip, "install", "--no-deps", "--no-index", *package, cwd=place.parent)
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=place.parent)
     return python
-
-
-@pytest.fixture(scope="module")
-def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a new environment that holds the checkout as an editable install, and borrows the rest."""
-    return environment(tmp_path_factory, "--no-build-isolation", "--editable", ROOT)
 
 
 def test_what_the_wheel_says_and_holds(wheel: Path) -> None:
@@ -105,17 +95,15 @@ def test_the_packages_and_the_command_line_are_installed(installed: Path, tmp_pa
 
 
 @pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="the environment that lints has it")
-@pytest.mark.parametrize("kind", ["installed", "editable"])
-def test_a_program_of_a_user_has_types(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """In the strict mode of mypy, and of pyright, against the package as it is installed."""
-    python = request.getfixturevalue(kind)
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_a_program_of_a_user_has_types(checker: str, installed: Path, tmp_path: Path) -> None:
+    """In strict mode, against the package as it is installed."""
     program = shutil.copy(ROOT / "tests" / "typing" / "user_program.py", tmp_path)
-    cache = tmp_path_factory.getbasetemp() / "mypy"  # most of the time goes to torch, which is read once
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "--python-executable", python)
-    assert "Success: no issues found in 1 source file" in run(*mypy, program, cwd=tmp_path)
-    settings = {"typeCheckingMode": "strict", "include": [Path(program).name]}
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
-    said = run(sys.executable, "-m", "basedpyright", "--pythonpath", python, cwd=tmp_path)
-    assert "0 errors, 0 warnings" in said
+    if checker == "mypy":
+        said = run(sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, program, cwd=tmp_path)
+        assert "Success: no issues found in 1 source file" in said
+    else:
+        settings = {"typeCheckingMode": "strict", "include": [Path(program).name]}
+        (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+        said = run(sys.executable, "-m", "basedpyright", "--pythonpath", installed, cwd=tmp_path)
+        assert "0 errors, 0 warnings" in said
