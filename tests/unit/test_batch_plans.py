@@ -108,6 +108,10 @@ HALVES = BatchPlan({"0dur": 8, "0.5dur": 16})
         (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1sp", "ep"), "batches_per_epoch"),
         (lambda: Horizon("9ba", samples_per_batch={"0sp": 8}), "is a dict"),
         (lambda: PLAN.at(Horizon("9ba")), "has no counters"),
+        (
+            lambda: CyclicScheduler("10ba", "80sp").at("0ba", Horizon("9ba", samples_per_batch=PLAN)),
+            "80sp has no one length in ba under a batch plan",
+        ),
     ],
 )
 def test_what_a_plan_needs_of_a_run(call, message):
@@ -301,13 +305,6 @@ def test_the_root_of_the_batch_size_in_a_product():
     assert repr(PLAN) in saved["horizon"]
     with pytest.raises(ValueError, match="160sp"):
         bound(BatchPlan({"0sp": 8, "640sp": 16})).load_state_dict(saved)
-
-
-def test_periods_of_two_units_are_refused():
-    run = Horizon("100ba", samples_per_batch=PLAN)
-    with pytest.raises(ValueError, match="80sp has no one length in ba under a batch plan"):
-        CyclicScheduler("10ba", "80sp").at("0ba", run)
-    assert CyclicScheduler("10ba", "5ba").at("10ba", run) == 1.0
 
 
 def test_tensors_of_counts_in_another_unit():
