@@ -275,8 +275,6 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, 0.5, 0.0]  # a line over batches, as t_max is
     schedule = WarmupStableDecayScheduler("0ba", "20ba", t_max="320sp")
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, pytest.approx(2 / 3), 0.0]  # over samples
-    with pytest.raises(ValueError, match=r"t_warmup \(15ba\) and t_decay \(20ba\) take longer than t_max \(30ba\)"):
-        WarmupStableDecayScheduler("120sp", "240sp", t_max="30ba").at("0ba", run)
     with pytest.raises(ValueError, match="a decay of 31.25ba would take longer than the 30ba until t_max"):
         CooldownScheduler(LinearScheduler(), "330sp").at("0ba", run)
 
