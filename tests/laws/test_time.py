@@ -185,6 +185,7 @@ def test_constructors_and_conversions():
     made = [getattr(Time, f"from_{unit.name.lower()}")(2) for unit in TimeUnit if unit is not TimeUnit.SECOND]
     assert [(time.value, time.unit) for time in made] == [(2, u) for u in TimeUnit if u is not TimeUnit.SECOND]
     assert Time.from_timedelta(datetime.timedelta(minutes=2)) == "2m" == ensure_time("120sec", "ba")
+    assert Time.from_timedelta("2m") == Time.from_timedelta("120s") == Time(120, "sec")
     assert ensure_time(5, "ba") == Time(5, "ba") and float(Time(0.5, "dur")) == 0.5 and int(Time(7, "ba")) == 7
     assert (int(Time(29, "ba") / Time(10, "ba")), int(Time(-0.5, "ep"))) == (2, 0)
     assert Time[int] and repr(Time(3, "tok")) == "Time(3, TimeUnit.TOKEN)"
