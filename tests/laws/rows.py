@@ -148,6 +148,7 @@ def _either(*values: Any) -> Any:
 
 _ANY, _WITHIN, _BEYOND, _PERIOD = _between(0, 2), _between(0, 1), _between(1, 2), _between(0, 2, first=1)
 _THIRD, _HALF, _LAST_THIRD = _between(0, Fraction(1, 3)), _between(0, Fraction(1, 2)), _between(Fraction(2, 3), 1)
+_T_MAX = _either(Time(1, "dur"), _BEYOND)
 _BOOL, _POWER, _GROWTH = st.booleans(), st.floats(0.125, 5), st.sampled_from([0.5, 0.1, 1 / math.e, 1.0, 3.0])
 _WARMUP, _DECAY = st.sampled_from(list(shapes.WARMUPS)), st.sampled_from(list(shapes.DECAYS))
 _ALPHA = st.one_of(st.floats(0, 1), st.floats(-10, 10), st.sampled_from([0.0, 1.0, 0.1, 1e-10]))
@@ -157,14 +158,6 @@ _FALLING = st.floats(0.01, 1)  # a factor of each step
 _T_MULT = st.one_of(st.sampled_from([1.0, 2.0, 1.5, 1.1, 3.0]), st.floats(1.1, 4))
 _PCT_START = st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5])
 _MODE = st.sampled_from(["triangular", "triangular2", "exp_range"])
-
-
-def _t_max(draw: Any, run: Run, time: Any) -> Time[Any]:
-    return Time(1, "dur") if draw(_BOOL) else time(run.batches, 2 * run.batches)
-
-
-def _or_none(value: Any) -> Any:
-    return lambda draw, run, time: drawn(value, draw, run, time) if draw(_BOOL) else None
 
 
 def _times(draw: Any, run: Run, time: Any) -> list[Time[Any]]:
@@ -179,18 +172,18 @@ def _fall(draw: Any) -> dict[str, Any]:
 
 def _stable_arguments(draw: Any, run: Run, time: Any) -> Any:
     more = {"alpha_s": _ALPHA, "warmup": _WARMUP, "scale_warmup": _BOOL}
-    return drawn({"t_warmup": _HALF, "t_decay": _HALF, "t_max": _t_max, **more}, draw, run, time) | _fall(draw)
+    return drawn({"t_warmup": _HALF, "t_decay": _HALF, "t_max": _T_MAX, **more}, draw, run, time) | _fall(draw)
 
 
 def _cooldown(draw: Any, run: Run, time: Any) -> Any:
     cosine = _made(s.CosineAnnealingScheduler, t_max=_ANY, alpha_f=st.floats(0.01, 2))
     power = _made(s.PowerScheduler, t_scale=_PERIOD, power=st.floats(0.125, 1), alpha_f=0.01)
-    times = {"t_decay": _WITHIN, "t_start": _or_none(_WITHIN), "t_max": _t_max}
+    times = {"t_decay": _WITHIN, "t_start": _either(None, _WITHIN), "t_max": _T_MAX}
     return drawn({"schedule": _either(cosine, power), **times}, draw, run, time) | _fall(draw)
 
 
 def _inverse_root_arguments(draw: Any, run: Run, time: Any) -> Any:
-    times = {"t_warmup": _WITHIN, "t_scale": _PERIOD, "t_cooldown": _WITHIN, "t_max": _t_max}
+    times = {"t_warmup": _WITHIN, "t_scale": _PERIOD, "t_cooldown": _WITHIN, "t_max": _T_MAX}
     low, high = sorted([draw(_ALPHA), draw(_ALPHA)])
     return drawn(times, draw, run, time) | {"alpha_f_cooldown": low, "alpha_f_decay": high}
 
@@ -205,7 +198,7 @@ def _cycling(draw: Any, run: Run, time: Any) -> dict[str, Any]:
     return {**drawn(_CLOSED_ENDS, draw, run, time), "total_iters": time(cycle, 2 * run.batches), "cycle": cycle}
 
 
-_RAMP = {"t_warmup": _WITHIN, "t_max": _t_max, "scale_warmup": _BOOL, "alpha_s": _ALPHA}
+_RAMP = {"t_warmup": _WITHIN, "t_max": _T_MAX, "scale_warmup": _BOOL, "alpha_s": _ALPHA}
 _SLOW = {"t_scale": _PERIOD, "power": _POWER, "alpha_f": _ALPHA}  # a PowerScheduler
 _CLOSED_ENDS = {"initial_val": _ALPHA, "end_val": _ALPHA}
 
@@ -537,13 +530,13 @@ ROWS = [
     Row(s.PiecewiseScheduler, {"points": _points}, _piecewise),
     Row(
         s.RexScheduler,
-        {"t_max": _t_max, "alpha_f": _ALPHA, "d": st.floats(0, 0.9375)},
+        {"t_max": _T_MAX, "alpha_f": _ALPHA, "d": st.floats(0, 0.9375)},
         lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
     ),
     Row(
         s.OneCycleScheduler,
         {
-            **{"t_max": _t_max, "pct_start": _PCT_START, "three_phase": _BOOL},
+            **{"t_max": _T_MAX, "pct_start": _PCT_START, "three_phase": _BOOL},
             **{"div_factor": st.floats(0.5, 100), "final_div_factor": st.floats(0.5, 1e5)},
             "anneal": st.sampled_from(["cosine", "linear"]),
         },
@@ -552,7 +545,7 @@ ROWS = [
     Row(
         s.CyclicScheduler,
         {
-            **{"t_up": _PERIOD, "t_down": _or_none(_PERIOD), "mode": _MODE, "gamma": _GAMMA},
+            **{"t_up": _PERIOD, "t_down": _either(None, _PERIOD), "mode": _MODE, "gamma": _GAMMA},
             **{"alpha_i": _ALPHA, "alpha_f": _ALPHA},
         },
         _cyclic,
@@ -637,7 +630,7 @@ CLOSED_FORMS = [
         f.Cyclic,
         {
             **{"base_val": _ALPHA, "max_val": _ALPHA, "mode": _MODE, "gamma": _FALLING},
-            **{"step_size_up": _PERIOD, "step_size_down": _or_none(_PERIOD)},
+            **{"step_size_up": _PERIOD, "step_size_down": _either(None, _PERIOD)},
         },
         _waves("base_val", "max_val", 1500.0),
         in_steps=True,

@@ -221,6 +221,7 @@ def test_a_timestamp_counts(stamp, samples, tokens, took):
     assert after.sample - stamp.sample == samples == after.sample_in_epoch - stamp.sample_in_epoch
     assert after.token - stamp.token == tokens == after.token_in_iteration - stamp.token_in_iteration
     assert (after.epoch, after.iteration, after.batch_wct) == (stamp.epoch, stamp.iteration, took)
+    assert stamp.to_next_batch() == stamp.to_next_batch(0, 0, none)
     epoch, inner = after.to_next_epoch(took), ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
     assert [getattr(epoch, name).value for name in inner] == [0, 0, 0]
     assert epoch.epoch_in_iteration == after.epoch_in_iteration + 1

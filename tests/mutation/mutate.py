@@ -181,7 +181,7 @@ def in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int
             while waiting and len(running) < jobs:
                 i, row = waiting.pop()
                 place = Path(folder) / str(i)
-                process = forks.Process(target=target, args=(row, place))
+                process: BaseProcess = forks.Process(target=target, args=(row, place))
                 process.start()
                 running[process.sentinel] = i, process, place
             for sentinel in multiprocessing.connection.wait(list(running)):
