@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from . import adadelta, adagrad, adam, adamax, asgd, muon, nadam, radam, rmsprop, rprop, sgd
 from .core.hyperparameters import absent
 from .core.optimizer import Optimizer, State
-from .core.sharding import local
+from .core.sharding import local, notice_dtensor
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP
 
@@ -105,7 +105,11 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """The bytes of some tensors; of distributed ones, those of the local part."""
-    return sum(local(x, x).nbytes for x in tensors)
+    total = 0
+    for x in tensors:
+        notice_dtensor(x)
+        total += local(x, x).nbytes
+    return total
 
 
 def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, State]:
