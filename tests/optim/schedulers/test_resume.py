@@ -13,8 +13,6 @@ from tests.optim.schedulers.rows import CASES, COSINE, IDS, TWO_DEEP
 from timesched import Clock
 
 STEPS = 33
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda pair: pickle.loads(pickle.dumps(pair))}
-COPIED = pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 
 
 def through_a_file(state, path):
@@ -62,20 +60,20 @@ def test_with_the_optimizers_checkpoint_in_either_order(kind, order, tmp_path):
 
 
 @KIND
-@COPIED
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda several: pickle.loads(pickle.dumps(several))])
 def test_copies_go_on_by_themselves(kind, copied):
-    on = optimizer(kind)
-    one = make(*TWO_DEEP, on)
+    on, clock = optimizer(kind), Clock("40ba")
+    one, timed = make(*TWO_DEEP, on), lr_scheduler.LinearLR(optimizer(kind), 0.1, 0.0, "1dur", clock=clock)
     stepped(one, 4)
-    other, copy_ = copied((on, one))
+    other, copy_, timer, timed_copy = copied((on, one, clock, timed))
     assert copy_.optimizer is other and other is not on
     values = one.values(30)
-    assert stepped(copy_, 20) == values[3:23]
-    assert (value(one), count(one)) == (values[3], 3)
+    assert stepped(copy_, 20) == values[3:23] and (value(one), count(one)) == (values[3], 3)
     assert stepped(one, 5) == values[3:8] and value(copy_) == values[22]
-    alone = copy.deepcopy(one)  # has an optimizer of its own
+    alone = copied(one)  # has an optimizer of its own
     alone.step()
     assert alone.optimizer is not on and value(one) == values[7]
+    assert ticked(timed_copy, timer, 2) == timed.values(3) and value(timed) == 0.1
 
 
 @KIND
@@ -99,15 +97,3 @@ def test_resuming_with_a_clock_in_any_order(kind, order, tmp_path):
         again[name].load_state_dict(saved[name])
     assert value(again["scheduler"]) == values[12]
     assert ticked(again["scheduler"], again["clock"], 10) == values[12:23]
-
-
-@COPIED
-def test_a_copy_follows_the_clock_that_is_copied_with_it(copied):
-    clock = Clock("40ba")
-    one = lr_scheduler.LinearLR(optimizer(), 0.1, 0.0, "1dur", clock=clock)
-    timer, copy_ = copied((clock, one))
-    timer.tick()
-    copy_.step()
-    assert value(copy_) == 0.1 * (1 - 1 / 40) and value(one) == 0.1
-    timer.load_state_dict(clock.state_dict())
-    assert value(copy_) == 0.1
