@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import operator
-import pickle
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -154,37 +153,18 @@ def test_unlike_units(function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "ours", "theirs"),
+    ("text", "theirs"),
     [
-        # Composer goes through a float, or drops what is left over
-        (lambda cls: cls.from_timestring("9007199254740993tok").value, 9007199254740993, 9007199254740992),
-        (lambda cls: (cls(0.29, "dur") * cls(100, "ba")).value, 29, 28),
-        (lambda cls: (cls(100, "ba") * "0.57dur").value, 57, 56),
-        (lambda cls: (cls(3, "ep") * 0.5).value, Fraction(3, 2), 1),
-        (lambda cls: (cls(3, "ba") * 0.5).value, TimeError, 1),
-        (lambda cls: (cls(3, "ba") / 2).value, TimeError, 1),
-        # It takes what is no number of batches, or no number, and counts that are negative
-        (lambda cls: cls(True, "ba").value, TimeError, True),
-        (lambda cls: str(cls(float("nan"), "dur")), TimeError, "nandur"),
-        # It reads texts in which we see a mistake, and does not read some that are plain
-        (lambda cls: cls.from_timestring(" 3 ba").value, TimeError, 3),
-        (lambda cls: cls.from_timestring("\u0663ba").value, TimeError, 3),  # an Arabic three
-        (lambda cls: str(cls.from_timestring("5")), TimeError, "50sec"),  # a 0s is put behind it
-        (lambda cls: str(cls.from_timestring("")), TimeError, "0sec"),
-        (lambda cls: str(cls.from_timestring("1H")), "3600sec", ValueError),
-        (lambda cls: cls(1.5, "ep").value, Fraction(3, 2), TypeError),
-        (lambda cls: cls.from_timestring("1e400tok"), TimeError, OverflowError),
-        # It reads the hour, minute and second of a day
-        (lambda cls: cls.from_timestring("24h").value, 86400, ValueError),
-        (lambda cls: cls.from_timedelta("1h90m").value, 9000, ValueError),
-        (lambda cls: cls.from_timestring("0.5h").value, 1800, ValueError),
+        ("9007199254740993tok", "9007199254740992tok"),  # by way of a float
+        *((" 3 ba", "3ba"), ("\u0663ba", "3ba"), ("5", "50sec"), ("", "0sec")),  # in which we see a mistake
+        *(("1H", ValueError), ("24h", ValueError), ("0.5h", ValueError), ("1e400tok", OverflowError)),
     ],
 )
-def test_differences(function: Callable[[Any], Any], ours: Any, theirs: Any) -> None:
-    """Ours is exact, or says what is wrong."""
-    for cls, expected in ((Time, ours), (ComposerTime, theirs)):
-        result = outcome(function, cls)
-        assert type(result) is expected if isinstance(expected, type) else result == expected
+def test_texts_that_are_read_otherwise(text: str, theirs: Any) -> None:
+    """What ours does with them is for tests/laws."""
+    mine, other = outcome(Time.from_timestring, text), outcome(ComposerTime.from_timestring, text)
+    assert type(other) is theirs if isinstance(theirs, type) else str(other) == theirs
+    assert isinstance(mine, TimeError) or str(mine) != str(other)
 
 
 @pytest.mark.filterwarnings("ignore:Detected comparison between a string")
@@ -268,22 +248,18 @@ def test_a_timestamp_as_an_object() -> None:
     for cls in STAMPS:
         stamp = cls(epoch=1, batch=4)
         assert stamp == cls(epoch="1ep", batch=4) == stamp.copy() == copy.deepcopy(stamp)
-        assert stamp == pickle.loads(pickle.dumps(stamp))
         assert stamp != cls(epoch=1, batch=5) == stamp.copy(batch=5)
-        assert isinstance(outcome(hash, stamp), TypeError)
         stamp.epoch_in_iteration = 4
         assert stamp.epoch_in_iteration == 4
-        assert isinstance(outcome(setattr, stamp, "epoch_in_iteration", "4ba"), ValueError)
-        assert isinstance(outcome(setattr, stamp, "batch", 4), AttributeError)
-        assert isinstance(outcome(stamp.get, "dur"), ValueError)
-        assert isinstance(outcome(stamp.get, "days"), ValueError)
-        for name in [*COUNTERS, *WITHIN]:
-            assert isinstance(outcome(lambda cls=cls, name=name: cls(**{name: "3sec"})), ValueError)
+        for error, *call in (
+            (TypeError, hash, stamp),
+            (ValueError, setattr, stamp, "epoch_in_iteration", "4ba"),
+            (AttributeError, setattr, stamp, "batch", 4),
+            *((ValueError, stamp.get, unit) for unit in ("dur", "days")),
+            *((ValueError, lambda name, cls=cls: cls(**{name: "3sec"}), name) for name in [*COUNTERS, *WITHIN]),
+        ):
+            assert isinstance(outcome(*call), error), call
     assert equal(Timestamp(batch=3).copy(sample=7), ComposerTimestamp(batch=3).copy(sample=7))
-    # Composer takes negative counters.
-    assert ComposerTimestamp(batch=-1).batch.value == -1
-    assert isinstance(outcome(lambda: Timestamp(batch=-1)), ValueError)
-    assert isinstance(outcome(lambda: Timestamp(batch=1).to_next_batch(samples=-1)), ValueError)
 
 
 def test_old_and_broken_state_dicts() -> None:
