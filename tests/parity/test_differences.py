@@ -39,7 +39,7 @@ ROWS: list[tuple[str, dict[str, Any], str | None, float, dict[str, Any], Any, An
     # seconds, and epochs without a length, which ours counts when they are over
     ("Linear", {"t_max": "100sec"}, "10ba", 1.0, {"total_wct": datetime.timedelta(seconds=25.9)}, 0.75, "Wall clock"),
     ("Linear", {"t_max": "4ep"}, "100ba", UNKNOWN, {"epoch": 1, "batch": 99}, 0.75, "dataloader_len is None"),
-    ("LinearWithWarmup", {"t_warmup": "1ep", "t_max": "100ba"}, "100ba", UNKNOWN, {}, "batches_per_epoch", "dataloader"),
+    ("LinearWithWarmup", {"t_warmup": "1ep", "t_max": "100ba"}, "100ba", UNKNOWN, {}, "batches_per_epoch", "dataload"),
     # a State has no rates of samples, so both refuse; a clock that has them converts
     ("LinearWithWarmup", {"t_warmup": "4ba", "t_max": "64sp"}, "64sp", 1.0, {"batch": 10, "sample": 40},
      f"{NEEDS_RATE} .*samples_per_batch", NEEDS_RATE),
