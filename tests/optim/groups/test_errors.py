@@ -32,10 +32,8 @@ CALLS = [
     ({"model": torch.ones(2)}, TypeError, "pass a torch.nn.Module, or its named_parameters"),
     ({"model": 3}, TypeError, "model=3: pass a torch.nn.Module"),
     ({"model": nn.ReLU()}, ValueError, "ReLU has no parameters: pass a model that has some"),
-    ({"model": []}, ValueError, "has no parameters"),
     ({"model": FROZEN, "frozen": False}, ValueError, "no parameters that require a gradient, and frozen=False"),
     ({"model": PAIRS, "no_decay": True}, ValueError, "needs to know the norm layers: pass the model, or no_decay"),
-    ({"model": PAIRS, "no_decay": ["*bias"]}, ValueError, "needs to know the norm layers"),
     (factors({"Embedding": 0.1}, model=PAIRS), ValueError, "layer types are known only where the model is given"),
     # single arguments
     ({"weight_decay": -0.1}, ValueError, "weight_decay=-0.1"),
@@ -48,20 +46,17 @@ CALLS = [
     ({"no_decay": ["Layernorm"]}, ValueError, "no_decay ('Layernorm'): 'Layernorm' matches no parameter's name and no"),
     ({"no_decay": [nn.Conv2d]}, ValueError, "'Conv2d' matches no parameter's name and no layer"),
     # the form of rules
-    ({"rules": {"params": "*"}}, TypeError, "pass a list of dicts"),
     ({"rules": "*bias"}, TypeError, "rules='*bias': pass a list of dicts"),
     (rules("*bias"), TypeError, "rules[0]='*bias': pass a dict"),
     (rules({1: 2}), TypeError, "rules[0]={1: 2}: pass a dict"),
     (rules({"tags": "x"}), ValueError, "rules[0] has params=[]: give it a glob"),
     (rules({"params": 3}), TypeError, "rules[0]: params has 3: pass globs"),
-    (rules({"params": [torch.ones(2)]}), TypeError, "rules[0]: params has tensor"),
     (rules({"params": [nn.LayerNorm]}), ValueError, "give it a glob"),
     (rule(tags=3), TypeError, "rules[0]: tags=3"),
     (rule(tags=[None]), TypeError, "every tag is a string"),
     (rule(exclusive="yes"), TypeError, "exclusive='yes': it is True or False"),
     # keys and values
     (rule(tag="x"), ValueError, "rules[0] has 'tag', which is no hyperparameter: write 'tags'"),
-    (rule(Tags="x"), ValueError, "write 'tags'"),
     (rule(exclude=True), ValueError, "write 'exclusive'"),
     (rule(weight_dcay=0.1), ValueError, "which is no hyperparameter: write 'weight_decay'"),
     (rule(adjust_learning_rat=0.1), ValueError, "write 'adjust_learning_rate'"),
@@ -71,7 +66,6 @@ CALLS = [
     # globs
     (rules({"params": "*"}, {"params": ["*bias", "*biass"]}), ValueError, "rules[1] ('*bias', '*biass'): '*biass' mat"),
     (rules({"params": "*.biass"}), ValueError, "the nearest there are 'bias'"),
-    (rules({"params": "body.layer.0.*"}), ValueError, "'body.layers.0'"),
     (rules({"params": "Embed.weight"}), ValueError, "'embed.weight'"),
     (rules({"params": "%%%"}), ValueError, "names are, for instance, 'embed.weight', 'body.layers.0"),
     (rules({"params": "Embedding"}), ValueError, "'embed.weight'"),  # rules have no layer types
@@ -92,7 +86,6 @@ CALLS = [
     # factors
     (factors({"Embedding": 0.1, nn.Linear: 2.0}), ValueError, f"gets {KEY}=0.1 from {KEY}['Embedding']"),
     (factors({"Embeding": 0.1}), ValueError, f"{KEY}['Embeding']: 'Embeding' matches no parameter's"),
-    (factors({"embedding": 0.1}), ValueError, "nearest there are 'Embedding'"),
     (factors({"Module": 0.1}), ValueError, "'Module' matches no parameter's name and no layer"),
     (factors({"*": -0.1}), ValueError, f"{KEY}['*']=-0.1: it must be a finite number at least 0"),
     (factors({"*": "0.1"}), TypeError, f"{KEY}['*']='0.1' is of type str"),

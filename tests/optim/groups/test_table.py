@@ -42,6 +42,7 @@ def test_the_table_of_an_optimizer(kind):
 
 
 def test_groups_without_names_and_with_other_values():
+    """Values that look alike when they are rounded are shown, too."""
     weight = nn.Parameter(torch.zeros(3))
     groups = [{"params": [weight], "tags": "a", "lr": 1e-5, "hook": None}, {"params": [], "hook": {"a": [1]}}]
     assert param_group_table(groups).splitlines() == [
@@ -50,9 +51,4 @@ def test_groups_without_names_and_with_other_values():
         "1      -           0         0  {'a': [1]}      -  -",
         "total              1         3",
     ]
-
-
-def test_values_that_look_alike_when_rounded_are_shown():
-    a, b = nn.Linear(1, 1).parameters()
-    optimizer = torch.optim.SGD([{"params": [a], "momentum": 0.5}, {"params": [b], "momentum": 0.5 + 1e-9}], lr=0.1)
-    assert "momentum" in param_group_table(optimizer)
+    assert "momentum" in param_group_table([{"params": [], "momentum": m} for m in (0.5, 0.5 + 1e-9)])

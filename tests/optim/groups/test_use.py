@@ -112,18 +112,11 @@ def test_wrappers_do_not_hide_names(wrap, inside):
         assert pairs == configure_param_groups(model, plain, no_decay=False)
 
 
-class Inner(nn.Module):
-    """A model of which a part is called `module`."""
-
-    def __init__(self):
-        super().__init__()
-        self.module = nn.Linear(2, 2)
-
-
 def test_a_part_called_module_keeps_its_name():
-    model = Inner()
-    assert list(by_name(configure_param_groups(model), "lr")) == ["module.weight", "module.bias"]
-    assert list(by_name(configure_param_groups(nn.DataParallel(model)), "lr")) == ["module.weight", "module.bias"]
+    model = nn.Module()
+    model.module = nn.Linear(2, 2)
+    for each in (model, nn.DataParallel(model)):
+        assert list(by_name(configure_param_groups(each), "lr")) == ["module.weight", "module.bias"]
 
 
 @pytest.fixture
