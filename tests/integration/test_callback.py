@@ -13,7 +13,6 @@ import torch
 from composer.callbacks import LRMonitor
 from composer.loggers import InMemoryLogger
 
-import optim
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.weight_decay_scheduler import ConstantWD, LinearWD
 from tests.integration.callback_runs import (
@@ -75,14 +74,6 @@ def test_schedulers_in_closed_form(kind: Any) -> None:
     assert record.of("weight_decay", BIAS) == record.of("weight_decay", EMBEDDING) == [0.2] * 7 + [0.1] * 13
 
 
-def test_a_scheduler_that_was_made_before() -> None:
-    model, optimizer = make_optimizer(optim.AdamW)
-    scheduler = counted(optimizer)
-    record = done(scheduler, model=model, optimizers=optimizer)
-    assert record.of("weight_decay", MATRIX) == falling(1.0, 0, BATCHES)
-    assert scheduler.last_epoch == BATCHES
-
-
 def test_the_ratio() -> None:
     """A run that is half as long: times in batches shrink with it, also those of a closed form that has the clock."""
     step = MultiStepScheduler(["8ba"], 0.5)
@@ -95,15 +86,16 @@ def test_the_ratio() -> None:
 
 
 def test_one_step_for_every_batch() -> None:
-    """Whatever the microbatches, and how often the Trainer steps the schedulers of its own."""
+    """Whatever the microbatches, and how often the Trainer steps the schedulers of its own; made before or here."""
     model, optimizer = make_optimizer()
-    theirs = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    entries = Binding(LINE, "weight_decay", "matrix"), partial(counted, tags="embedding")
+    theirs, made = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), counted(optimizer, [None])
+    entries = Binding(LINE, "weight_decay", "matrix"), partial(counted, tags="embedding"), made
     options = {"model": model, "optimizers": optimizer, "schedulers": theirs, "device_train_microbatch_size": 2}
     record = done(*entries, **options)
     assert record.of("lr", MATRIX) == [0.1] * 8 + [0.05] * 8 + [0.025] * 4
     assert record.of("weight_decay", MATRIX) == [WEIGHT_DECAY * (1 - k / 20) for k in range(BATCHES)]
-    assert record.of("weight_decay", EMBEDDING) == falling(1.0, 0, BATCHES)
+    assert record.of("weight_decay", EMBEDDING) == record.of("weight_decay", BIAS) == falling(1.0, 0, BATCHES)
+    assert made.last_epoch == BATCHES
 
 
 def test_several_fits(tmp_path: Path) -> None:
@@ -219,10 +211,9 @@ def test_refused(entries: Any, options: dict[str, Any], error: type[Exception], 
     assert caught.tb is not None  # which holds on to what was refused, as in a notebook
 
 
-@pytest.mark.parametrize("length", [None, "4ba"])
-def test_schedulers_given_to_a_fit(length: str | None) -> None:
+def test_schedulers_given_to_a_fit() -> None:
     """They are refused beside the callback's, and dropped as the error says."""
-    trainer, record = make_trainer([Schedules(Binding(LINE, "lr"))], max_duration=length)
+    trainer, record = make_trainer([Schedules(Binding(LINE, "lr"))], max_duration=None)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"set by two.*trainer\.state\.schedulers = \[\] drops them"):
             trainer.fit(duration="4ba", schedulers=LINE)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from optim.config import read
 
@@ -27,29 +23,6 @@ def run(*options: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=cwd, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
     )
-
-
-Main = Callable[..., tuple[object, str, str]]
-
-
-@pytest.fixture
-def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Main]:
-    """The script in this process, which has imported torch and Composer: its exit status, output and errors."""
-
-    def called(*options: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, options)])
-        status: object = 0
-        try:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
-
-    log, threads = logging.getLogger("composer"), torch.get_num_threads()
-    level = log.level
-    yield called
-    log.setLevel(level)
-    torch.set_num_threads(threads)
 
 
 def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
@@ -79,40 +52,3 @@ def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
     losses = [row[-1] for row in rows]
     # Bytes are 8 bits before anything is learned; how common each is, is worth about 5.
     assert losses[0] > 7.5 and losses[-1] < 4.9, losses
-
-
-def test_mistakes_in_a_config(main: Main, tmp_path: Path) -> None:
-    text = SCRIPT.with_suffix(".yaml").read_text(encoding="utf-8")
-    path = tmp_path / "wrong.yaml"
-    for config, said in (
-        (text.replace("CosineDecayWD", "CosineDecayWDs"), "CosineDecayWD"),
-        (text.replace("200ba", "2ep"), "max_duration is 2ep: this script counts batches"),
-        ("", "wrong.yaml has no keys: write 'optimizer', "),
-        ("- optimizer: SGD", "wrong.yaml has no keys: write 'optimizer', "),
-    ):
-        assert config != text
-        path.write_text(config, encoding="utf-8")
-        status, _, errors = main(path)
-        assert status == 2
-        assert said in errors
-        assert errors.count("\n") == 1
-
-
-def test_a_ratio(main: Main, tmp_path: Path) -> None:
-    """Times in batches shrink with the run, by hand and by Composer."""
-    text = SCRIPT.with_suffix(".yaml").read_text(encoding="utf-8")
-    length = "max_duration: 200ba"
-    for written, other in ((length, "ssr: 0.5\nmax_duration: 20ba"), ("0.1dur", "4ba"), ("0.9dur", "16ba")):
-        assert text.count(written) == 1
-        text = text.replace(written, other)
-    path = tmp_path / "ratio.yaml"
-    path.write_text(text, encoding="utf-8")
-    status, by_hand, _ = main(path)
-    assert status == 0
-    assert main(path, "--composer")[:2] == (0, by_hand)
-    lines = by_hand.split("\n\n")[2].splitlines()[1:]
-    rates = [float(line.split()[3]) for line in lines]
-    assert len(rates) == 10
-    assert rates[:3] == [0.0, 2e-3, 4e-3]  # a warmup of 4ba, which is 2 of these 10
-    odd = "from_config.py: 21ba times ssr is 10.5ba: Composer counts whole batches.\n"
-    assert main(path, "--composer", "--max-duration", "21ba") == (2, "", odd)
