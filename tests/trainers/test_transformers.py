@@ -228,22 +228,6 @@ def test_tags_and_an_optimizer_that_makes_its_own_rate(tmp_path: Path) -> None:
     assert [math.isnan(each["learning_rate"]) for each in trainer.state.log_history[:-1]] == [True] * 4
 
 
-def test_an_embedding_resized_after_the_optimizer_was_made(tmp_path: Path) -> None:
-    """Its state does not fit any more: the error names what makes another."""
-    model = new_model()
-    optimizer = optim.AdamW(model.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, betas=(BETA1, 0.99))
-    options: dict[str, Any] = {"model": model, "optimizers": (optimizer, None)}
-    model.resize_token_embeddings(80)
-    with pytest.raises(ValueError, match=r"optimizer\.reset_state\(\["):
-        run(tmp_path, **options)
-    optimizer.reset_state([model.get_input_embeddings().weight])
-    trainer = run(tmp_path, **options)
-    check(trainer.recorder.rows, BATCHES, Horizon("12ba"))
-    assert all(state["exp_avg"].shape == parameter.shape for parameter, state in optimizer.state.items())
-    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
-    assert losses[-1] < losses[0] and all(map(math.isfinite, losses))
-
-
 # Checkpoints
 
 
@@ -262,25 +246,22 @@ def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved: Any) -> None:
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
 
 
-def test_a_run_that_is_made_longer(saved: Any, tmp_path: Path) -> None:
-    longer = {**RESUMED, "max_duration": "500tok", "num_train_epochs": 4, "resume": str(saved[1])}
-    with pytest.raises(ValueError, match="(?s)400tok.*500tok.* saved, .* now"):
-        run(tmp_path, **longer)
-    trainer = run(tmp_path, **longer, on_change="new")
+def test_a_checkpoint_of_other_schedules(saved: Any, tmp_path: Path) -> None:
+    """Refused; a run that is made longer goes on if it says so."""
+    new_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2).train()
+    longer = {**RESUMED, "max_duration": "500tok", "num_train_epochs": 4}
+    for entries, checkpoint, options, message in (
+        (ENTRIES, saved[1], longer, "(?s)400tok.*500tok.* saved, .* now"),
+        ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], RESUMED, "another schedule:"),
+        ([COSINE], saved[1], RESUMED, "The state holds 3 schedules, and here are 1"),
+        (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "The state holds none of such schedules, and here are 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(tmp_path, *entries, resume=str(checkpoint), **options)
+    trainer = run(tmp_path, **longer, resume=str(saved[1]), on_change="new")
     assert len(trainer.recorder.rows) == 10
     assert trainer.lr_scheduler.clock.timestamp.token == 4 * sum(LENGTHS)
     assert trainer.lr_scheduler.bound[0].get() == [LR * COSINE.at(f"{4 * sum(LENGTHS)}tok", Horizon("500tok"))] * 2
-
-
-def test_a_checkpoint_of_other_schedules_is_refused(saved: Any, tmp_path: Path) -> None:
-    new_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2).train()
-    for entries, checkpoint, message in (
-        ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], "another schedule:"),
-        ([COSINE], saved[1], "The state holds 3 schedules, and here are 1"),
-        (ENTRIES, tmp_path / "checkpoint-2", "The state holds none of such schedules, and here are 3"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            run(tmp_path, *entries, resume=str(checkpoint), **RESUMED)
 
 
 # Wrong uses: at once, when it trains, and in the first batch
