@@ -1,6 +1,9 @@
-"""The demo and examples/batch_ramp.py as a user runs them: what they print, draw and refuse."""
+"""The examples with Composer as a user runs them: what they print, draw and refuse."""
+
+from __future__ import annotations
 
 import importlib
+import math
 import re
 import sys
 from pathlib import Path
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from optim.config import read
 from tests.torchrun import ROOT, python
 
 SCRIPT = ROOT / "examples" / "composer_run.py"
@@ -72,3 +76,36 @@ def test_mistakes(options: str, message: str, monkeypatch: Any, capsys: Any) -> 
         importlib.import_module("composer_run").main()
     shown = capsys.readouterr().err
     assert stopped.value.code == 2 and message in shown and shown.count("\n") == 1
+
+
+# A model trained from its YAML file, by a loop of its own and by Composer's Trainer
+
+
+def test_the_run_by_hand_and_by_composer(tmp_path: Path) -> None:
+    script, length = SCRIPT.with_name("from_config.py"), 30  # shorter than in the file, where all times are parts of it
+    assert read(script.with_suffix(".yaml"))["max_duration"] == "200ba"
+    command = script, "--max-duration", f"{length}ba"
+    by_hand, by_composer = (python(*command, *more, cwd=tmp_path) for more in ([], ["--composer"]))
+    for done in (by_hand, by_composer):
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+    assert by_hand.stdout == by_composer.stdout
+    assert list(tmp_path.iterdir()) == []
+    groups, planned, table = by_hand.stdout.split("\n\n")
+    assert planned.splitlines()[0].split() == ["dur", "ba", "lr", "[blocks]", "weight_decay", "[tables]"]
+    assert planned.splitlines()[2].split() == ["0.1", str(length // 10), "0.004", "0.487764"]  # of a cosine from 0.5
+    assert [line.split()[1] for line in groups.splitlines()[1:-1]] == ["tables", "blocks", "blocks", "-", "-"]
+    head, *lines = table.splitlines()
+    assert " ".join(head.split()) == "batch lr tables wd tables lr blocks wd blocks lr no tag wd no tag bits/byte"
+    rows = [[float(cell) for cell in line.split()] for line in lines]
+    assert [row[0] for row in rows] == [*range(0, length, length // 10), length - 1]
+    for batch, lr_tables, wd_tables, lr_blocks, wd_blocks, lr_rest, wd_rest, _ in rows:
+        assert (lr_tables, lr_rest, wd_blocks, wd_rest) == (2e-3, 2e-3, 0.1, 0.1)
+        decay = 0.5 * (1 + math.cos(math.pi * batch / length)) / 2
+        warmup, rest = 0.1 * length, 0.9 * length
+        cosine = 4e-4 + 3.6e-3 * (1 + math.cos(math.pi * (batch - warmup) / rest)) / 2
+        rate = 4e-3 * batch / warmup if batch < warmup else cosine
+        assert (wd_tables, lr_blocks) == pytest.approx((decay, rate), rel=1e-3)  # four digits are printed
+    losses = [row[-1] for row in rows]
+    # Bytes are 8 bits before anything is learned; how common each is, is worth about 5.
+    assert losses[0] > 7.5 and losses[-1] < 4.9, losses

@@ -6,13 +6,16 @@ import pytest
 import torch
 
 import optim
-from optim import lr_scheduler, weight_decay_scheduler
+import timesched
+from optim import lr_scheduler, names, weight_decay_scheduler
 from optim.config import build
 from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train, values
+from tests.optim.rows import FULLEST
 from tests.optim.schedulers.building import RATES, name_of
 from tests.optim.schedulers.building import make as make_scheduler
 from tests.optim.schedulers.rows import EXAMPLES, Nested
 from timesched import Clock, LinearScheduler, bind
+from timesched.schedule import Schedule
 
 TRAINER = """
 trainer:
@@ -227,3 +230,18 @@ def test_instances_pass_through(cls):
     bound = bind(LinearScheduler(), plain.optimizer, clock, key="eps")
     built = build(None, {"optimizer": plain.optimizer, "schedulers": [plain, bound]})
     assert built.schedulers == [plain, bound] and values(plain.optimizer) == [0.1]
+
+
+# Names
+
+
+def test_every_public_class_has_its_name():
+    assert names.optimizers().own.keys() == {row.name for row in FULLEST} | {"AdamBase"}
+    schedules = {name for name in timesched.__all__ if isinstance(getattr(timesched, name), type)}
+    schedules = {name for name in schedules if issubclass(getattr(timesched, name), Schedule)} - {"Schedule"}
+    assert names.SCHEDULE.own.keys() == schedules and len(schedules) > 20
+    closed_forms = {*lr_scheduler.__all__, *weight_decay_scheduler.__all__} - {"LRScheduler", "WeightDecayScheduler"}
+    assert names.CLOSED_FORM.own.keys() == closed_forms
+    assert names.LR.own.keys() == set(lr_scheduler.__all__) - {"LRScheduler"}
+    assert names.SCHEDULER.own.keys() == closed_forms | schedules
+    assert names.LR.own["ChainedScheduler"] is names.LR.own["ChainedLR"]
