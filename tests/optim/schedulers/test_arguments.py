@@ -11,7 +11,7 @@ from tests.optim.schedulers.test_composition import NO_CHILDREN
 
 nan, inf = float("nan"), float("inf")
 NO_NUMBERS = (nan, inf, None, "fast", "0.1dur", [0.1], 1j, True, torch.tensor(nan))
-NO_COUNTS = (-1, 2.5, nan, inf, "ten", "-5ba", "1e3.5tok", [3], 1j)  # times: test_clock.py
+NO_COUNTS = (-1, 2.5, nan, inf, "ten", "-5ba", "1e3.5tok", [3], 1j)  # times: test_runs.py
 NUMBERS = "val initial_val end_val base_val max_val eta_min power decay_rate gamma scale step_exponent coefficient"
 NUMBERS += " T_mult pct_start final_div_factor"
 COUNTS = "total_iters warmup_iters decay_iters warmup_steps step_size T_max T_0 step_size_up step_size_down total_steps"
