@@ -72,16 +72,10 @@ CALLS = [
     (rules({"params": ""}), ValueError, "'' matches no parameter's name"),
     # two rules of one parameter
     (rules(BIASES, {"params": "head.*", "exclusive": True}), ValueError, "rules[0] ('*bias') and rules[1] ('head.*')"),
-    (
-        rules({"params": "*bias", "lr": 0.1}, {"params": "*"}, {"params": "head.*", "lr": 0.2}),
-        ValueError,
-        "The parameter 'head.bias' gets lr=0.1 from rules[0] ('*bias') and lr=0.2 from rules[2] ('head.*'): give",
-    ),
-    (
-        rules({"params": "*.bias", "weight_decay": 0.3}, no_decay="head.*"),
-        ValueError,
-        "'head.bias' gets weight_decay=0.3 from rules[0] ('*.bias') and weight_decay=0.0 from no_decay ('head.*')",
-    ),
+    (rules({"params": "*bias", "lr": 0.1}, {"params": "*"}, {"params": "head.*", "lr": 0.2}), ValueError,
+     "The parameter 'head.bias' gets lr=0.1 from rules[0] ('*bias') and lr=0.2 from rules[2] ('head.*'): give"),
+    (rules({"params": "*.bias", "weight_decay": 0.3}, no_decay="head.*"), ValueError,
+     "'head.bias' gets weight_decay=0.3 from rules[0] ('*.bias') and weight_decay=0.0 from no_decay ('head.*')"),
     (rules({"params": "head.bias", KEY: 0.5}, adjust_learning_rate={"Linear": 0.25}), ValueError, f"=0.25 from {KEY}"),
     # factors
     (factors({"Embedding": 0.1, nn.Linear: 2.0}), ValueError, f"gets {KEY}=0.1 from {KEY}['Embedding']"),
