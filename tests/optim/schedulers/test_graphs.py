@@ -13,7 +13,7 @@ from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from tests.optim.compiling import by_hand, fresh, graphs
 from tests.optim.schedulers.building import KIND, count, make, moved, one_group, optimizer, rates, value
 from tests.optim.schedulers.rows import COSINE, EXAMPLES
-from tests.optim.schedulers.test_custom import Beta
+from tests.optim.schedulers.test_custom import Beta, CustomScheduler
 from timesched import Clock
 
 STEPS = 25
@@ -24,16 +24,6 @@ EAGER = "eager"  # captures graphs, and compiles nothing
 def _fresh():
     with fresh():
         yield
-
-
-class Custom(lr_scheduler.LRScheduler):
-    def __init__(self, optimizer, rate, total_iters):
-        self.rate = rate
-        super().__init__(optimizer, total_iters=total_iters)
-
-    def _get_closed_form_lr(self):
-        falling = self.rate * 0.5 ** (self.last_epoch.double() / self.total_iters)
-        return torch.where(self.last_epoch < 5, self.rate, falling)
 
 
 class InPlace(lr_scheduler.LRScheduler):
@@ -52,7 +42,7 @@ def rate_and_decay(on):
 
 
 def nested(on):
-    inner = SequentialLR(on, [LinearLR(on, 0.0, 0.1, 5), Custom(on, 0.1, 5)], [5])
+    inner = SequentialLR(on, [LinearLR(on, 0.0, 0.1, 5), CustomScheduler(on, 0.1, 5)], [5])
     return [SequentialLR(on, [inner, CosineDecayLR(on, 0.1, 0.0, 10)], [15])]
 
 
