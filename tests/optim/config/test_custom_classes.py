@@ -51,7 +51,7 @@ class RootLR(lr_scheduler.LRScheduler):
         return self.peak / (1.0 + self.last_epoch.double()) ** self.power
 
 
-class Beta(scheduler.Scheduler):
+class FirstBeta(scheduler.Scheduler):
     """A closed form of another key."""
 
     param_group_key = "betas[0]"
@@ -64,7 +64,7 @@ class Beta(scheduler.Scheduler):
         return self.start - 0.1 * self.last_epoch.double()
 
 
-class Half(LinearScheduler):
+class HalfLine(LinearScheduler):
     """A schedule over times."""
 
     def resolve(self, frame):
@@ -112,8 +112,8 @@ def test_schedulers_in_configs():
         "optimizer": {"AdamW": {"params": [{"params": "*bias", "tags": "b"}], "weight_decay": 1.0}},
         "schedulers": [
             {"SequentialLR": {"schedulers": children, "param_group_tags": "b"}},
-            {"Beta": {"start": 0.9, "schedule": "10ba"}},  # takes no clock, though this could be a time
-            {"Half": {"t_max": "0.5dur", "key": "weight_decay"}},
+            {"FirstBeta": {"start": 0.9, "schedule": "10ba"}},  # takes no clock, though this could be a time
+            {"HalfLine": {"t_max": "0.5dur", "key": "weight_decay"}},
         ],
     }
     built = round_trip(config, clock)
