@@ -28,7 +28,7 @@ from sphinx.util.docutils import SphinxDirective
 import optim
 import timesched
 from optim import lr_scheduler
-from tests.laws.rows import ROWS
+from tests.laws.rows import pictures
 from timesched.drawing.svg import COLOURS
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,7 @@ def schedules() -> Iterator[Entry]:
     for name in timesched.__all__:
         thing = getattr(timesched, name)
         if isinstance(thing, type) and issubclass(thing, timesched.Schedule) and thing is not timesched.Schedule:
-            pictures = [schedule_picture(row.examples) for row in ROWS if row.schedule is thing]
-            yield Entry(f"timesched.{name}", thing, pictures)
+            yield Entry(f"timesched.{name}", thing, [schedule_picture(calls) for calls in pictures(name)])
 
 
 def schedule_picture(calls: tuple[str, ...]) -> tuple[str, str]:

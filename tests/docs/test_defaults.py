@@ -34,21 +34,16 @@ def said(default):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if hasattr(torch.optim, name)])
-def test_every_default_that_differs_is_listed(name):
-    ours, torchs = defaults(getattr(optim, name)), defaults(getattr(torch.optim, name))
-    differ = {key: (said(ours[key]), said(torchs[key])) for key in ours if key in torchs and ours[key] != torchs[key]}
-    listed = {argument: (value(here), value(there)) for who, argument, here, there in DEFAULTS if who == name}
-    assert {key.strip("`"): both for key, both in listed.items()} == differ
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(torch.optim, name)])
-def test_every_argument_that_one_of_the_two_lacks_is_listed(name):
+def test_every_difference_is_listed(name):
+    """Of the defaults, and of the arguments that one of the two lacks."""
     ours, torchs = defaults(getattr(optim, name)), defaults(getattr(torch.optim, name))
     assert ours.keys() - torchs.keys() >= OURS_ALONE and not TORCHS_ALONE & ours.keys()
+    differ = {key: (said(ours[key]), said(torchs[key])) for key in ours if key in torchs and ours[key] != torchs[key]}
     alone = {key: (said(ours[key]), None) for key in ours.keys() - torchs.keys() - OURS_ALONE}
     alone |= {key: (None, said(torchs[key])) for key in torchs.keys() - ours.keys() - TORCHS_ALONE}
-    listed = {argument: (value(here), value(there)) for who, argument, here, there in ARGUMENTS if who == name}
-    assert {key.strip("`"): both for key, both in listed.items()} == alone
+    for table, expected in ((DEFAULTS, differ), (ARGUMENTS, alone)):
+        listed = {key.strip("`"): (value(here), value(there)) for who, key, here, there in table if who == name}
+        assert listed == expected
 
 
 def test_what_torch_has_none_of_is_named():

@@ -6,12 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "benchmarks/README.md",
-    *sorted(ROOT.glob("docs/**/*.md")),
-]
+ALONE = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")
+PAGES = [*(ROOT / name for name in ALONE), *sorted(ROOT.glob("docs/**/*.md"))]
 named = pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -30,20 +26,15 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_are_named_exist(page):
-    """Those with a folder; a file alone is in the folder of the page, or in the one that is named with it."""
+def test_files_and_make_targets_that_are_named_exist(page):
+    """Files with a folder; a file alone is in the folder of the page, or in the one that is named with it."""
     text = page.read_text(encoding="utf-8")
     paths = set(re.findall(r"`((?:timesched|optim|tests|benchmarks|examples|docs)/[\w./]*)", text))
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
     if page.parent.name == "benchmarks":
         assert [name for name in re.findall(r"`(\w+\.py)", text) if not (page.parent / name).exists()] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_make_targets_that_are_named_exist(page):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    named = re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(named) <= set(targets)
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)) <= set(targets)
 
 
 def test_every_page_is_linked_from_the_readme():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -27,56 +27,194 @@ _UNITS = (*COUNTED, TimeUnit.DURATION)
 
 @dataclass(frozen=True)
 class Row:
-    """A schedule class, a strategy for its arguments on a run, and its promise as a function of it and the horizon.
+    """A schedule class, its arguments as `drawn` takes them, and its promise as a function of it and the horizon.
 
-    `kind` tells the rows of one class apart. `examples` are calls with plain arguments: the lines of its picture in
-    the documentation. `in_steps`: the value depends on a number of batches, so that every time needs a rate.
+    `in_steps`: the value depends on a number of batches, so that every time needs a rate.
     """
 
     schedule: type[Schedule]
-    arguments: Callable[[Any, Run, Any], dict[str, Any]]
+    arguments: Any
     promise: Callable[[Any, Horizon], Promise]
-    kind: str = ""
-    examples: tuple[str, ...] = field(default=(), kw_only=True)
-    in_steps: bool = field(default=False, kw_only=True)
+    in_steps: bool = False
 
     @property
     def name(self) -> str:
         """What the row is called in tests."""
-        return self.schedule.__name__ + (f"({self.kind})" if self.kind else "")
+        return self.schedule.__name__
+
+    @property
+    def examples(self) -> list[str]:
+        """Calls with plain arguments, in shares of a run."""
+        return [call for calls in pictures(self.name) for call in calls]
 
     def schedules(self, run: Run, units: Any = _UNITS, mixed: bool = True) -> st.SearchStrategy[Any]:
         """Schedules of the class whose times suit a run; in one unit unless `mixed`."""
 
         @st.composite
-        def drawn(draw: Any) -> Any:
+        def schedule(draw: Any) -> Any:
             one = draw(st.sampled_from(units))
 
             def time(low: Exact, high: Exact) -> Time[Any]:
                 unit = draw(st.sampled_from(units)) if mixed else one
                 return run.time(draw(st.integers(math.ceil(low), math.floor(high))), unit)
 
-            return self.schedule(**self.arguments(draw, run, time))
+            return self.schedule(**drawn(self.arguments, draw, run, time))
 
-        return drawn()
+        return schedule()
 
 
+# Lines of one class make one picture in the documentation, but where an empty line stands between them.
+EXAMPLES = """
+StepScheduler("0.2dur", gamma=0.5)
+MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)
+ConstantScheduler(0.5, t_max="0.7dur")
+LinearScheduler(alpha_f=0.1, t_max="1dur")
+LinearScheduler(alpha_f=0.3, t_max="0.7dur")
+ExponentialScheduler(gamma=0.7, decay_period="0.1dur")
+ExponentialScheduler(gamma=0.4, decay_period="0.1dur")
+CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)
+CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)
+CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)
+CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)
+PolynomialScheduler(power=0.5)
+PolynomialScheduler(power=2.0)
+PolynomialScheduler(power=4.0)
+MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)
+ConstantWithWarmupScheduler("0.1dur")
+LinearWithWarmupScheduler("0.1dur", alpha_f=0.1)
+CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1)
+PolynomialWithWarmupScheduler("0.1dur", power=2.0)
+PolynomialWithWarmupScheduler("0.1dur", power=4.0)
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="linear", decay="linear")
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="cosine", decay="cosine")
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="1-sqrt", decay="1-sqrt")
+WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="square", decay="geometric")
+InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")
+PowerScheduler("0.05dur", power=0.5)
+PowerScheduler("0.05dur", power=1.0)
+PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])
+RexScheduler(d=0.0)
+RexScheduler(d=0.5)
+RexScheduler(d=0.9)
+OneCycleScheduler(anneal="cosine", three_phase=False)
+OneCycleScheduler(anneal="linear", three_phase=True)
+CyclicScheduler("0.1dur", mode="triangular")
+CyclicScheduler("0.1dur", mode="triangular2")
+CyclicScheduler("0.1dur", mode="exp_range", gamma=0.7)
+WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")
+ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])
+CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")
+SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])
+
+CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")
+SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])
+"""
+
+
+def pictures(name: str) -> list[tuple[str, ...]]:
+    """The calls of a class in each of its pictures."""
+    parts = [part.strip().splitlines() for part in EXAMPLES.split("\n\n")]
+    found = [tuple(call for call in calls if call.startswith(f"{name}(")) for calls in parts]
+    return [calls for calls in found if calls]
+
+
+# How arguments are drawn
+
+
+def drawn(value: Any, draw: Any, run: Run, time: Any) -> Any:
+    """A strategy and a function of (draw, run, time) give their value, dicts and lists those of their elements."""
+    if isinstance(value, st.SearchStrategy):
+        return draw(value)
+    if isinstance(value, dict):
+        return {name: drawn(each, draw, run, time) for name, each in value.items()}
+    if isinstance(value, list):
+        return [drawn(each, draw, run, time) for each in value]
+    return value(draw, run, time) if callable(value) else value
+
+
+def _between(low: Exact, high: Exact, first: int = 0) -> Any:
+    """A time between two shares of a run, and not before a batch."""
+    return lambda draw, run, time: time(max(first, low * run.batches), high * run.batches)
+
+
+def _made(schedule: type[Schedule], **arguments: Any) -> Any:
+    """A schedule inside another one."""
+    return lambda draw, run, time: schedule(**drawn(arguments, draw, run, time))
+
+
+def _either(*values: Any) -> Any:
+    return lambda draw, run, time: drawn(draw(st.sampled_from(values)), draw, run, time)
+
+
+_ANY, _WITHIN, _BEYOND, _PERIOD = _between(0, 2), _between(0, 1), _between(1, 2), _between(0, 2, first=1)
+_THIRD, _HALF, _LAST_THIRD = _between(0, Fraction(1, 3)), _between(0, Fraction(1, 2)), _between(Fraction(2, 3), 1)
+_T_MAX = _either(Time(1, "dur"), _BEYOND)
+_BOOL, _POWER, _GROWTH = st.booleans(), st.floats(0.125, 5), st.sampled_from([0.5, 0.1, 1 / math.e, 1.0, 3.0])
+_WARMUP, _DECAY = st.sampled_from(list(shapes.WARMUPS)), st.sampled_from(list(shapes.DECAYS))
 _ALPHA = st.one_of(st.floats(0, 1), st.floats(-10, 10), st.sampled_from([0.0, 1.0, 0.1, 1e-10]))
+_POSITIVE = st.one_of(st.floats(0.01, 10), st.sampled_from([1.0, 0.1]))
+_GAMMA = st.floats(0, 1.5).filter(lambda gamma: gamma == 0 or gamma > 1e-3)
+_FALLING = st.floats(0.01, 1)  # a factor of each step
+_T_MULT = st.one_of(st.sampled_from([1.0, 2.0, 1.5, 1.1, 3.0]), st.floats(1.1, 4))
+_PCT_START = st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5])
+_MODE = st.sampled_from(["triangular", "triangular2", "exp_range"])
+
+
+def _times(draw: Any, run: Run, time: Any) -> list[Time[Any]]:
+    return [time(0, 2 * run.batches) for _ in range(draw(st.integers(0, 5)))]
+
+
+def _fall(draw: Any) -> dict[str, Any]:
+    shape = draw(_DECAY)
+    end = draw(_POSITIVE if shape in ("geometric", "harmonic") else _ALPHA)
+    return {"alpha_f": end, "decay": shape, "decay_rate": draw(_GROWTH)}
+
+
+def _stable_arguments(draw: Any, run: Run, time: Any) -> Any:
+    more = {"alpha_s": _ALPHA, "warmup": _WARMUP, "scale_warmup": _BOOL}
+    return drawn({"t_warmup": _HALF, "t_decay": _HALF, "t_max": _T_MAX, **more}, draw, run, time) | _fall(draw)
+
+
+def _cooldown(draw: Any, run: Run, time: Any) -> Any:
+    cosine = _made(s.CosineAnnealingScheduler, t_max=_ANY, alpha_f=st.floats(0.01, 2))
+    power = _made(s.PowerScheduler, t_scale=_PERIOD, power=st.floats(0.125, 1), alpha_f=0.01)
+    times = {"t_decay": _WITHIN, "t_start": _either(None, _WITHIN), "t_max": _T_MAX}
+    return drawn({"schedule": _either(cosine, power), **times}, draw, run, time) | _fall(draw)
+
+
+def _inverse_root_arguments(draw: Any, run: Run, time: Any) -> Any:
+    times = {"t_warmup": _WITHIN, "t_scale": _PERIOD, "t_cooldown": _WITHIN, "t_max": _T_MAX}
+    low, high = sorted([draw(_ALPHA), draw(_ALPHA)])
+    return drawn(times, draw, run, time) | {"alpha_f_cooldown": low, "alpha_f_decay": high}
+
+
+def _points(draw: Any, run: Run, time: Any) -> list[Any]:
+    places = draw(st.lists(st.integers(0, 2 * run.batches), min_size=1, max_size=5))
+    return [[time(at, at), draw(_POSITIVE), draw(_DECAY)] for at in sorted(places)]
+
+
+def _cycling(draw: Any, run: Run, time: Any) -> dict[str, Any]:
+    cycle = draw(_BOOL)
+    return {**drawn(_CLOSED_ENDS, draw, run, time), "total_iters": time(cycle, 2 * run.batches), "cycle": cycle}
+
+
+_RAMP = {"t_warmup": _WITHIN, "t_max": _T_MAX, "scale_warmup": _BOOL, "alpha_s": _ALPHA}
+_SLOW = {"t_scale": _PERIOD, "power": _POWER, "alpha_f": _ALPHA}  # a PowerScheduler
+_CLOSED_ENDS = {"initial_val": _ALPHA, "end_val": _ALPHA}
+
+
+# What is promised
+
+
+def _between_levels(*levels: float, **promise: Any) -> Promise:
+    return Promise(low=min(levels), high=max(levels), **promise)
 
 
 def _line(start: float, end: float, until: tuple[Exact, TimeUnit], sharp: float = 2.0) -> Promise:
     """From `start` to `end` without turning back; only the end where there is no way between them."""
-    return Promise(
-        start=start if until[0] > 0 else end,
-        end=end,
-        until=until,
-        low=min(start, end),
-        high=max(start, end),
-        continuous=True,
-        falls=start >= end,
-        rises=start <= end,
-        condition=max(1.0, sharp * (abs(start) + abs(end))),
-    )
+    condition = max(1.0, sharp * (abs(start) + abs(end)))
+    promise = _between_levels(start, end, end=end, until=until, continuous=True, condition=condition)
+    return replace(promise, start=start if until[0] > 0 else end, falls=start >= end, rises=start <= end)
 
 
 def _warm(schedule: Any, run: Horizon, peak: float, last: float, sharp: float = 2.0) -> Promise:
@@ -84,13 +222,12 @@ def _warm(schedule: Any, run: Horizon, peak: float, last: float, sharp: float = 
     ramp, unit = run.locate(schedule.t_warmup, schedule.scale_warmup)
     until = run.locate(schedule.t_max)
     room = until[0] > run.change(ramp, unit, until[1])
-    last = last if room else peak
-    return Promise(
-        start=schedule.alpha_s if ramp > 0 else peak,
+    last, first = last if room else peak, schedule.alpha_s if ramp > 0 else peak
+    return _between_levels(
+        *(first, peak, last),
+        start=first,
         end=last,
         until=until if room else (ramp, unit),
-        low=min(schedule.alpha_s, peak, last) if ramp > 0 else min(peak, last),
-        high=max(schedule.alpha_s, peak, last) if ramp > 0 else max(peak, last),
         continuous=True,
         falls=peak >= last,
         rises=peak <= last,
@@ -99,51 +236,33 @@ def _warm(schedule: Any, run: Horizon, peak: float, last: float, sharp: float = 
     )
 
 
-def _decaying(gamma: float, marks: int) -> Promise:
+def _decaying(gamma: float, marks: int = 0) -> Promise:
     """`gamma ** n` from `marks` on: between 0 and the first value if it decays."""
     start = float(gamma**marks)
     high = start if gamma <= 1 else math.inf
     return Promise(start=start, low=0.0, high=high, finite=gamma <= 1, falls=gamma <= 1, rises=gamma >= 1)
 
 
-def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
-    ramp = run.locate(schedule.t_warmup, schedule.scale_warmup)
-    if ramp[0] == 0:
-        return _multi_step(schedule, run)
-    return Promise(
-        start=schedule.alpha_s,
-        low=min(0.0, schedule.alpha_s),
-        high=max(1.0, schedule.alpha_s) if schedule.gamma <= 1 else math.inf,
-        finite=schedule.gamma <= 1,
-        since=ramp,
-        falls=schedule.gamma <= 1,
-        condition=max(1.0, 2.0 * abs(schedule.alpha_s)),
-    )
-
-
 def _multi_step(schedule: Any, run: Horizon) -> Promise:
     return _decaying(schedule.gamma, sum(time.exact == 0 for time in schedule.milestones))
 
 
-def _exponential(schedule: Any, run: Horizon) -> Promise:
-    # one rounding of the exponent x moves the value by x * |log gamma| roundings: at most 745, where it underflows
-    return Promise(
-        start=1.0,
-        low=0.0,
-        high=1.0 if schedule.gamma <= 1 else math.inf,
-        finite=schedule.gamma <= 1,
-        falls=schedule.gamma <= 1,
-        rises=schedule.gamma >= 1,
-        continuous=0 < schedule.gamma <= 1,
-        condition=1500.0,
+def _multi_step_warm(schedule: Any, run: Horizon) -> Promise:
+    ramp = run.locate(schedule.t_warmup, schedule.scale_warmup)
+    if ramp[0] == 0:
+        return _multi_step(schedule, run)
+    first, promise = schedule.alpha_s, _decaying(schedule.gamma)
+    low, high = min(0.0, first), max(promise.high, first)
+    return replace(
+        promise, start=first, low=low, high=high, rises=False, since=ramp, condition=max(1.0, 2.0 * abs(first))
     )
 
 
 def _restarts(schedule: Any, run: Horizon) -> Promise:
-    low, high = min(1.0, schedule.alpha_f), max(1.0, schedule.alpha_f)
     # How far a float is into its cycle is known to a rounding of a count, of which the first cycle may be a part.
     first = min(run.change(*run.locate(schedule.t_0), unit) for unit in COUNTED)
-    return Promise(start=1.0, low=low, high=high, condition=4.0 * (1 + abs(schedule.alpha_f)) * max(1.0, 1 / first))
+    condition = 4.0 * (1 + abs(schedule.alpha_f)) * max(1.0, 1 / first)
+    return _between_levels(1.0, schedule.alpha_f, start=1.0, condition=condition)
 
 
 def promise_of(schedule: Any, run: Horizon) -> Promise:
@@ -181,21 +300,17 @@ def _decayed(shape: str, rate: float, start: float, end: float) -> float:
 
 def _stable(schedule: Any, run: Horizon) -> Promise:
     ramp, end = run.locate(schedule.t_warmup, schedule.scale_warmup), run.locate(schedule.t_max)
-    fall = run.change(*run.locate(schedule.t_decay), end[1])
-    first, last = schedule.alpha_s, schedule.alpha_f
-    begins_at_once = end[0] == 0
-    low, high = min(1.0, last), max(1.0, last)
-    return Promise(
-        start=last if begins_at_once else first if ramp[0] > 0 else 1.0,
+    last, first = schedule.alpha_f, schedule.alpha_s if ramp[0] > 0 else 1.0
+    return _between_levels(
+        *(first, 1.0, last),
+        start=last if end[0] == 0 else first,  # where it begins at once with its end
         end=last,
         until=end,
-        low=min(low, first) if ramp[0] > 0 else low,
-        high=max(high, first) if ramp[0] > 0 else high,
-        continuous=fall > 0,
+        continuous=run.change(*run.locate(schedule.t_decay), end[1]) > 0,
         falls=last <= 1.0,
         rises=last >= 1.0,
         since=ramp,
-        condition=2.0 * (1 + abs(first)) + _decayed(schedule.decay, schedule.decay_rate, 1.0, last),
+        condition=2.0 * (1 + abs(schedule.alpha_s)) + _decayed(schedule.decay, schedule.decay_rate, 1.0, last),
     )
 
 
@@ -203,12 +318,11 @@ def _inverse_root(schedule: Any, run: Horizon) -> Promise:
     ramp, end = run.locate(schedule.t_warmup, False), run.locate(schedule.t_max)
     first, cooldown = run.change(*ramp, end[1]), schedule.t_cooldown.exact
     floor, last = schedule.alpha_f_decay, schedule.alpha_f_cooldown
-    return Promise(
+    return _between_levels(
+        *(0.0, 1.0, floor, last),
         start=0.0 if ramp[0] > 0 else 1.0 if end[0] > 0 or cooldown > 0 else None,
         end=last if cooldown > 0 else None,
         until=(max(end[0], run.after(first, end[1], schedule.t_cooldown)), end[1]) if cooldown > 0 else None,
-        low=min(0.0, floor, last),
-        high=max(1.0, floor),
         continuous=True,
         falls=floor <= 1.0,
         since=ramp,
@@ -217,45 +331,34 @@ def _inverse_root(schedule: Any, run: Horizon) -> Promise:
 
 
 def _power(schedule: Any, run: Horizon) -> Promise:
-    return Promise(
-        start=max(1.0, schedule.alpha_f),
-        low=max(0.0, schedule.alpha_f),
-        high=max(1.0, schedule.alpha_f),
-        continuous=True,
-        falls=True,
-        condition=2.0 + schedule.power,
-    )
+    first, last = max(1.0, schedule.alpha_f), max(0.0, schedule.alpha_f)
+    return _between_levels(first, last, start=first, continuous=True, falls=True, condition=2.0 + schedule.power)
 
 
 def _piecewise(schedule: Any, run: Horizon) -> Promise:
     times = [run.locate(time) for time, _, _ in schedule.points]
     values = [value for _, value, _ in schedule.points]
-    unit = times[-1][1]
-    places = [run.change(*each, unit) for each in times]
-    return Promise(
+    places = [run.change(*each, times[-1][1]) for each in times]
+    steep = [_decayed(shape, 0.5, start, end) for (_, start, _), (_, end, shape) in pairwise(schedule.points)]
+    return _between_levels(
+        *values,
         start=values[0] if times[0][0] > 0 else values[max(i for i, each in enumerate(times) if each[0] == 0)],
         end=values[-1],
         until=times[-1],
-        low=min(values),
-        high=max(values),
         continuous=all(before < after for before, after in pairwise(places)),
-        condition=1.0
-        + sum(_decayed(shape, 0.5, start, end) for (_, start, _), (_, end, shape) in pairwise(schedule.points)),
+        condition=1.0 + sum(steep),
     )
 
 
 def _one_cycle(schedule: Any, run: Horizon) -> Promise:
     end, first = run.locate(schedule.t_max), 1.0 / schedule.div_factor
-    last = 1.0 / (schedule.div_factor * schedule.final_div_factor)
-    turn = Fraction(str(schedule.pct_start)) * end[0]
-    up = schedule.pct_start
+    last, up = 1.0 / (schedule.div_factor * schedule.final_div_factor), schedule.pct_start
     rest = 1.0 - (2 * up if schedule.three_phase else up)
-    return Promise(
-        start=first if turn > 0 else None,
+    return _between_levels(
+        *(1.0, first, last),
+        start=first if Fraction(str(up)) * end[0] > 0 else None,
         end=last,
         until=end,
-        low=min(1.0, first, last),
-        high=max(1.0, first, last),
         continuous=up > 0 and rest > 0 and end[0] > 0,
         condition=4.0 * (1 + first + last) / min(1.0, *(phase for phase in (up, rest) if phase > 0)),
     )
@@ -279,591 +382,270 @@ def _cyclic(schedule: Any, run: Horizon) -> Promise:
 
 
 def _warmed(schedule: Any, run: Horizon) -> Promise:
-    inner, ramp = promise_of(schedule.schedule, run), run.locate(schedule.t_warmup, schedule.scale_warmup)
+    inner, first = promise_of(schedule.schedule, run), schedule.alpha_s
+    ramp = run.locate(schedule.t_warmup, schedule.scale_warmup)
     if ramp[0] == 0:
         return inner
-    return Promise(
-        start=schedule.alpha_s,
-        low=min(inner.low, schedule.alpha_s),
-        high=max(inner.high, schedule.alpha_s),
-        continuous=inner.continuous,
-        falls=inner.falls,
-        rises=inner.rises,
-        since=_later(run, ramp, inner.since),
-        condition=2.0 * inner.condition + 4.0 * abs(schedule.alpha_s),
+    is_later = inner.since is None or run.change(*inner.since, ramp[1]) <= ramp[0]
+    return replace(
+        inner,
+        start=first,
+        end=None,
+        until=None,
+        low=min(inner.low, first),
+        high=max(inner.high, first),
+        since=ramp if is_later else inner.since,
+        condition=2.0 * inner.condition + 4.0 * abs(first),
     )
-
-
-def _later(run: Horizon, one: tuple[Exact, TimeUnit], other: tuple[Exact, TimeUnit] | None) -> tuple[Exact, TimeUnit]:
-    return one if other is None or run.change(*other, one[1]) <= one[0] else other
 
 
 def _cooled(schedule: Any, run: Horizon) -> Promise:
     inner, last = promise_of(schedule.schedule, run), schedule.alpha_f
     place = run.locate(schedule.t_max if schedule.t_start is None else schedule.t_start)
-    until = place if schedule.t_start is None else (run.after(*place, schedule.t_decay), place[1])
-    low, high = min(inner.low, last), max(inner.high, last)
-    steep = _decayed(schedule.decay, schedule.decay_rate, 1.0, last)
+    high, steep = max(inner.high, last), _decayed(schedule.decay, schedule.decay_rate, 1.0, last)
     return Promise(
         end=last,
-        until=until,
-        low=low,
+        until=place if schedule.t_start is None else (run.after(*place, schedule.t_decay), place[1]),
+        low=min(inner.low, last),
         high=high,
         continuous=inner.continuous and schedule.t_decay.exact > 0,
         condition=2.0 * inner.condition + steep * (4.0 if high < math.inf else 1.0),
     )
 
 
-def _alphas(draw: Any, *names: str) -> dict[str, float]:
-    return {name: draw(_ALPHA) for name in names}
-
-
-def _times(draw: Any, run: Run, time: Any) -> list[Time[Any]]:
-    return [time(0, 2 * run.batches) for _ in range(draw(st.integers(0, 5)))]
-
-
-def _warmup(draw: Any, run: Run, time: Any) -> dict[str, Any]:
-    return {
-        "t_warmup": time(0, run.batches),
-        "t_max": _t_max(draw, run, time),
-        "scale_warmup": draw(st.booleans()),
-        "alpha_s": draw(_ALPHA),
-    }
-
-
-_GAMMA = st.floats(0, 1.5).filter(lambda gamma: gamma == 0 or gamma > 1e-3)
-_POWER = st.floats(0.125, 5)
-_WARMUP, _DECAY = st.sampled_from(list(shapes.WARMUPS)), st.sampled_from(list(shapes.DECAYS))
-_POSITIVE = st.one_of(st.floats(0.01, 10), st.sampled_from([1.0, 0.1]))
-
-
-def _t_max(draw: Any, run: Run, time: Any) -> Time[Any]:
-    return Time(1, "dur") if draw(st.booleans()) else time(run.batches, 2 * run.batches)
-
-
-def _fall(draw: Any) -> dict[str, Any]:
-    shape = draw(_DECAY)
-    end = draw(_POSITIVE if shape in ("geometric", "harmonic") else _ALPHA)
-    return {"alpha_f": end, "decay": shape, "decay_rate": draw(st.sampled_from([0.5, 0.1, 1 / math.e, 1.0, 3.0]))}
-
-
-def _stable_arguments(draw: Any, run: Run, time: Any) -> dict[str, Any]:
-    return {
-        "t_warmup": time(0, run.batches // 2),
-        "t_decay": time(0, run.batches - run.batches // 2),
-        "t_max": _t_max(draw, run, time),
-        "alpha_s": draw(_ALPHA),
-        **_fall(draw),
-        "warmup": draw(_WARMUP),
-        "scale_warmup": draw(st.booleans()),
-    }
-
-
-def _power_arguments(draw: Any, run: Run, time: Any) -> dict[str, Any]:
-    return {"t_scale": time(1, 2 * run.batches), "power": draw(_POWER), "alpha_f": draw(_ALPHA)}
-
-
-def _cooldown(draw: Any, run: Run, time: Any) -> dict[str, Any]:
-    begin = None if draw(st.booleans()) else time(0, run.batches)
-    return {"t_decay": time(0, run.batches), "t_start": begin, "t_max": _t_max(draw, run, time), **_fall(draw)}
-
-
-def _points(draw: Any, run: Run, time: Any) -> list[Any]:
-    count = draw(st.integers(1, 5))
-    places = sorted(draw(st.lists(st.integers(0, 2 * run.batches), min_size=count, max_size=count)))
-    return [[time(at, at), draw(_POSITIVE), draw(_DECAY)] for at in places]
-
-
-_T_MULT = st.one_of(st.sampled_from([1.0, 2.0, 1.5, 1.1, 3.0]), st.floats(1.1, 4))
-
-ROWS = [
-    Row(
-        s.StepScheduler,
-        lambda draw, run, time: {"step_size": time(1, 2 * run.batches), "gamma": draw(_GAMMA)},
-        lambda x, run: _decaying(x.gamma, 0),
-        examples=('StepScheduler("0.2dur", gamma=0.5)',),
-    ),
-    Row(
-        s.MultiStepScheduler,
-        lambda draw, run, time: {"milestones": _times(draw, run, time), "gamma": draw(_GAMMA)},
-        _multi_step,
-        examples=('MultiStepScheduler(["0.5dur", "0.75dur"], gamma=0.3)',),
-    ),
-    Row(
-        s.ConstantScheduler,
-        lambda draw, run, time: {"alpha": draw(_ALPHA), "t_max": time(0, 2 * run.batches)},
-        lambda x, run: Promise(
-            start=x.alpha if x.t_max.exact > 0 else 1.0,
-            end=1.0,
-            until=run.locate(x.t_max),
-            low=min(x.alpha, 1.0),
-            high=max(x.alpha, 1.0),
-        ),
-        examples=('ConstantScheduler(0.5, t_max="0.7dur")',),
-    ),
-    Row(
-        s.LinearScheduler,
-        lambda draw, run, time: {**_alphas(draw, "alpha_i", "alpha_f"), "t_max": time(0, 2 * run.batches)},
-        lambda x, run: _line(x.alpha_i, x.alpha_f, run.locate(x.t_max)),
-        examples=(
-            'LinearScheduler(alpha_f=0.1, t_max="1dur")',
-            'LinearScheduler(alpha_f=0.3, t_max="0.7dur")',
-        ),
-    ),
-    Row(
-        s.ExponentialScheduler,
-        lambda draw, run, time: {"gamma": draw(_GAMMA), "decay_period": time(1, 2 * run.batches)},
-        _exponential,
-        examples=(
-            'ExponentialScheduler(gamma=0.7, decay_period="0.1dur")',
-            'ExponentialScheduler(gamma=0.4, decay_period="0.1dur")',
-        ),
-    ),
-    Row(
-        s.CosineAnnealingScheduler,
-        lambda draw, run, time: {"t_max": time(0, 2 * run.batches), "alpha_f": draw(_ALPHA)},
-        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max)),
-        examples=(
-            'CosineAnnealingScheduler(t_max="1dur", alpha_f=0.0)',
-            'CosineAnnealingScheduler(t_max="0.7dur", alpha_f=0.1)',
-        ),
-    ),
-    Row(
-        s.CosineAnnealingWarmRestartsScheduler,
-        lambda draw, run, time: {"t_0": time(1, 2 * run.batches), "t_mult": draw(_T_MULT), "alpha_f": draw(_ALPHA)},
-        _restarts,
-        examples=(
-            'CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=1.0)',
-            'CosineAnnealingWarmRestartsScheduler("0.2dur", t_mult=2.0)',
-        ),
-    ),
-    Row(
-        s.PolynomialScheduler,
-        lambda draw, run, time: {"power": draw(_POWER), "t_max": time(0, 2 * run.batches), "alpha_f": draw(_ALPHA)},
-        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=2.0 + x.power),
-        examples=(
-            "PolynomialScheduler(power=0.5)",
-            "PolynomialScheduler(power=2.0)",
-            "PolynomialScheduler(power=4.0)",
-        ),
-    ),
-    Row(
-        s.MultiStepWithWarmupScheduler,
-        lambda draw, run, time: {
-            "t_warmup": time(0, run.batches),
-            "milestones": _times(draw, run, time),
-            "gamma": draw(_GAMMA),
-            "scale_warmup": draw(st.booleans()),
-            "alpha_s": draw(_ALPHA),
-        },
-        _multi_step_warm,
-        examples=('MultiStepWithWarmupScheduler("0.1dur", ["0.5dur", "0.75dur"], gamma=0.3)',),
-    ),
-    Row(
-        s.ConstantWithWarmupScheduler,
-        lambda draw, run, time: {**_warmup(draw, run, time), "alpha": draw(_ALPHA)},
-        lambda x, run: _warm(x, run, x.alpha, x.alpha),
-        examples=('ConstantWithWarmupScheduler("0.1dur")',),
-    ),
-    Row(
-        s.LinearWithWarmupScheduler,
-        lambda draw, run, time: {**_warmup(draw, run, time), **_alphas(draw, "alpha_i", "alpha_f")},
-        lambda x, run: _warm(x, run, x.alpha_i, x.alpha_f),
-        examples=('LinearWithWarmupScheduler("0.1dur", alpha_f=0.1)',),
-    ),
-    Row(
-        s.CosineAnnealingWithWarmupScheduler,
-        lambda draw, run, time: {**_warmup(draw, run, time), "alpha_f": draw(_ALPHA)},
-        lambda x, run: _warm(x, run, 1.0, x.alpha_f),
-        examples=('CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1)',),
-    ),
-    Row(
-        s.PolynomialWithWarmupScheduler,
-        lambda draw, run, time: {**_warmup(draw, run, time), "power": draw(_POWER), "alpha_f": draw(_ALPHA)},
-        lambda x, run: _warm(x, run, 1.0, x.alpha_f, sharp=2.0 + x.power),
-        examples=(
-            'PolynomialWithWarmupScheduler("0.1dur", power=2.0)',
-            'PolynomialWithWarmupScheduler("0.1dur", power=4.0)',
-        ),
-    ),
-    Row(
-        SequenceScheduler,
-        lambda draw, run, time: {
-            "schedules": [
-                s.LinearScheduler(**_alphas(draw, "alpha_i", "alpha_f"), t_max=time(0, run.batches)),
-                s.CosineAnnealingScheduler(t_max=time(0, run.batches), alpha_f=draw(_ALPHA)),
-                s.StepScheduler(time(1, run.batches), gamma=0.5),
-            ],
-            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
-        },
-        _sequence,
-        examples=(
-            'SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])',
-        ),
-    ),
-    Row(
-        s.WarmupStableDecayScheduler,
-        _stable_arguments,
-        _stable,
-        examples=(
-            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="linear", decay="linear")',
-            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="cosine", decay="cosine")',
-            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="1-sqrt", decay="1-sqrt")',
-            'WarmupStableDecayScheduler("0.1dur", "0.4dur", alpha_f=0.05, warmup="square", decay="geometric")',
-        ),
-    ),
-    Row(
-        s.InverseSquareRootWithWarmupScheduler,
-        lambda draw, run, time: {
-            "t_warmup": time(0, run.batches),
-            "t_scale": time(1, 2 * run.batches),
-            "t_cooldown": time(0, run.batches),
-            "t_max": _t_max(draw, run, time),
-            **dict(zip(("alpha_f_cooldown", "alpha_f_decay"), sorted([draw(_ALPHA), draw(_ALPHA)]))),
-        },
-        _inverse_root,
-        examples=('InverseSquareRootWithWarmupScheduler("0.05dur", t_scale="0.05dur", t_cooldown="0.2dur")',),
-    ),
-    Row(
-        s.PowerScheduler,
-        _power_arguments,
-        _power,
-        examples=(
-            'PowerScheduler("0.05dur", power=0.5)',
-            'PowerScheduler("0.05dur", power=1.0)',
-        ),
-    ),
-    Row(
-        s.PiecewiseScheduler,
-        lambda draw, run, time: {"points": _points(draw, run, time)},
-        _piecewise,
-        examples=(
-            'PiecewiseScheduler([["0dur", 0.0], ["0.1dur", 1.0], ["0.7dur", 0.8], ["1dur", 0.05, "geometric"]])',
-        ),
-    ),
-    Row(
-        s.RexScheduler,
-        lambda draw, run, time: {
-            "t_max": _t_max(draw, run, time),
-            "alpha_f": draw(_ALPHA),
-            "d": draw(st.floats(0, 0.9375)),
-        },
-        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
-        examples=(
-            "RexScheduler(d=0.0)",
-            "RexScheduler(d=0.5)",
-            "RexScheduler(d=0.9)",
-        ),
-    ),
-    Row(
-        s.OneCycleScheduler,
-        lambda draw, run, time: {
-            "t_max": _t_max(draw, run, time),
-            "pct_start": draw(st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5])),
-            "div_factor": draw(st.floats(0.5, 100)),
-            "final_div_factor": draw(st.floats(0.5, 1e5)),
-            "anneal": draw(st.sampled_from(["cosine", "linear"])),
-            "three_phase": draw(st.booleans()),
-        },
-        _one_cycle,
-        examples=(
-            'OneCycleScheduler(anneal="cosine", three_phase=False)',
-            'OneCycleScheduler(anneal="linear", three_phase=True)',
-        ),
-    ),
-    Row(
-        s.CyclicScheduler,
-        lambda draw, run, time: {
-            "t_up": time(1, 2 * run.batches),
-            "t_down": None if draw(st.booleans()) else time(1, 2 * run.batches),
-            **_alphas(draw, "alpha_i", "alpha_f"),
-            "mode": draw(st.sampled_from(["triangular", "triangular2", "exp_range"])),
-            "gamma": draw(_GAMMA),
-        },
-        _cyclic,
-        examples=(
-            'CyclicScheduler("0.1dur", mode="triangular")',
-            'CyclicScheduler("0.1dur", mode="triangular2")',
-            'CyclicScheduler("0.1dur", mode="exp_range", gamma=0.7)',
-        ),
-    ),
-    Row(
-        WarmupScheduler,
-        lambda draw, run, time: {
-            "schedule": s.PowerScheduler(**_power_arguments(draw, run, time)),
-            "t_warmup": time(0, run.batches),
-            "alpha_s": draw(_ALPHA),
-            "warmup": draw(_WARMUP),
-            "scale_warmup": draw(st.booleans()),
-        },
-        _warmed,
-        "Power",
-        examples=('WarmupScheduler(PowerScheduler("0.05dur"), t_warmup="0.1dur")',),
-    ),
-    Row(
-        CooldownScheduler,
-        lambda draw, run, time: {
-            "schedule": s.CosineAnnealingScheduler(t_max=time(0, 2 * run.batches), alpha_f=draw(st.floats(0.01, 2))),
-            **_cooldown(draw, run, time),
-        },
-        _cooled,
-        "Cosine",
-        examples=('CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")',),
-    ),
-    Row(
-        CooldownScheduler,
-        lambda draw, run, time: {
-            "schedule": s.PowerScheduler(
-                **{**_power_arguments(draw, run, time), "power": draw(st.floats(0.125, 1)), "alpha_f": 0.01}
-            ),
-            **_cooldown(draw, run, time),
-        },
-        _cooled,
-        "Power",
-        examples=('CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")',),
-    ),
-    Row(
-        ProductScheduler,
-        lambda draw, run, time: {
-            "schedules": [
-                s.InverseSquareRootWithWarmupScheduler(time(0, run.batches), time(1, 2 * run.batches), "0ba"),
-                s.WarmupStableDecayScheduler(**_stable_arguments(draw, run, time)),
-            ]
-        },
-        _product,
-        "InverseSquareRoot, WSD",
-        examples=('ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=0.5)])',),
-    ),
-    Row(
-        SequenceScheduler,
-        lambda draw, run, time: {
-            "schedules": [
-                s.WarmupStableDecayScheduler(
-                    time(0, run.batches // 3),
-                    time(0, run.batches // 3),
-                    time(run.batches - run.batches // 3, run.batches),
-                )
-                for _ in range(3)
-            ],
-            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
-        },
-        _sequence,
-        "WSDs",
-        examples=(
-            'SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])',
-        ),
-    ),
-]
-
-_CLOSED_ENDS = ("initial_val", "end_val")
-
-
-def _cycling(draw: Any, run: Run, time: Any) -> dict[str, Any]:
-    cycle = draw(st.booleans())
-    return {**_alphas(draw, *_CLOSED_ENDS), "total_iters": time(cycle, 2 * run.batches), "cycle": cycle}
-
-
 def _from_to(schedule: Any, run: Horizon) -> Promise:
     start, end, sharp = schedule.initial_val, schedule.end_val, 2.0 + getattr(schedule, "power", 0.0)
-    until = run.locate(f.time(schedule.total_iters))
     if not getattr(schedule, "cycle", False):
-        return _line(start, end, until, sharp)
+        return _line(start, end, run.locate(f.time(schedule.total_iters)), sharp)
     # how far a cycle is done is known to a rounding, which a root at its end makes a large one
     rooted = 1e8 if getattr(schedule, "power", 1.0) < 1 else 4.0
-    size = abs(start) + abs(end)
-    return Promise(start=start, low=min(start, end), high=max(start, end), condition=1.0 + rooted * sharp * size)
+    return _between_levels(start, end, start=start, condition=1.0 + rooted * sharp * (abs(start) + abs(end)))
 
 
-def _scaled(schedule: Any, inner: Promise) -> Promise:
+def _scaled(condition: float, start: float | None = 1.0) -> Callable[[Any, Horizon], Promise]:
     """The promise of a falling multiplier for the values that it makes of an initial one, which is at least 0."""
-    start = schedule.initial_val
-    return replace(
-        inner,
-        start=None if inner.start is None else start * inner.start,
-        low=0.0,
-        high=start * inner.high,
-        condition=inner.condition * max(1.0, start),
-    )
+
+    def promise(schedule: Any, run: Horizon) -> Promise:
+        first = schedule.initial_val
+        scaled = condition * max(1.0, first)
+        return Promise(start=start and first, low=0.0, high=first, falls=True, condition=scaled)
+
+    return promise
 
 
 def _closed_stable(schedule: Any, run: Horizon) -> Promise:
     ramp, end = (run.locate(f.time(each)) for each in (schedule.warmup_iters, schedule.total_iters))
     levels = (schedule.initial_val, schedule.val, schedule.end_val) if ramp[0] > 0 else (schedule.val, schedule.end_val)
     steep = _decayed(schedule.decay, schedule.decay_rate, schedule.val, schedule.end_val)
-    return Promise(
-        start=levels[0] if ramp[0] > 0 else None,
-        end=schedule.end_val,
-        until=end,
-        low=min(levels),
-        high=max(levels),
-        condition=steep + 2.0 * sum(map(abs, levels)),
-    )
+    start, condition = levels[0] if ramp[0] > 0 else None, steep + 2.0 * sum(map(abs, levels))
+    return _between_levels(*levels, start=start, end=schedule.end_val, until=end, condition=condition)
 
 
 def _closed_one_cycle(schedule: Any, run: Horizon) -> Promise:
-    first, top = schedule.initial_val, schedule.max_val
+    first, top, until = schedule.initial_val, schedule.max_val, run.locate(f.time(schedule.total_steps))
     last = first / schedule.final_div_factor
-    return Promise(
-        end=last,
-        until=run.locate(f.time(schedule.total_steps)),
-        low=min(first, top, last),
-        high=max(first, top, last),
-        condition=1e3 * (1 + first + top + last),
-    )
+    return _between_levels(first, top, last, end=last, until=until, condition=1e3 * (1 + first + top + last))
 
+
+def _waves(first: str, other: str, condition: float, continuous: bool = False) -> Callable[[Any, Horizon], Promise]:
+    """From the value of one field to that of the other and back."""
+
+    def promise(schedule: Any, run: Horizon) -> Promise:
+        start, end = getattr(schedule, first), getattr(schedule, other)
+        size = condition * (1 + abs(start) + abs(end))
+        return _between_levels(start, end, start=start, continuous=continuous, condition=size)
+
+    return promise
+
+
+ROWS = [
+    Row(s.StepScheduler, {"step_size": _PERIOD, "gamma": _GAMMA}, lambda x, run: _decaying(x.gamma)),
+    Row(s.MultiStepScheduler, {"milestones": _times, "gamma": _GAMMA}, _multi_step),
+    Row(
+        s.ConstantScheduler,
+        {"alpha": _ALPHA, "t_max": _ANY},
+        lambda x, run: _between_levels(
+            x.alpha, 1.0, start=x.alpha if x.t_max.exact > 0 else 1.0, end=1.0, until=run.locate(x.t_max)
+        ),
+    ),
+    Row(
+        s.LinearScheduler,
+        {"alpha_i": _ALPHA, "alpha_f": _ALPHA, "t_max": _ANY},
+        lambda x, run: _line(x.alpha_i, x.alpha_f, run.locate(x.t_max)),
+    ),
+    Row(
+        s.ExponentialScheduler,
+        {"gamma": _GAMMA, "decay_period": _PERIOD},
+        # one rounding of the exponent x moves the value by x * |log gamma| roundings: at most 745, where it underflows
+        lambda x, run: replace(_decaying(x.gamma), continuous=0 < x.gamma <= 1, condition=1500.0),
+    ),
+    Row(
+        s.CosineAnnealingScheduler,
+        {"t_max": _ANY, "alpha_f": _ALPHA},
+        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max)),
+    ),
+    Row(s.CosineAnnealingWarmRestartsScheduler, {"t_0": _PERIOD, "t_mult": _T_MULT, "alpha_f": _ALPHA}, _restarts),
+    Row(
+        s.PolynomialScheduler,
+        {"power": _POWER, "t_max": _ANY, "alpha_f": _ALPHA},
+        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=2.0 + x.power),
+    ),
+    Row(
+        s.MultiStepWithWarmupScheduler,
+        {"t_warmup": _WITHIN, "milestones": _times, "gamma": _GAMMA, "scale_warmup": _BOOL, "alpha_s": _ALPHA},
+        _multi_step_warm,
+    ),
+    Row(s.ConstantWithWarmupScheduler, {**_RAMP, "alpha": _ALPHA}, lambda x, run: _warm(x, run, x.alpha, x.alpha)),
+    Row(
+        s.LinearWithWarmupScheduler,
+        {**_RAMP, "alpha_i": _ALPHA, "alpha_f": _ALPHA},
+        lambda x, run: _warm(x, run, x.alpha_i, x.alpha_f),
+    ),
+    Row(
+        s.CosineAnnealingWithWarmupScheduler, {**_RAMP, "alpha_f": _ALPHA}, lambda x, run: _warm(x, run, 1.0, x.alpha_f)
+    ),
+    Row(
+        s.PolynomialWithWarmupScheduler,
+        {**_RAMP, "power": _POWER, "alpha_f": _ALPHA},
+        lambda x, run: _warm(x, run, 1.0, x.alpha_f, sharp=2.0 + x.power),
+    ),
+    Row(
+        SequenceScheduler,
+        {
+            "schedules": _either(
+                [
+                    _made(s.LinearScheduler, alpha_i=_ALPHA, alpha_f=_ALPHA, t_max=_WITHIN),
+                    _made(s.CosineAnnealingScheduler, t_max=_WITHIN, alpha_f=_ALPHA),
+                    _made(s.StepScheduler, step_size=_between(0, 1, first=1), gamma=0.5),
+                ],
+                [_made(s.WarmupStableDecayScheduler, t_warmup=_THIRD, t_decay=_THIRD, t_max=_LAST_THIRD)] * 3,
+            ),
+            "milestones": [_WITHIN, _BEYOND],
+        },
+        _sequence,
+    ),
+    Row(s.WarmupStableDecayScheduler, _stable_arguments, _stable),
+    Row(s.InverseSquareRootWithWarmupScheduler, _inverse_root_arguments, _inverse_root),
+    Row(s.PowerScheduler, _SLOW, _power),
+    Row(s.PiecewiseScheduler, {"points": _points}, _piecewise),
+    Row(
+        s.RexScheduler,
+        {"t_max": _T_MAX, "alpha_f": _ALPHA, "d": st.floats(0, 0.9375)},
+        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=4.0 / (1.0 - x.d)),
+    ),
+    Row(
+        s.OneCycleScheduler,
+        {
+            **{"t_max": _T_MAX, "pct_start": _PCT_START, "three_phase": _BOOL},
+            **{"div_factor": st.floats(0.5, 100), "final_div_factor": st.floats(0.5, 1e5)},
+            "anneal": st.sampled_from(["cosine", "linear"]),
+        },
+        _one_cycle,
+    ),
+    Row(
+        s.CyclicScheduler,
+        {
+            **{"t_up": _PERIOD, "t_down": _either(None, _PERIOD), "mode": _MODE, "gamma": _GAMMA},
+            **{"alpha_i": _ALPHA, "alpha_f": _ALPHA},
+        },
+        _cyclic,
+    ),
+    Row(
+        WarmupScheduler,
+        {
+            **{"schedule": _made(s.PowerScheduler, **_SLOW), "t_warmup": _WITHIN},
+            **{"alpha_s": _ALPHA, "warmup": _WARMUP, "scale_warmup": _BOOL},
+        },
+        _warmed,
+    ),
+    Row(CooldownScheduler, _cooldown, _cooled),
+    Row(
+        ProductScheduler,
+        {
+            "schedules": [
+                _made(s.InverseSquareRootWithWarmupScheduler, t_warmup=_WITHIN, t_scale=_PERIOD, t_cooldown="0ba"),
+                lambda *how: s.WarmupStableDecayScheduler(**_stable_arguments(*how)),
+            ]
+        },
+        _product,
+    ),
+]
 
 CLOSED_FORMS = [
-    Row(
-        f.Constant,
-        lambda draw, run, time: {"val": draw(_ALPHA), "total_iters": None},
-        lambda x, run: _line(x.val, x.val, (0, TimeUnit.BATCH)),
-    ),
-    Row(
-        f.Polynomial,
-        lambda draw, run, time: {**_cycling(draw, run, time), "power": draw(_POWER)},
-        _from_to,
-    ),
+    Row(f.Constant, {"val": _ALPHA}, lambda x, run: _line(x.val, x.val, (0, TimeUnit.BATCH))),
+    Row(f.Polynomial, lambda *how: {**_cycling(*how), "power": how[0](_POWER)}, _from_to),
     Row(f.Linear, _cycling, _from_to),
-    Row(
-        f.CosineDecay,
-        lambda draw, run, time: {**_alphas(draw, *_CLOSED_ENDS), "total_iters": time(0, 2 * run.batches)},
-        _from_to,
-    ),
+    Row(f.CosineDecay, {**_CLOSED_ENDS, "total_iters": _ANY}, _from_to),
     Row(
         f.Exponential,
-        lambda draw, run, time: {
-            "initial_val": draw(_POSITIVE),
-            "total_iters": time(1, 2 * run.batches),
-            "decay_rate": draw(st.floats(0.01, 1)),
-            "staircase": draw(st.booleans()),
-        },
-        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=1500.0)),
+        {"initial_val": _POSITIVE, "total_iters": _PERIOD, "decay_rate": _FALLING, "staircase": _BOOL},
+        _scaled(1500.0),
     ),
     Row(
         f.InverseExponentialTimeDecay,
-        lambda draw, run, time: {
-            "initial_val": draw(_POSITIVE),
-            "step_exponent": draw(st.sampled_from([1, 0.5, 2])),
-            "total_iters": time(1, 2 * run.batches),
-            "decay_rate": draw(st.floats(0.01, 10)),
-            "staircase": draw(st.booleans()),
+        {
+            **{"initial_val": _POSITIVE, "total_iters": _PERIOD, "staircase": _BOOL},
+            **{"step_exponent": st.sampled_from([1, 0.5, 2]), "decay_rate": st.floats(0.01, 10)},
         },
-        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=4.0)),
+        _scaled(4.0),
         in_steps=True,
     ),
     Row(
         f.InverseSquareRootDecay,
-        lambda draw, run, time: {
-            "initial_val": draw(_POSITIVE),
-            "scale": draw(_POSITIVE),
-            "warmup_steps": time(1, 2 * run.batches),
-        },
+        {"initial_val": _POSITIVE, "scale": _POSITIVE, "warmup_steps": _PERIOD},
         lambda x, run: Promise(low=0.0, falls=True, condition=2.0 * (1 + x.initial_val * x.scale)),
         in_steps=True,
     ),
     Row(
         f.WarmupStableDecay,
-        lambda draw, run, time: {
-            "val": draw(_POSITIVE),
-            "total_iters": time(run.batches, 2 * run.batches),
-            "warmup_iters": time(0, run.batches // 2),
-            "decay_iters": time(0, run.batches - run.batches // 2),
-            "initial_val": draw(_ALPHA),
-            "end_val": draw(_POSITIVE),
-            "warmup": draw(_WARMUP),
-            "decay": draw(_DECAY),
-            "decay_rate": draw(st.sampled_from([0.5, 0.1, 1.0, 3.0])),
+        {
+            **{"val": _POSITIVE, "initial_val": _ALPHA, "end_val": _POSITIVE},
+            **{"total_iters": _BEYOND, "warmup_iters": _HALF, "decay_iters": _HALF},
+            **{"warmup": _WARMUP, "decay": _DECAY, "decay_rate": _GROWTH},
         },
         _closed_stable,
     ),
     Row(
         f.PiecewiseConstant,
-        lambda draw, run, time: {
-            "vals": draw(st.lists(_ALPHA, min_size=3, max_size=3)),
-            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
-        },
-        lambda x, run: Promise(
-            end=x.vals[-1], until=run.locate(f.time(x.milestones[-1])), low=min(x.vals), high=max(x.vals)
-        ),
+        {"vals": [_ALPHA] * 3, "milestones": [_WITHIN, _BEYOND]},
+        lambda x, run: _between_levels(*x.vals, end=x.vals[-1], until=run.locate(f.time(x.milestones[-1]))),
     ),
     Row(
         f.MultiStep,
-        lambda draw, run, time: {
-            "initial_val": draw(_POSITIVE),
-            "gamma": draw(st.floats(0.01, 1)),
-            "milestones": [time(0, run.batches), time(run.batches, 2 * run.batches)],
-        },
-        lambda x, run: _scaled(x, Promise(high=1.0, falls=True, condition=4.0)),
+        {"initial_val": _POSITIVE, "gamma": _FALLING, "milestones": [_WITHIN, _BEYOND]},
+        _scaled(4.0, start=None),
     ),
-    Row(
-        f.Step,
-        lambda draw, run, time: {
-            "initial_val": draw(_POSITIVE),
-            "step_size": time(1, 2 * run.batches),
-            "gamma": draw(st.floats(0.01, 1)),
-        },
-        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=4.0)),
-    ),
+    Row(f.Step, {"initial_val": _POSITIVE, "step_size": _PERIOD, "gamma": _FALLING}, _scaled(4.0)),
     Row(
         f.CosineAnnealing,
-        lambda draw, run, time: {**_alphas(draw, "initial_val", "eta_min"), "T_max": time(1, 2 * run.batches)},
-        lambda x, run: Promise(
-            start=x.initial_val,
-            low=min(x.initial_val, x.eta_min),
-            high=max(x.initial_val, x.eta_min),
-            continuous=True,
-            condition=4.0 * (1 + abs(x.initial_val) + abs(x.eta_min)),
-        ),
+        {"initial_val": _ALPHA, "eta_min": _ALPHA, "T_max": _PERIOD},
+        _waves("initial_val", "eta_min", 4.0, continuous=True),
     ),
     Row(
         f.CosineAnnealingWarmRestarts,
-        lambda draw, run, time: {
-            **_alphas(draw, "initial_val", "eta_min"),
-            "T_0": time(1, 2 * run.batches),
-            "T_mult": draw(_T_MULT),
-        },
-        lambda x, run: Promise(
-            start=x.initial_val,
-            low=min(x.initial_val, x.eta_min),
-            high=max(x.initial_val, x.eta_min),
-            condition=4.0 * (1 + abs(x.initial_val) + abs(x.eta_min)),
-        ),
+        {"initial_val": _ALPHA, "eta_min": _ALPHA, "T_0": _PERIOD, "T_mult": _T_MULT},
+        _waves("initial_val", "eta_min", 4.0),
     ),
     Row(
         f.Cyclic,
-        lambda draw, run, time: {
-            **_alphas(draw, "base_val", "max_val"),
-            "step_size_up": time(1, 2 * run.batches),
-            "step_size_down": None if draw(st.booleans()) else time(1, 2 * run.batches),
-            "mode": draw(st.sampled_from(["triangular", "triangular2", "exp_range"])),
-            "gamma": draw(st.floats(0.01, 1)),
+        {
+            **{"base_val": _ALPHA, "max_val": _ALPHA, "mode": _MODE, "gamma": _FALLING},
+            **{"step_size_up": _PERIOD, "step_size_down": _either(None, _PERIOD)},
         },
-        lambda x, run: replace(
-            Promise(start=x.base_val, low=min(x.base_val, x.max_val), high=max(x.base_val, x.max_val)),
-            condition=1500.0 * (1 + abs(x.base_val) + abs(x.max_val)),
-        ),
+        _waves("base_val", "max_val", 1500.0),
         in_steps=True,
     ),
     Row(
         f.OneCycle,
-        lambda draw, run, time: {
-            "initial_val": draw(_POSITIVE),
-            "max_val": draw(_POSITIVE),
-            "total_steps": time(3, 2 * run.batches + 3),
-            "pct_start": draw(st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5])),
-            "final_div_factor": draw(st.floats(0.5, 1e5)),
-            "three_phase": draw(st.booleans()),
-            "anneal_strategy": draw(st.sampled_from(["cos", "linear"])),
+        {
+            **{"initial_val": _POSITIVE, "max_val": _POSITIVE, "final_div_factor": st.floats(0.5, 1e5)},
+            "total_steps": lambda draw, run, time: time(3, 2 * run.batches + 3),
+            **{"pct_start": _PCT_START, "three_phase": _BOOL, "anneal_strategy": st.sampled_from(["cos", "linear"])},
         },
         _closed_one_cycle,
         in_steps=True,
     ),
-    Row(
-        f.Multiplicative,
-        lambda draw, run, time: {"initial_val": draw(_POSITIVE), "coefficient": draw(st.floats(0.01, 1))},
-        lambda x, run: _scaled(x, Promise(start=1.0, high=1.0, falls=True, condition=1500.0)),
-        in_steps=True,
-    ),
+    Row(f.Multiplicative, {"initial_val": _POSITIVE, "coefficient": _FALLING}, _scaled(1500.0), in_steps=True),
 ]
 
 

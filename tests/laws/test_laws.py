@@ -1,5 +1,6 @@
 """Every law on every row of the one table of schedules."""
 
+import pickle
 from fractions import Fraction
 
 import pytest
@@ -67,15 +68,18 @@ def test_each_schedule_has_a_row():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_equality_asks_for_no_conversion(row):
-    """Times of other units are not equal, and comparing schedules that have them raises nothing."""
+def test_a_schedule_is_a_record(row):
+    """It reads back and never changes; times of other units are not equal, and comparing them raises nothing."""
 
     @settings(max_examples=settings.default.max_examples // 10 + 1)
     @given(st.data())
     def holds(data):
         run = data.draw(runs())
         one, other = (data.draw(row.schedules(run)) for _ in range(2))
-        assert one == eval(repr(one), {**vars(timesched), "Fraction": Fraction})
+        for same in (eval(repr(one), {**vars(timesched), "Fraction": Fraction}), pickle.loads(pickle.dumps(one))):
+            assert same == one and hash(same) == hash(one) and repr(same) == repr(one)
         assert one != other or hash(one) == hash(other)
+        with pytest.raises(AttributeError):
+            setattr(one, next(iter(one.__dataclass_fields__)), None)
 
     holds()

@@ -27,36 +27,22 @@ def test_text_reads_back(time):
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "unit"),
+    ("unit", "values"),
     [
-        ("1e12tok", 10**12, "tok"),
-        ("9007199254740993tok", 2**53 + 1, "tok"),
-        ("1_000ba", 1000, "ba"),
-        ("3_0e10SP", 30 * 10**10, "sp"),
-        ("+7iter", 7, "iter"),
-        ("-7ba", -7, "ba"),
-        ("030.0sp", 30, "sp"),
-        ("2.50e1ep", 25, "ep"),
-        (".5ep", Fraction(1, 2), "ep"),
-        ("0.29dur", 0.29, "dur"),
-        ("1/4dur", 0.25, "dur"),
-        ("1h20m40s", 4840, "sec"),
-        ("90s", 90, "sec"),
-        ("60m", 3600, "sec"),
-        ("24h", 86400, "sec"),
-        ("100H", 360000, "sec"),
-        ("1.5h", 5400, "sec"),
-        ("5sec", 5, "sec"),
-        ("0.05sec", Fraction(1, 20), "sec"),
-        ("1/3sec", Fraction(1, 3), "sec"),
-        ("0.5s", Fraction(1, 2), "sec"),
-        ("1m0.25s", Fraction(241, 4), "sec"),
+        ("tok", {"1e12tok": 10**12, "9007199254740993tok": 2**53 + 1}),
+        ("ba", {"1_000ba": 1000, "-7ba": -7}),
+        ("sp", {"3_0e10SP": 30 * 10**10, "030.0sp": 30}),
+        ("iter", {"+7iter": 7}),
+        ("ep", {"2.50e1ep": 25, ".5ep": Fraction(1, 2)}),
+        ("dur", {"0.29dur": 0.29, "1/4dur": 0.25}),
+        ("sec", {"1h20m40s": 4840, "90s": 90, "60m": 3600, "24h": 86400, "100H": 360000, "1.5h": 5400, "5sec": 5}),
+        ("sec", {"0.05sec": Fraction(1, 20), "1/3sec": Fraction(1, 3), "1m0.25s": Fraction(241, 4)}),
     ],
 )
-def test_text(text, value, unit):
-    time = Time.from_timestring(text)
-    assert (time.value, time.unit) == (value, TimeUnit(unit))
-    assert type(time.value) is type(value)
+def test_text(unit, values):
+    for text, value in values.items():
+        time = Time.from_timestring(text)
+        assert (time.value, time.unit, type(time.value)) == (value, TimeUnit(unit), type(value))
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
@@ -80,13 +66,12 @@ def test_the_named_truncations():
 @given(times(), st.data())
 def test_arithmetic_is_that_of_the_numbers(a, data):
     b = data.draw(times(a.unit))
-    assert (a + b).exact == a.exact + b.exact and (a - b).exact == a.exact - b.exact and (-a).exact == -a.exact
-    assert (a < b, a <= b, a == b, a != b) == tuple(
-        (a.exact < b.exact, a.exact <= b.exact, a.exact == b.exact, a.exact != b.exact)
-    )
+    x, y = a.exact, b.exact
+    assert (a + b).exact == x + y and (a - b).exact == x - y and (-a).exact == -x
+    assert (a < b, a <= b, a == b, a != b) == (x < y, x <= y, x == y, x != y)
     assert a - b == -(b - a) and +a is a
-    if b.exact and abs(Fraction(a.exact) / b.exact) < 10**308:  # beyond it a ratio has no float value, and is refused
-        assert (a / b).exact == Fraction(a.exact) / b.exact and (a % b).exact == a.exact % b.exact
+    if y and abs(Fraction(x) / y) < 10**308:  # beyond it a ratio has no float value, and is refused
+        assert (a / b).exact == Fraction(x) / y and (a % b).exact == x % y
 
 
 @given(times())
@@ -126,36 +111,9 @@ def test_bad_values(value, unit):
 
 
 BAD_TEXTS = [
-    "",
-    "3",
-    "ba",
-    "nanba",
-    "infdur",
-    "3 ba",
-    " 3ba",
-    "3ba ",
-    "3ba\n",
-    "٣ba",
-    "3ＢＡ",
-    "1__0ba",
-    "_1ba",
-    "1_ba",
-]
-BAD_TEXTS += [
-    "5to\u212a",
-    "90\u017f",
-    "0e99999999999999999999ba",
-    "3x",
-    "1e400tok",
-    "1e-400dur",
-    "1e999999999tok",
-    "1/0dur",
-    "h",
-    "m5s",
-    "20m1h",
-    "0x10ba",
-    "3.5.1ba",
-    "--3ba",
+    *("", "3", "ba", "nanba", "infdur", "3 ba", " 3ba", "3ba ", "3ba\n", "٣ba", "3ＢＡ", "1__0ba", "_1ba", "1_ba"),
+    *("5to\u212a", "90\u017f", "0e99999999999999999999ba", "3x", "1e400tok", "1e-400dur", "1e999999999tok", "1/0dur"),
+    *("h", "m5s", "20m1h", "0x10ba", "3.5.1ba", "--3ba"),
 ]
 
 
@@ -167,10 +125,10 @@ def test_bad_texts(text):
 
 
 @pytest.mark.parametrize("kind", [ValueError, TypeError, RuntimeError])
-def test_one_error_for_every_habit_of_catching(kind):
-    for bad in (lambda: Time(1, "ep") < Time(1, "ba"), lambda: Time.from_input(None), lambda: Time.from_input(1)):
-        with pytest.raises(kind):
-            bad()
+@pytest.mark.parametrize("bad", ["Time(1, 'ep') < Time(1, 'ba')", "Time.from_input(None)", "Time.from_input(1)"])
+def test_one_error_for_every_habit_of_catching(kind, bad):
+    with pytest.raises(kind):
+        eval(bad)
 
 
 @pytest.mark.parametrize("operation", ["==", "!=", "<", "<=", ">", ">=", "+", "-", "%", "/", "*"])
@@ -182,21 +140,16 @@ def test_units_never_mix_silently(operation):
 @pytest.mark.parametrize(
     "bad",
     [
-        lambda: Time(3, "ba") * 0.5,
-        lambda: Time(3, "ba") / 2,
-        lambda: Time(3, "ba") + 0.5,
-        lambda: Time(3, "ba") * float("nan"),
-        lambda: Time(3, "ba") < float("nan"),
-        lambda: Time(3, "ba") + True,
-        lambda: Time(3, "ba") * [1],
-        lambda: Time.from_timedelta("3ba"),
-        lambda: Time.from_timedelta("3600sec"),
-        lambda: Time.from_timestring(3),
+        *(f"Time(3, 'ba') {rest}" for rest in ("* 0.5", "/ 2", "+ 0.5", "* nan", "< nan", "+ True", "* [1]")),
+        *("Time.from_timedelta('3ba')", "Time.from_timedelta('3600sec')", "Time.from_timestring(3)"),
+        *(f"Timestamp({which})" for which in ("epoch='3ba'", "batch=-1", "epoch=0.5", "total_wct=3")),
+        *(f"Timestamp().{call}" for call in ("get('dur')", "get('weeks')", "to_next_batch(-1)", "copy(batches=1)")),
+        *("Timestamp() < 3", "Timestamp() < '3'"),
     ],
 )
-def test_bad_arithmetic(bad):
+def test_refused(bad):
     with pytest.raises(TypeError):
-        bad()
+        eval(bad, {"Time": Time, "Timestamp": Timestamp, "nan": float("nan")})
 
 
 def test_seconds_may_be_fractional():
@@ -212,25 +165,19 @@ def test_seconds_may_be_fractional():
     assert stamp > "1sec" and stamp >= "1.05sec" and stamp < "1.06sec" and Time(1, "sec") < stamp
 
 
-def test_division_by_nothing():
-    for bad in (
-        lambda: Time(1, "ba") / 0,
-        lambda: Time(1, "ba") / Time(0, "ba"),
-        lambda: Time(1, "ba") % Time(0, "ba"),
-    ):
-        with pytest.raises(ZeroDivisionError, match="1ba"):
-            bad()
+@pytest.mark.parametrize("operation", ["/ 0", "/ Time(0, 'ba')", "% Time(0, 'ba')"])
+def test_division_by_nothing(operation):
+    with pytest.raises(ZeroDivisionError, match="1ba"):
+        eval(f"Time(1, 'ba') {operation}")
 
 
 def test_a_time_never_changes():
     time = Time(1, "ba")
-    for change in (
-        lambda: setattr(time, "value", 2),
-        lambda: setattr(time, "_exact", 2),
-        lambda: delattr(time, "_unit"),
-    ):
+    for name in ("value", "_exact", "_unit"):
         with pytest.raises(AttributeError):
-            change()
+            setattr(time, name, 2)
+        with pytest.raises(AttributeError):
+            delattr(time, name)
     assert time == 1
 
 
@@ -238,6 +185,7 @@ def test_constructors_and_conversions():
     made = [getattr(Time, f"from_{unit.name.lower()}")(2) for unit in TimeUnit if unit is not TimeUnit.SECOND]
     assert [(time.value, time.unit) for time in made] == [(2, u) for u in TimeUnit if u is not TimeUnit.SECOND]
     assert Time.from_timedelta(datetime.timedelta(minutes=2)) == "2m" == ensure_time("120sec", "ba")
+    assert Time.from_timedelta("2m") == Time.from_timedelta("120s") == Time(120, "sec")
     assert ensure_time(5, "ba") == Time(5, "ba") and float(Time(0.5, "dur")) == 0.5 and int(Time(7, "ba")) == 7
     assert (int(Time(29, "ba") / Time(10, "ba")), int(Time(-0.5, "ep"))) == (2, 0)
     assert Time[int] and repr(Time(3, "tok")) == "Time(3, TimeUnit.TOKEN)"
@@ -267,43 +215,22 @@ def test_a_timestamp_survives(stamp):
 
 @given(timestamps(), st.integers(0, 10**6), st.integers(0, 10**6), st.timedeltas(datetime.timedelta(0)))
 def test_a_timestamp_counts(stamp, samples, tokens, took):
-    took = min(took, datetime.timedelta(days=1))
+    took, none = min(took, datetime.timedelta(days=1)), datetime.timedelta(0)
     after = stamp.to_next_batch(samples, Time(tokens, "tok"), took)
     assert after.batch - stamp.batch == 1 == after.batch_in_epoch - stamp.batch_in_epoch
     assert after.sample - stamp.sample == samples == after.sample_in_epoch - stamp.sample_in_epoch
     assert after.token - stamp.token == tokens == after.token_in_iteration - stamp.token_in_iteration
     assert (after.epoch, after.iteration, after.batch_wct) == (stamp.epoch, stamp.iteration, took)
-    later = after.to_next_epoch(took).to_next_iteration(took)
-    assert later.total_wct == stamp.total_wct + 3 * took and later.batch == after.batch
-    assert later.epoch == stamp.epoch + 1 and later.iteration == stamp.iteration + 1
+    assert stamp.to_next_batch() == stamp.to_next_batch(0, 0, none)
     epoch, inner = after.to_next_epoch(took), ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
     assert [getattr(epoch, name).value for name in inner] == [0, 0, 0]
-    assert (
-        epoch.epoch_in_iteration == after.epoch_in_iteration + 1 and epoch.iteration_wct == after.iteration_wct + took
-    )
-    none = datetime.timedelta(0)
+    assert epoch.epoch_in_iteration == after.epoch_in_iteration + 1
+    assert epoch.iteration_wct == after.iteration_wct + took
+    later = epoch.to_next_iteration(took)
+    assert later.total_wct == stamp.total_wct + 3 * took and later.batch == after.batch
+    assert later.epoch == stamp.epoch + 1 and later.iteration == stamp.iteration + 1
     assert epoch.epoch_wct == epoch.batch_wct == later.iteration_wct == later.epoch_wct == later.batch_wct == none
     assert [getattr(later, name).value for name in (*inner, "epoch_in_iteration", "token_in_iteration")] == [0] * 5
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        lambda: Timestamp(epoch="3ba"),
-        lambda: Timestamp(batch=-1),
-        lambda: Timestamp(epoch=0.5),
-        lambda: Timestamp(total_wct=3),
-        lambda: Timestamp().get("dur"),
-        lambda: Timestamp().get("weeks"),
-        lambda: Timestamp().to_next_batch(samples=-1),
-        lambda: Timestamp().copy(batches=1),
-        lambda: Timestamp() < 3,
-        lambda: Timestamp() < "3",
-    ],
-)
-def test_bad_timestamps(bad):
-    with pytest.raises(TypeError):
-        bad()
 
 
 def test_a_timestamp_is_loaded_whole_or_not_at_all():

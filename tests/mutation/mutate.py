@@ -53,18 +53,16 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """The mutants of one node: what is changed, and the node in its place."""
+    new: Any = copy.deepcopy(node)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
-        new = copy.deepcopy(node)
-        new.ops = [SWAPS[type(node.ops[0])]()]  # type: ignore[list-item]  # of the same kind
+        new.ops = [SWAPS[type(node.ops[0])]()]
         yield f"{type(node.ops[0]).__name__} to {type(new.ops[0]).__name__}", new
     elif isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in SWAPS:
-        new = copy.deepcopy(node)
-        new.op = SWAPS[type(node.op)]()  # type: ignore[assignment]  # of the same kind
+        new.op = SWAPS[type(node.op)]()
         yield f"{type(node.op).__name__} to {type(new.op).__name__}", new
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield "without not", copy.deepcopy(node.operand)
+        yield "without not", new.operand
     elif isinstance(node, (ast.If, ast.IfExp, ast.While)):
-        new = copy.deepcopy(node)
         new.test = ast.UnaryOp(ast.Not(), new.test)
         yield "condition turned round", new
     elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
@@ -79,18 +77,16 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
     skipped: set[int] = set()  # annotations, which nothing runs
-    within: dict[int, int] = {}  # the first line of the function around a node, as Python counts it
-    called: dict[int, str] = {}  # and the name of that function
-    for function in ast.walk(tree):  # the inner functions come later
-        if isinstance(function, (ast.FunctionDef, ast.Lambda)):
-            first = min(each.lineno for each in [function, *getattr(function, "decorator_list", [])])
-            within.update(dict.fromkeys(map(id, ast.walk(function)), first))
-        if isinstance(function, ast.FunctionDef):
-            called.update(dict.fromkeys(map(id, ast.walk(function)), function.name))
-    for parent in ast.walk(tree):
+    within: dict[int, tuple[int | None, str]] = {}  # the first line of the function around a node, and its name
+    for each in ast.walk(tree):  # the inner functions come later
+        if isinstance(each, (ast.FunctionDef, ast.Lambda)):
+            first = min(part.lineno for part in [each, *getattr(each, "decorator_list", [])])
+            for inner in ast.walk(each):
+                within[id(inner)] = first, getattr(each, "name", within.get(id(inner), (None, ""))[1])
         for name in ("annotation", "returns"):
-            if isinstance(getattr(parent, name, None), ast.AST):
-                skipped.update(map(id, ast.walk(getattr(parent, name))))
+            if isinstance(getattr(each, name, None), ast.AST):
+                skipped.update(map(id, ast.walk(getattr(each, name))))
+    for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             for i, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
                 if not isinstance(child, ast.AST) or id(child) in skipped:
@@ -101,7 +97,7 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
                     changed = ast.unparse(ast.fix_missing_locations(tree))
                     _put(parent, field, i, child)
                     line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # what is mutated has a line
-                    of, name = within.get(id(child)), called.get(id(child), "")
+                    of, name = within.get(id(child), (None, ""))
                     where = {"file": str(path.relative_to(ROOT)), "function": name, "line": line, "what": what}
                     yield {**where, "text": changed, "of": of}
 
@@ -178,14 +174,14 @@ def in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int
     Each runs in a process of its own, a fork of this one, which has imported torch and pytest. A process that dies has
     not ended well.
     """
-    waiting = list(enumerate(rows))[::-1]
-    running: dict[Any, tuple[int, BaseProcess, Path]] = {}
+    forks = multiprocessing.get_context("fork")
+    waiting, running = list(enumerate(rows))[::-1], dict[Any, tuple[int, BaseProcess, Path]]()
     with tempfile.TemporaryDirectory() as folder:
         while waiting or running:
             while waiting and len(running) < jobs:
                 i, row = waiting.pop()
                 place = Path(folder) / str(i)
-                process = multiprocessing.get_context("fork").Process(target=target, args=(row, place))
+                process: BaseProcess = forks.Process(target=target, args=(row, place))
                 process.start()
                 running[process.sentinel] = i, process, place
             for sentinel in multiprocessing.connection.wait(list(running)):
@@ -209,16 +205,11 @@ def pytest_in(folder: Path, *arguments: str, plugin: object) -> int:
 def record(row: tuple[str, Path], there: Path) -> None:
     """Write down what the tests of a path call, and exit with their status."""
     recorder = Recorder()
-    code = pytest_in(ROOT, row[0], plugin=recorder)
-    found = [
-        {
-            "test": test,
-            "seconds": recorder.seconds[test],
-            "starts": test in recorder.starting,
-            "calls": sorted((os.path.relpath(f, ROOT), n) for f, n in calls),
-        }
-        for test, calls in recorder.calls.items()
-    ]
+    code, found = pytest_in(ROOT, row[0], plugin=recorder), []
+    for test, called in recorder.calls.items():
+        calls = sorted((os.path.relpath(file, ROOT), line) for file, line in called)
+        about = {"seconds": recorder.seconds[test], "starts": test in recorder.starting}
+        found.append({"test": test, "file": test.partition("::")[0], **about, "calls": calls})
     row[1].write_text(json.dumps(found), encoding="utf-8")
     sys.exit(code)
 
@@ -236,19 +227,11 @@ def run_tests(mutant: dict[str, Any], there: Path) -> None:
 def tests_for(mutant: dict[str, Any], recorded: list[dict[str, Any]]) -> list[str]:
     """The recorded tests that meet a mutant, the quickest first."""
     place, covering = [mutant["file"], mutant["of"]], tests_of(mutant["file"])
-    found = [row for row in recorded if any(is_within(file_of(row), path) for path in covering)]
+    found = [row for row in recorded if any(Path(row["file"]).is_relative_to(path) for path in covering)]
     if any(place in row["calls"] for row in found):  # else it runs outside of tests, as at an import
-        starting = {file_of(row) for row in found if row["starts"]}  # which may be in a fixture for all of a file
-        found = [row for row in found if place in row["calls"] or file_of(row) in starting]
+        starting = {row["file"] for row in found if row["starts"]}  # which may be in a fixture for all of a file
+        found = [row for row in found if place in row["calls"] or row["file"] in starting]
     return [row["test"] for row in sorted(found, key=lambda row: row["seconds"])]
-
-
-def file_of(row: dict[str, Any]) -> str:
-    return str(row["test"].partition("::")[0])
-
-
-def is_within(path: str, other: str) -> bool:
-    return Path(path).is_relative_to(other)
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:
@@ -279,6 +262,27 @@ def compare(old: Path, new: Path) -> int:
     return len(lost)
 
 
+def outcomes(drawn: list[dict[str, Any]], jobs: int) -> Iterator[dict[str, Any]]:
+    """Each mutant as its description and outcome, in the order in which their tests end."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    importlib.import_module("torch")
+    named = sorted({path for row in drawn for path in tests_of(row["file"]) if (ROOT / path).exists()})
+    paths = [path for path in named if not any(Path(path).is_relative_to(other) for other in {*named} - {path})]
+    recorded: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        places = [(path, Path(folder) / f"{i}.json") for i, path in enumerate(paths)]
+        for i, well in in_processes(record, places, jobs):
+            if not well:
+                sys.exit(f"These tests fail on the source as it is, and so tell nothing: {paths[i]}")
+            print(f"recorded: {paths[i]}", flush=True)
+            recorded += json.loads(places[i][1].read_text(encoding="utf-8"))
+    for mutant in drawn:
+        mutant["tests"] = tests_for(mutant, recorded)
+    for i, survived in in_processes(run_tests, drawn, jobs):
+        described = {key: drawn[i][key] for key in DESCRIBED}
+        yield {**described, "tests": len(drawn[i]["tests"]), "outcome": "survived" if survived else "killed"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", default=["timesched", "optim"], help="files or folders (default: all)")
@@ -286,52 +290,28 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
-    parser.add_argument("--again", type=Path, metavar="OLD", help="only mutants that survived in this earlier output")
-    parser.add_argument(
-        "--list", type=Path, metavar="OLD", help="the mutants of this earlier output, as far as they exist"
-    )
+    parser.add_argument("--list", type=Path, metavar="OLD", help="the mutants of this earlier output, if they exist")
     parser.add_argument("--dry", action="store_true", help="write the mutants to --out, and run nothing")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"))
     options = parser.parse_args()
     if options.compare:
         sys.exit(bool(compare(*options.compare)))
-    rows: list[dict[str, Any]]
     files = [file for path in map(ROOT.joinpath, options.paths) for file in sorted(path.rglob("*.py")) or [path]]
     found = [mutant for file in files if "testing" not in file.parts for mutant in mutants(file)]
-    if options.again is not None:
-        survivors = {key for key, outcome in read(options.again).items() if outcome == "survived"}
-        found = [mutant for mutant in found if key_of(mutant) in survivors]
     drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
     if options.list is not None:
         drawn = listed(options.list, found)
     print(f"{len(found)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
-    if options.dry:
-        rows = [{key: mutant[key] for key in DESCRIBED} for mutant in drawn]
+    rows = [{key: mutant[key] for key in DESCRIBED} for mutant in drawn] if options.dry else []
+    for row in () if options.dry else outcomes(drawn, options.jobs):
+        rows.append(row)
         options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        return
-    os.environ["OMP_NUM_THREADS"] = "1"
-    importlib.import_module("torch")
-    named = sorted({path for row in drawn for path in tests_of(row["file"]) if (ROOT / path).exists()})
-    paths = [path for path in named if not any(is_within(path, other) for other in named if other != path)]
-    with tempfile.TemporaryDirectory() as folder:
-        places = [(path, Path(folder) / f"{i}.json") for i, path in enumerate(paths)]
-        for i, well in in_processes(record, places, options.jobs):
-            if not well:
-                sys.exit(f"These tests fail on the source as it is, and so tell nothing: {paths[i]}")
-            print(f"recorded: {paths[i]}", flush=True)
-        recorded = [row for _, place in places for row in json.loads(place.read_text(encoding="utf-8"))]
-    for mutant in drawn:
-        mutant["tests"] = tests_for(mutant, recorded)
-    rows = []
-    for i, survived in in_processes(run_tests, drawn, options.jobs):
-        row = {key: drawn[i][key] for key in DESCRIBED}
-        rows.append({**row, "tests": len(drawn[i]["tests"]), "outcome": "survived" if survived else "killed"})
-        options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        if survived:
-            print(f"survived: {rows[-1]['file']}: {rows[-1]['what']}: {rows[-1]['line']}", flush=True)
+        if row["outcome"] == "survived":
+            print(f"survived: {row['file']}: {row['what']}: {row['line']}", flush=True)
         if len(rows) % 20 == 0 or len(rows) == len(drawn):
             killed = sum(row["outcome"] == "killed" for row in rows)
             print(f"{killed} of {len(rows)} killed, {killed / len(rows):.0%}; {len(drawn)} in all", flush=True)
+    options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

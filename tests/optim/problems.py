@@ -123,6 +123,13 @@ def run(
         optimizer.step()
 
 
+def trained(row: Row, steps: int = 2) -> optim.Optimizer:
+    """An optimizer after its first steps."""
+    optimizer = ours(row, parameters(row.name))
+    run(optimizer, flat(optimizer), 1, steps)
+    return optimizer
+
+
 def flat(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from tests.optim.signatures import NAMES, SIGNATURES
@@ -61,6 +62,10 @@ MAX = {"maximize": True}
 L2 = {W: 0.1}
 UP = {**L2, **MAX}  # uphill
 MATCH = {"adjust_lr_fn": "match_rms_adamw"}
+CENTERED = {"centered": True}
+ABSOLUTE = {"scale_parameter": False}
+CLIP, FIRST = "clip_threshold", "initial_accumulator_value"
+SCHEDULED = ("lr", CLIP, "decay_rate", "beta1", W)  # the numbers of Adafactor that may be
 
 ROWS = [
     Row("SGD", "lr", {"lr": 0.1}, "plain"),
@@ -80,7 +85,6 @@ ROWS = [
     Row("SGD", "momentum_above_one", {"lr": 0.01, "momentum": 1.1}),
     Row("SGD", "zero_lr", {"lr": 0.0, "momentum": 0.9, **L2}),
     Row("SGD", "ints", {"lr": 1, "momentum": 1, W: 1}),
-    Row("SGD", "tensor_lr", {"lr": tensor(0.1)}),
     Row("SGD", "tensors", {"lr": tensor(0.05), "momentum": tensor(0.8), "dampening": tensor(0.3), W: tensor(0.1)}),
     Row("SGD", "groups_momentum_or_not", {"lr": 0.1}, None, ({"momentum": 0.9, "dampening": 0.2}, {}, {**MAX})),
     Row("ASGD", "defaults", {}, "defaults"),
@@ -92,7 +96,6 @@ ROWS = [
     Row("ASGD", "maximize", {"lr": 0.02, **MAX}),
     Row("ASGD", "weight_decay", {"lr": 0.02, **L2}),
     Row("ASGD", "zero_lr", {"lr": 0.0, "lambd": 0.0}),
-    Row("ASGD", "tensor_lr", {"lr": tensor(0.03), "t0": 5}),
     Row("ASGD", "tensors", dict(zip(["lr", "lambd", "alpha", "t0", W], tensors(0.03, 0.01, 0.6, 5, 0.1)))),
     Row("Adadelta", "defaults", {}, "defaults"),
     Row("Adadelta", "rho", {"lr": 0.5, "rho": 0.5}, "rho"),
@@ -105,61 +108,37 @@ ROWS = [
     Row("Adadelta", "rho_zero", {"rho": 0.0}),
     Row("Adadelta", "zero_lr", {"lr": 0.0}),
     Row("Adadelta", "eps_zero", {"eps": 0.0}, zeros=False),
-    Row("Adadelta", "tensor_lr", {"lr": tensor(0.3)}),
     Row("Adadelta", "tensors", dict(zip(["lr", "rho", "eps", W], tensors(0.3, 0.8, 1e-4, 0.1)))),
     Row("Adafactor", "lr", {"lr": 0.05}, "scale_parameter"),
-    Row("Adafactor", "absolute", {"lr": 0.05, "scale_parameter": False}, "no_scale_parameter"),
+    Row("Adafactor", "absolute", {"lr": 0.05, **ABSOLUTE}, "no_scale_parameter"),
     Row("Adafactor", "weight_decay", {"lr": 0.05, W: 0.1}, "wd"),
     Row("Adafactor", "decay_rate_eps", {"lr": 0.1, "eps": (1e-8, 0.5), "decay_rate": -0.5}, "decay_rate_eps"),
-    Row(
-        "Adafactor",
-        "group_beta1",
-        {"lr": 0.05},
-        "group_beta1",
-        ({"beta1": 0.9}, {"beta1": 0.5, "scale_parameter": False}),
-    ),
-    Row(
-        "Adafactor",
-        "group_clip",
-        {"lr": 0.05, "scale_parameter": False},
-        "group_clip",
-        ({"clip_threshold": 0.25}, {"clip_threshold": 2.0}),
-    ),
+    Row("Adafactor", "group_beta1", {"lr": 0.05}, "group_beta1", ({"beta1": 0.9}, {"beta1": 0.5, **ABSOLUTE})),
+    Row("Adafactor", "group_clip", {"lr": 0.05, **ABSOLUTE}, "group_clip", ({CLIP: 0.25}, {CLIP: 2.0})),
     Row("Adafactor", "explicit_defaults", {**SIGNATURES["Adafactor"], "lr": 0.02}, "explicit_defaults"),
     Row("Adafactor", "relative_step", {"lr": None, "relative_step": True}),
     Row("Adafactor", "warmup_init", {"lr": None, "relative_step": True, "warmup_init": True, **L2}),
-    Row("Adafactor", "relative_absolute", {"lr": None, "relative_step": True, "scale_parameter": False, "beta1": 0.8}),
+    Row("Adafactor", "relative_absolute", {"lr": None, "relative_step": True, **ABSOLUTE, "beta1": 0.8}),
     Row("Adafactor", "beta1", {"lr": 0.05, "beta1": 0.9, **L2}),
     Row("Adafactor", "beta1_zero", {"lr": 0.05, "beta1": 0.0}),
     Row("Adafactor", "clip_threshold", {"lr": 0.05, "clip_threshold": 0.5}),
     Row("Adafactor", "group_beta1_or_not", {"lr": 0.05}, None, ({"beta1": 0.9}, {})),
     Row("Adafactor", "zero_lr", {"lr": 0.0}),
     Row("Adafactor", "eps_zero", {"lr": 0.05, "eps": (0.0, 0.0)}, zeros=False),
-    Row("Adafactor", "tensor_lr", {"lr": tensor(0.05)}),
     Row(
         "Adafactor",
         "tensors",
-        {
-            **dict(zip(["lr", "clip_threshold", "decay_rate", "beta1", W], tensors(0.05, 0.5, -0.7, 0.9, 0.1))),
-            "eps": tensors(1e-20, 0.01),
-        },
+        {**dict(zip(SCHEDULED, tensors(0.05, 0.5, -0.7, 0.9, 0.1))), "eps": tensors(1e-20, 0.01)},
     ),
     Row("Adagrad", "defaults", {}, "defaults"),
     Row("Adagrad", "lr_decay", {"lr": 0.1, "lr_decay": 0.1}, "lr_decay"),
     Row("Adagrad", "initial_accumulator", {"lr": 0.1, "initial_accumulator_value": 0.5, W: 0.1}, "init_acc_wd"),
     Row("Adagrad", "eps", {"lr": 0.1, "eps": 0.01}, "eps_big"),
     Row("Adagrad", "maximize_weight_decay", {"lr": 0.05, "lr_decay": 0.02, W: 0.05, **MAX}, "maximize"),
-    Row(
-        "Adagrad",
-        "groups",
-        {"lr": 0.1, "initial_accumulator_value": 0.1},
-        "groups",
-        ({"lr_decay": 0.5}, {"lr": 0.02, "initial_accumulator_value": 2.0}),
-    ),
+    Row("Adagrad", "groups", {"lr": 0.1, FIRST: 0.1}, "groups", ({"lr_decay": 0.5}, {"lr": 0.02, FIRST: 2.0})),
     Row("Adagrad", "maximize", MAX),
     Row("Adagrad", "zero_lr", {"lr": 0.0}),
     Row("Adagrad", "eps_zero", {"eps": 0.0}, zeros=False),
-    Row("Adagrad", "tensor_lr", {"lr": tensor(0.1), "lr_decay": 0.5}),
     Row("Adagrad", "tensors", dict(zip(["lr", "lr_decay", "eps", W], tensors(0.1, 0.1, 1e-4, 0.1)))),
     Row("Adamax", "defaults", {}, "defaults"),
     Row("Adamax", "betas", {"lr": 0.05, B: (0.8, 0.9)}, "lr_betas"),
@@ -180,7 +159,6 @@ ROWS = [
     Row("Lion", "beta1_zero", {"lr": 0.02, B: (0.0, 0.9)}, "beta1_zero"),
     Row("Lion", "groups", {"lr": 0.01, W: 0.1}, "groups", ({"lr": 0.05}, {B: (0.6, 0.7), W: 1.0})),
     Row("Lion", "zero_lr", {"lr": 0.0, W: 0.5}),
-    Row("Lion", "tensor_lr", {"lr": tensor(0.03)}),
     Row("Lion", "tensors", {"lr": tensor(0.03), B: tensors(0.8, 0.7), W: tensor(0.1)}),
     Row("Muon", "defaults", {}, "defaults"),
     Row("Muon", "no_weight_decay", {"lr": 0.1, W: 0.0}, "no_wd"),
@@ -196,7 +174,6 @@ ROWS = [
     Row("Muon", "group_torch", {"lr": 0.05, **MATCH}, None, ({"adjust_lr_fn": "original", W: 0.3}, {})),
     Row("Muon", "group_forms", {"lr": 0.05, W: 0.3}, None, ({"adjust_lr_fn": None}, {}, MATCH)),
     Row("Muon", "zero_lr", {"lr": 0.0}),
-    Row("Muon", "tensor_lr", {"lr": tensor(0.05)}),
     Row("Muon", "tensors", dict(zip(["lr", W, "momentum"], tensors(0.05, 0.2, 0.8)))),
     Row("NAdam", "momentum_decay", {"lr": 0.05, "momentum_decay": 0.5}),
     Row("NAdam", "momentum_decay_zero", {"momentum_decay": 0}),
@@ -211,23 +188,22 @@ ROWS = [
     Row("RMSprop", "defaults", {}, "defaults"),
     Row("RMSprop", "alpha_eps", {"lr": 0.02, "alpha": 0.9, "eps": 0.01}, "alpha_eps"),
     Row("RMSprop", "momentum", {"lr": 0.02, "momentum": 0.9}, "momentum"),
-    Row("RMSprop", "centered", {"lr": 0.02, "alpha": 0.9, "centered": True}, "centered"),
+    Row("RMSprop", "centered", {"lr": 0.02, "alpha": 0.9, **CENTERED}, "centered"),
     Row(
         "RMSprop",
         "all",
-        {"lr": 0.01, "alpha": 0.8, "eps": 0.001, "momentum": 0.5, "centered": True, W: 0.1},
+        {"lr": 0.01, "alpha": 0.8, "eps": 0.001, "momentum": 0.5, **CENTERED, W: 0.1},
         "centered_momentum_wd",
     ),
-    Row("RMSprop", "groups", {"lr": 0.02}, "groups", ({"momentum": 0.9, "alpha": 0.9}, {"centered": True, "lr": 0.01})),
+    Row("RMSprop", "groups", {"lr": 0.02}, "groups", ({"momentum": 0.9, "alpha": 0.9}, {**CENTERED, "lr": 0.01})),
     Row("RMSprop", "weight_decay", L2),
     Row("RMSprop", "maximize", MAX),
     Row("RMSprop", "maximize_weight_decay", UP),
-    Row("RMSprop", "all_maximize", {"momentum": 0.1, "centered": True, **UP}),
+    Row("RMSprop", "all_maximize", {"momentum": 0.1, **CENTERED, **UP}),
     Row("RMSprop", "alpha_zero", {"alpha": 0.0}),
     Row("RMSprop", "alpha_one", {"lr": 1e-9, "alpha": 1.0}),
     Row("RMSprop", "zero_lr", {"lr": 0.0, "momentum": 0.5}),
     Row("RMSprop", "eps_zero", {"eps": 0.0}, zeros=False),
-    Row("RMSprop", "tensor_lr", {"lr": tensor(0.02), "momentum": 0.9}),
     Row("RMSprop", "tensors", dict(zip(["lr", "alpha", "eps", W, "momentum"], tensors(0.02, 0.9, 1e-4, 0.1, 0.5)))),
     Row("Rprop", "defaults", {}, "defaults"),
     Row("Rprop", "lr", {"lr": 0.05}, "lr"),
@@ -238,7 +214,6 @@ ROWS = [
     Row("Rprop", "maximize", {"lr": 0.01, **MAX}),
     Row("Rprop", "step_sizes_wide", {"step_sizes": (2e-6, 100)}),
     Row("Rprop", "zero_lr", {"lr": 0.0}),
-    Row("Rprop", "tensor_lr", {"lr": tensor(0.02)}),
     Row("Rprop", "tensors", {"lr": tensor(0.02), "etas": tensors(0.6, 1.1), "step_sizes": tensors(0.01, 0.1)}),
 ]
 
@@ -253,8 +228,6 @@ for _name in ("Adam", "AdamW", "Adamax", "Lamb", "NAdam", "RAdam"):
         "eps_zero": {"lr": 0.05, "eps": 0.0},
         "weight_decay": {"lr": 0.05, **L2},
         "zero_lr": {"lr": 0.0, **L2},
-        "tensor_lr": {"lr": tensor(0.03)},
-        "tensor_betas": {"lr": tensor(0.03), B: tensors(0.8, 0.9)},
         "tensors": {"lr": tensor(0.03), B: tensors(0.8, 0.9), "eps": tensor(1e-4), W: tensor(0.1)},
     }
     if "maximize" in SIGNATURES[_name]:
@@ -296,3 +269,4 @@ FULLEST = [
     )
 ]  # fmt: skip
 assert [row.name for row in FULLEST] == [name for name in NAMES] and len(BY_ID) == len(ROWS)
+BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)

@@ -1,8 +1,7 @@
-"""The public arguments, defaults and state keys of the fifteen optimizers, as data that the code is held to."""
+"""The public arguments and defaults of the fifteen optimizers, as data that the code is held to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 REQUIRED = object()  # in the place of a default
@@ -55,34 +54,3 @@ KEYWORD_ONLY = {
     "Rprop": {"maximize"},
 }
 NAMES = list(SIGNATURES)
-
-_STATE = {
-    "ASGD": {"step", "eta", "mu", "ax"},
-    "Adadelta": {"step", "square_avg", "acc_delta"},
-    "Adagrad": {"step", "sum"},
-    "Adam": {"step", "exp_avg", "exp_avg_sq"},
-    "AdamW": {"step", "exp_avg", "exp_avg_sq"},
-    "Adamax": {"step", "exp_avg", "exp_inf"},
-    "NAdam": {"step", "mu_product", "exp_avg", "exp_avg_sq"},
-    "RAdam": {"step", "exp_avg", "exp_avg_sq"},
-    "RMSprop": {"step", "square_avg"},
-    "Rprop": {"step", "prev", "step_size"},
-    "Lamb": {"exp_avg", "exp_avg_sq"},
-    "Lion": {"exp_avg"},
-    "Muon": {"momentum_buffer"},
-}
-
-
-def state_keys(name: str, group: Mapping[str, Any], ndim: int) -> set[str]:
-    """The state of a parameter with `ndim` dimensions, given the hyperparameters of its group."""
-    if name == "SGD":
-        # The step tells the undampened first gradient from the later ones.
-        there = {"momentum_buffer": group["momentum"] != 0, "step": group["momentum"] != 0 and group["dampening"] != 0}
-    elif name == "RMSprop":
-        there = {"momentum_buffer": group["momentum"] != 0, "grad_avg": group["centered"]}
-    elif name == "Adafactor":
-        there = {"step": True, "exp_avg": group["beta1"] is not None, "exp_avg_sq": ndim < 2}
-        there |= dict.fromkeys(["exp_avg_sq_row", "exp_avg_sq_col"], ndim >= 2)
-    else:
-        there = {"max_exp_avg_sq": group.get("amsgrad", False)}
-    return _STATE.get(name, set()) | {key for key, is_there in there.items() if is_there}

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import optim
-from optim.lr_scheduler import CosineDecayLR, LinearLR
+from optim.lr_scheduler import LinearLR
 from optim.weight_decay_scheduler import LinearWD
 from timesched import Clock, LinearScheduler, bind
 
@@ -60,25 +60,6 @@ def test_all_hyperparameters_and_the_counts_of_earlier_schedulers_become_tensors
     assert (int(scheduler.last_epoch), int(decay.last_epoch)) == (1, 0)
 
 
-def test_one_graph_after_hold_tensors(fresh):
-    on = optimizer()
-    scheduler, decay = CosineDecayLR(on, 0.1, 0.0, 10), LinearWD(on, 0.1, 0.0, 10)
-    scheduler.step()
-    on.hold_tensors()
-
-    @torch.compile(backend="eager", fullgraph=True)
-    def update():
-        on.step()
-        scheduler.step()
-        decay.step()
-
-    for _ in range(4):
-        update()
-    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
-    assert float(on.param_groups[0]["lr"]) == pytest.approx(scheduler.values(6)[5], rel=1e-14)
-    assert float(on.param_groups[0]["weight_decay"]) == pytest.approx(decay.values(5)[4], rel=1e-14)
-
-
 @pytest.mark.parametrize("later", [False, True], ids=["never held", "a group that came later"])
 def test_a_step_in_a_graph_over_a_number_names_the_call(later, fresh):
     on = optimizer()
@@ -91,15 +72,3 @@ def test_a_step_in_a_graph_over_a_number_names_the_call(later, fresh):
     with pytest.raises(Exception, match="optimizer.hold_tensors()"):
         torch.compile(scheduler.step, backend="eager", fullgraph=True)()
     assert [float(group["lr"]) for group in on.param_groups] == before
-
-
-def test_a_number_put_into_a_compiled_optimizer_is_held_again():
-    on = optimizer()
-    on.compile(backend="eager")
-    on.step()
-    on.param_groups[0]["lr"] = 0.5
-    scheduler = bind(LinearScheduler(), on, Clock("10ba"))
-    on.step()
-    assert types(on) == {torch.Tensor}
-    scheduler.step()
-    assert types(on) == {torch.Tensor} and float(on.param_groups[0]["lr"]) == 0.5

@@ -8,11 +8,11 @@ import torch
 from torch.nn import Parameter
 
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, same, snapshot
-from tests.optim.rows import FULLEST, ROWS
-from tests.optim.signatures import state_keys
+from tests.optim.rows import BY_ID, BY_NAME, FULLEST
 
-ALL = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+# One of each optimizer, and groups whose states differ.
+MORE = [BY_ID[id] for id in ("SGD-lr", "SGD-groups_momentum_or_not", "Adafactor-group_beta1_or_not", "RMSprop-groups")]
+ALL = pytest.mark.parametrize("row", FULLEST + MORE, ids=lambda row: row.id)
 
 
 def places(optimizer):
@@ -28,15 +28,8 @@ def places(optimizer):
 def test_all_state_exists_after_construction(row):
     params = parameters(row.name)
     optimizer = ours(row, params)
+    assert not any(value.requires_grad for state in optimizer.state.values() for value in state.values())
     assert set(optimizer.state) == set(params)
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            state = optimizer.state[p]
-            assert set(state) == state_keys(row.name, group, p.ndim)
-            for key, value in state.items():
-                assert isinstance(value, torch.Tensor) and value.device == p.device and not value.requires_grad
-                if key == "step":
-                    assert value.shape == () and value.dtype == torch.float32 and value == 0
     assert all(torch.equal(p, q) for p, q in zip(params, parameters(row.name)))  # nothing has moved
     fresh = snapshot(optimizer)
     run(optimizer, flat(optimizer), 1, 3, zeros=row.zeros)
@@ -72,22 +65,8 @@ def test_a_step_writes_to_parameters_with_gradients_and_their_state(row):
 
 
 @BY_NAME
-def test_the_keys_depend_on_the_parameters_only(row):
-    """Two ranks with gradients for other experts have the same keys after a step as before it."""
-    optimizers = [ours(row, parameters(row.name)) for _ in range(3)]
-    for step in (1, 2):
-        for kept, optimizer in enumerate(optimizers):
-            give_gradients(flat(optimizer), step, missing={})
-            for i, p in enumerate(flat(optimizer)):
-                p.grad = p.grad if kept == 2 or i % 2 == kept else None
-            optimizer.step()
-    keys = [{p: list(s) for p, s in optimizer.state_dict()["state"].items()} for optimizer in optimizers]
-    assert keys[0] == keys[1] == keys[2] and list(keys[0]) == list(range(len(flat(optimizers[0]))))
-
-
-@BY_NAME
 def test_frozen_parameters_have_state_and_wait(row):
-    """Frozen at first or in the run; nobody else notices, and it goes on when it is frozen no longer."""
+    """Nobody else notices, and they go on when they are frozen no longer; a gradient of zeros, though, is one."""
     params = parameters(row.name)
     frozen = range(0, len(params), 2)
     for i in frozen:
@@ -103,14 +82,6 @@ def test_frozen_parameters_have_state_and_wait(row):
         params[i].requires_grad_(True)
     run(optimizer, params, 8, 8, zeros=False)
     assert 0 in {key[1] for key in differences(before, snapshot(optimizer)) if key[0] == "param"}
-
-
-@BY_NAME
-def test_a_zero_gradient_is_a_gradient(row):
-    """It decays moments and counts the step, unlike no gradient."""
-    params = parameters(row.name)
-    optimizer = ours(row, params)
-    run(optimizer, params, 8, 8, zeros=False)
     before = snapshot(optimizer)
     for p in params:
         p.grad = torch.zeros_like(p)
@@ -124,9 +95,6 @@ def test_a_step_never_reads_a_tensor_on_the_host(row, tensor):
     """On the meta device there are no numbers, so any read of one raises; also with a rate that lives on the device."""
     params = [Parameter(p.to("meta")) for p in parameters(row.name)]
     optimizer = ours(row, params)
-    assert {p: set(state) for p, state in optimizer.state.items()} == {
-        p: state_keys(row.name, optimizer.param_groups[0], p.ndim) for p in params
-    }
     for group in optimizer.param_groups:
         group["lr"] = torch.tensor(0.1, dtype=torch.float64, device="meta") if tensor else group["lr"]
     for _ in range(2):
@@ -140,14 +108,12 @@ def test_a_step_never_reads_a_tensor_on_the_host(row, tensor):
 
 def test_nothing_keeps_an_optimizer_alive():
     """All fifteen at once, as a collection takes a second in the process of a whole test run."""
-    params = {row.name: Parameter(torch.randn(3, 2)) for row in FULLEST}
-    optimizers = {row.name: ours(row, [params[row.name]]) for row in FULLEST}
-    state = {}
-    for name, optimizer in optimizers.items():
-        params[name].grad = torch.ones(3, 2)
+    optimizers = [ours(row, [Parameter(torch.ones(3, 2))]) for row in FULLEST]
+    for optimizer in optimizers:
+        flat(optimizer)[0].grad = torch.ones(3, 2)
         optimizer.step()
-        state[name] = [weakref.ref(value) for value in optimizer.state[params[name]].values()]
-        assert state[name]
+    kept = [weakref.ref(value) for one in optimizers for state in one.state.values() for value in state.values()]
+    assert len(kept) > len(FULLEST)
     del optimizer, optimizers
     gc.collect()
-    assert not [name for name, values in state.items() if any(value() is not None for value in values)]
+    assert not any(value() is not None for value in kept)

@@ -1,8 +1,11 @@
-"""What users of torch.optim do with an optimizer besides a plain step: closures, zero_grad, hooks, copies."""
+"""What users of torch.optim do with an optimizer besides a plain step: groups, closures, hooks, copies."""
 
 import copy
 import io
 import pickle
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -10,11 +13,61 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import optim
-from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot
-from tests.optim.rows import BY_ID, FULLEST
+from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot, trained
+from tests.optim.rows import BY_ID, BY_NAME
 from tests.optim.training import bits, equal, network, train
 
-BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
+
+@BY_NAME
+def test_add_param_group(row):
+    """A group added later moves as one that was there from the start, from then on."""
+    params = parameters(row.name)
+    optimizer = ours(row, params[:3])
+    run(optimizer, params[:3], 1, 3)
+    before = snapshot(optimizer)
+    optimizer.add_param_group({"params": params[3:], "lr": 0.02, "tags": ["late"]})
+    after = snapshot(optimizer)
+    assert not [key for key in before if key in differences(before, after) and key[0] != "grad"]
+    group = optimizer.param_groups[1]
+    assert group["tags"] == {"late"} and group["lr"] == 0.02
+    alone_params = [Parameter(p.detach().clone()) for p in params[3:]]
+    alone = getattr(optim, row.name)(alone_params, **{**row.kwargs, "lr": 0.02})
+    assert [set(optimizer.state[p]) for p in params[3:]] == list(map(set, alone.state.values()))
+    optimizer.zero_grad()
+    for one, late in ((alone, alone_params), (optimizer, params[3:])):
+        run(one, late, 1, 4)
+    assert equal(params[3:], alone_params)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("a", {"a"}), (["a", "b"], {"a", "b"}), ({"c"}, {"c"}), (("d",), {"d"}), ([], set())]
+)
+def test_tags_become_a_set(given, kept):
+    first, second, third = parameters("Adam")[:3]
+    optimizer = optim.Adam([{"params": [first], "tags": given}, {"params": [second]}])
+    optimizer.add_param_group({"params": [third], "tags": given})
+    assert optimizer.param_groups[0]["tags"] == optimizer.param_groups[2]["tags"] == kept
+    assert isinstance(optimizer.param_groups[0]["tags"], set)
+    assert not optimizer.param_groups[1].get("tags")
+    assert copy.deepcopy(optimizer).param_groups[0]["tags"] == kept
+
+
+def test_construction_forms():
+    """Generators, groups of single tensors, named parameters: all the same; what is given stays as it is."""
+    model, loss_of = network()
+    another, _ = network()
+    forms = [
+        (p for p in model.parameters()),
+        [{"params": p, "tags": "a"} for p in model.parameters()],
+        model.named_parameters(),
+        [{"params": model.named_parameters()}],
+    ]
+    given = list(forms[1])
+    for form in forms:
+        optimizer = optim.AdamW(form, lr=0.1)
+        assert flat(optimizer) == list(model.parameters()) == list(optimizer.state)
+    assert train(model, optimizer, loss_of) == train(another, optim.AdamW(another.parameters(), lr=0.1), loss_of)
+    assert given == [{"params": p, "tags": "a"} for p in model.parameters()]
 
 
 @BY_NAME
@@ -39,79 +92,80 @@ def test_closure(row):
         assert returned is calls[-1] and returned.requires_grad
     train(plain_model, plain, loss_of, 3)
     assert len(calls) == 3 and equal(bits(model), bits(plain_model))
-    assert optimizer.step() is None and optimizer.step(closure=lambda: 5) == 5
-
-
-@BY_NAME
-def test_a_closure_that_raises_changes_nothing(row):
-    optimizer = ours(row, parameters(row.name))
-    give_gradients(flat(optimizer), 1)
     before = snapshot(optimizer)
     with pytest.raises(ZeroDivisionError):
         optimizer.step(lambda: 1 / 0)
-    assert not differences(before, snapshot(optimizer))
-    assert torch.is_grad_enabled()
-    optimizer.step()
+    assert not differences(before, snapshot(optimizer)) and torch.is_grad_enabled()
+    assert optimizer.step() is None and optimizer.step(closure=lambda: 5) == 5
 
 
 def test_zero_grad_and_its_hooks():
-    params = parameters("Adam")
-    optimizer = optim.Adam(params)
-    calls = []
+    optimizer, calls = optim.Adam(params := parameters("Adam")), []
 
     def note(name):
-        def hook(one, args, kwargs):
-            calls.append((name, one is optimizer, params[0].grad is None))
-
-        return hook
+        return lambda one, args, kwargs: calls.append((name, one is optimizer, params[0].grad is None))
 
     handles = [optimizer.register_zero_grad_pre_hook(note("pre")), optimizer.register_zero_grad_post_hook(note("post"))]
-    optimizer.register_zero_grad_pre_hook(note("second"))
     give_gradients(params, 8)
     assert optimizer.zero_grad() is None
-    assert calls == [("pre", True, False), ("second", True, False), ("post", True, True)]
-    assert all(p.grad is None for p in params)
+    assert calls == [("pre", True, False), ("post", True, True)] and all(p.grad is None for p in params)
     for handle in handles:
         handle.remove()
     give_gradients(params, 8)
     grads = [p.grad for p in params]
     optimizer.zero_grad(set_to_none=False)
-    assert [name for name, *_ in calls] == ["pre", "second", "post", "second"]
-    for p, grad in zip(params, grads):
-        assert p.grad is grad and (grad is None or not grad.any())
+    assert len(calls) == 2
+    assert all(p.grad is grad and (grad is None or not grad.any()) for p, grad in zip(params, grads))
 
 
-@BY_NAME
-def test_step_hooks(row):
-    params = parameters(row.name)
-    optimizer = ours(row, params)
-    calls = []
+def test_step_hooks():
+    optimizer, calls = ours(BY_ID["Adam-lr"], params := parameters("Adam")), []
+
+    def note(name):
+        return lambda one, args, kwargs: calls.append((name, one is optimizer))
+
     handles = [
-        optimizer.register_step_pre_hook(lambda one, args, kwargs: calls.append(("pre", one is optimizer))),
-        optimizer.register_step_post_hook(lambda one, args, kwargs: calls.append(("post", one is optimizer))),
-        register_optimizer_step_pre_hook(lambda one, args, kwargs: calls.append(("global pre", one is optimizer))),
-        register_optimizer_step_post_hook(lambda one, args, kwargs: calls.append(("global post", one is optimizer))),
+        optimizer.register_step_pre_hook(note("pre")),
+        optimizer.register_step_post_hook(note("post")),
+        register_optimizer_step_pre_hook(note("global pre")),
+        register_optimizer_step_post_hook(note("global post")),
     ]
     try:
         run(optimizer, params, 1, 1)
-        assert sorted(calls) == [("global post", True), ("global pre", True), ("post", True), ("pre", True)]
-        assert [name.split()[-1] for name, _ in calls] == ["pre", "pre", "post", "post"]
+        assert calls == [("global pre", True), ("pre", True), ("post", True), ("global post", True)]
     finally:
         for handle in handles:
             handle.remove()
     run(optimizer, params, 2, 2)
     assert len(calls) == 4
-
-
-@BY_NAME
-def test_a_step_hook_may_change_gradients_and_arguments(row):
-    params = parameters(row.name)
-    optimizer = ours(row, params)
+    # They may change gradients and arguments, and return nothing else.
     optimizer.register_step_pre_hook(lambda one, args, kwargs: one.zero_grad())
     optimizer.register_step_pre_hook(lambda one, args, kwargs: ((*args, lambda: 7), kwargs))
     give_gradients(params, 8)
     before = [p.detach().clone() for p in params]
     assert optimizer.step() == 7 and equal(before, params)
+    optimizer.register_step_pre_hook(lambda one, args, kwargs: 3)
+    with pytest.raises(RuntimeError, match="step pre-hook returned 3"):
+        optimizer.step()
+
+
+@BY_NAME
+def test_grad_scaler(row):
+    """By torch's generic path: a step with gradients that are not finite is left out, others are divided before."""
+    scaler, scaled, plain = torch.amp.GradScaler("cpu", init_scale=4.0), *(trained(row) for _ in range(2))
+    for step, factor in ((3, 1.0), (4, float("inf")), (5, 1.0)):
+        for optimizer in (scaled, plain):
+            give_gradients(flat(optimizer), step)
+        torch._foreach_mul_([p.grad for p in flat(scaled) if p.grad is not None], scaler.scale(torch.tensor(factor)))
+        before = snapshot(scaled)
+        scaler.step(scaled)
+        scaler.update()
+        if factor == 1.0:
+            plain.step()
+        else:
+            assert not [key for key in differences(before, snapshot(scaled)) if key[0] != "grad"]
+    assert scaler.get_scale() == 2.0
+    assert not [key for key in differences(snapshot(scaled), snapshot(plain)) if key[0] in ("param", "state")]
 
 
 def in_a_file(value):
@@ -137,11 +191,9 @@ def test_copies_of_model_and_optimizer(row, copied):
     before = snapshot(other)
     losses = train(model, optimizer, loss_of)
     assert not differences(before, snapshot(other))
-    other.zero_grad()
     assert train(other_model, other, loss_of) == losses
     assert equal(bits(model), bits(other_model))
-    new = Parameter(torch.ones(3, 2))
-    other.add_param_group({"params": [new]})
+    other.add_param_group({"params": [new := Parameter(torch.ones(3, 2))]})
     assert other.state[new].keys() == other.state[flat(other)[0]].keys()
     with pytest.raises((ValueError, TypeError), match="lr"):
         other.add_param_group({"params": [Parameter(torch.ones(3, 2))], "lr": -1.0})
@@ -154,14 +206,37 @@ def test_copies_of_model_and_optimizer(row, copied):
     other.load_state_dict(other.state_dict())
 
 
-@pytest.mark.parametrize("id", ["SGD-lr", "Adam-weight_decay", "Lion-lr"])
-def test_load_hooks(id):
-    row = BY_ID[id]
-    optimizer = ours(row, parameters(row.name))
-    calls = []
+def test_load_hooks():
+    optimizer, calls = ours(BY_ID["Adam-lr"], parameters("Adam")), []
     optimizer.register_state_dict_pre_hook(lambda one: calls.append("before saving"))
     optimizer.register_state_dict_post_hook(lambda one, saved: calls.append("saved"))
     optimizer.register_load_state_dict_pre_hook(lambda one, saved: calls.append("before loading"))
     optimizer.register_load_state_dict_post_hook(lambda one: calls.append("loaded"))
     optimizer.load_state_dict(optimizer.state_dict())
     assert calls == ["before saving", "saved", "before loading", "loaded"]
+    optimizer.register_load_state_dict_pre_hook(lambda one, saved: {**saved, "state": {}})
+    run(optimizer, flat(optimizer), 1, 1)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert not any(state["step"] for state in optimizer.state.values())
+    optimizer.register_state_dict_post_hook(lambda optimizer, state: {"wrapped": state})  # may return anything
+    assert optimizer.state_dict()["wrapped"].keys() == {"state", "param_groups"}
+
+
+def test_imported_twice():
+    """As a notebook that reloads, or a test that clears sys.modules, does; both take their steps."""
+    program = """
+        import sys
+        import torch
+        for _ in range(2):
+            import optim, timesched
+            weight = torch.nn.Parameter(torch.ones(1))
+            optimizer = optim.Adam([weight], lr=0.5)
+            optim.lr_scheduler.LinearLR(optimizer, 0.5, 0.0, 10).step()
+            weight.grad = torch.ones(1)
+            optimizer.step()
+            print(round(weight.item(), 3))
+            for name in [name for name in sys.modules if name.split(".")[0] in ("optim", "timesched")]:
+                del sys.modules[name]
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["0.55", "0.55"]), done.stderr

@@ -1,7 +1,6 @@
-"""tools/env.py as the Makefile calls it: what it installs, and what it prints where."""
+"""tools/env.py as the Makefile calls it: it prints the path of a Python, or what pip said where that failed."""
 
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -17,9 +16,20 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "env.py"
 pytestmark = pytest.mark.xdist_group("env")
 
 
-@pytest.fixture
-def tools(tmp_path: Path) -> Path:
-    """A checkout of the script alone, whose requirements are a wheel that lies beside them."""
+def call(place: Path, requirement: object) -> "subprocess.CompletedProcess[str]":
+    """The script at work in a checkout of it alone, without a network and in a cache of its own."""
+    for folder in ("requirements", "tools"):
+        (place / folder).mkdir(exist_ok=True)
+    (place / "requirements" / "newest.txt").write_text(f"{requirement}\n")
+    shutil.copy(SCRIPT, place / "tools")
+    environment = {**os.environ, "TIMESCHED_CACHE": str(place / "cache"), "PIP_NO_INDEX": "1", "COLUMNS": "60"}
+    command = [sys.executable, place / "tools" / "env.py", "newest"]
+    return subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def test_standard_output_is_the_path_alone(tmp_path: Path) -> None:
     wheel = tmp_path / "nothing_much-1.0-py3-none-any.whl"
     about = "nothing_much-1.0.dist-info"
     with zipfile.ZipFile(wheel, "w") as file:
@@ -27,78 +37,18 @@ def tools(tmp_path: Path) -> Path:
         file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: nothing-much\nVersion: 1.0\n")
         file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{about}/RECORD", "")
-    (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "newest.txt").write_text(f"{wheel}\n")
-    (tmp_path / "tools").mkdir()
-    shutil.copy(SCRIPT, tmp_path / "tools")
-    return tmp_path
+    first, again = call(tmp_path, wheel), call(tmp_path, wheel)
+    assert first.returncode == 0, first.stderr
+    code = "print(__import__('nothing_much').answer)"
+    assert subprocess.check_output([first.stdout.removesuffix("\n"), "-c", code]) == b"42\n"
+    assert first.stderr.startswith("tools/env.py: installing the newest torch")
+    assert re.search(r"\ntools/env.py: installed in \d+ s\n\Z", first.stderr)
+    assert (again.returncode, again.stdout, again.stderr) == (0, first.stdout, "")  # all is there
 
 
-def start(tools: Path, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
-    """The script at work, without a network and in a cache of its own."""
-    return subprocess.Popen(
-        [sys.executable, tools / "tools" / "env.py", "newest"],
-        env={**os.environ, "TIMESCHED_CACHE": str(tools / "cache"), "PIP_NO_INDEX": "1", "COLUMNS": "60"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-    )
-
-
-def call(tools: Path) -> "tuple[int, str, str]":
-    """Its exit status, standard output and standard error."""
-    with start(tools) as script:
-        out, err = script.communicate()
-    return script.returncode, out, err
-
-
-def test_standard_output_is_the_path_alone(tools: Path) -> None:
-    code, out, err = call(tools)
-    assert code == 0, err
-    python = Path(out.removesuffix("\n"))
-    assert python.parts[-2:] == ("bin", "python")
-    shown = subprocess.run([python, "-c", "print(__import__('nothing_much').answer)"], capture_output=True, check=True)
-    assert shown.stdout == b"42\n"
-    lines = err.splitlines()
-    assert lines[0].startswith("tools/env.py: installing the newest torch")
-    assert re.fullmatch(r"tools/env.py: installed in \d+ s", lines[-1])
-    for line in lines[1:-1]:  # one each ten seconds: none on a quick machine
-        assert re.match(r"tools/env.py: step [12] of 2, (venv|pip), \d+ s", line)
-    assert call(tools) == (0, out, "")
-
-
-def test_a_failure_shows_what_pip_said(tools: Path) -> None:
-    (tools / "requirements" / "newest.txt").write_text("nothing-much==2.0\n")
-    code, out, err = call(tools)
-    assert (code, out) == (1, "")
-    assert "No matching distribution found for nothing-much==2.0" in err
-    assert re.search(r"^tools/env.py: this command failed \(1\): .* -m pip install ", err, re.MULTILINE)
-    assert "Check network and disk space" in err
-    assert "installed in" not in err
-
-
-def test_on_a_terminal_one_line_is_rewritten(tools: Path) -> None:
-    ours, theirs = pty.openpty()
-    shown = b""
-    with start(tools, stderr=theirs) as script:
-        os.close(theirs)
-        try:
-            while piece := os.read(ours, 65536):
-                shown += piece
-        except OSError:  # what Linux answers at the end of a terminal
-            pass
-    os.close(ours)
-    assert script.returncode == 0
-    first, *steps, last = shown.decode().split("\r\n")[:-1]
-    assert first.startswith("tools/env.py: installing the newest torch")
-    assert steps == []
-    *rewritten, end = last.split("\r\x1b[K")
-    assert re.fullmatch(r"tools/env.py: installed in \d+ s", end)
-    assert rewritten[0] == ""
-    assert {re.match(r"tools/env.py: step . of 2, \w+|$", line)[0] for line in rewritten} == {
-        "",
-        "tools/env.py: step 1 of 2, venv",
-        "tools/env.py: step 2 of 2, pip",
-    }
-    assert max(map(len, rewritten)) <= 59
+def test_a_failure_shows_what_pip_said(tmp_path: Path) -> None:
+    done = call(tmp_path, "nothing-much==2.0")
+    assert (done.returncode, done.stdout) == (1, "") and "installed in" not in done.stderr
+    assert "No matching distribution found for nothing-much==2.0" in done.stderr
+    assert re.search(r"^tools/env.py: this command failed \(1\): .* -m pip install ", done.stderr, re.MULTILINE)
+    assert "Check network and disk space" in done.stderr

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from configparser import ConfigParser
-from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -56,10 +54,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment that holds our wheel, and borrows torch and the rest from this one."""
-    return environment(tmp_path_factory, wheel)
-
-
-def environment(tmp_path_factory: pytest.TempPathFactory, *package: object) -> Path:
     place = tmp_path_factory.mktemp("install") / "env"
     python = place / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place.parent)
@@ -71,102 +65,45 @@ def environment(tmp_path_factory: pytest.TempPathFactory, *package: object) -> P
     # a timesched that is installed there as well, even an editable one, stays out of the way.
     own = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place).strip()
     Path(own, "borrowed.pth").write_text(f"{Path(torch.origin).parents[1]}\n", encoding="utf-8")
-    run(*pip, "install", "--no-deps", "--no-index", *package, cwd=place.parent)
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=place.parent)
     return python
 
 
-@pytest.fixture(scope="module")
-def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a new environment that holds the checkout as an editable install, and borrows the rest."""
-    return environment(tmp_path_factory, "--no-build-isolation", "--editable", ROOT)
-
-
-def names_in(wheel: Path) -> set[str]:
+def test_what_the_wheel_says_and_holds(wheel: Path) -> None:
+    """Torch is the only dependency, and both packages are there with their types, and nothing else."""
     with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
-
-
-def read(wheel: Path, name: str) -> str:
-    (path,) = (path for path in names_in(wheel) if path.endswith(f".dist-info/{name}"))
-    with zipfile.ZipFile(wheel) as archive:
-        return archive.read(path).decode()
-
-
-@pytest.fixture(scope="module")
-def metadata(wheel: Path) -> Message:
-    return email.message_from_string(read(wheel, "METADATA"))
-
-
-def test_torch_is_the_only_dependency(metadata: Message) -> None:
-    requirements = metadata.get_all("Requires-Dist", [])
-    assert [one for one in requirements if "extra ==" not in one] == ["torch>=2.6"]
-    assert metadata["Requires-Python"] == ">=3.10"
-
-
-def test_extras(metadata: Message) -> None:
+        names = set(archive.namelist())
+        (place,) = {name.partition("/")[0] for name in names if ".dist-info/" in name}
+        metadata, entries = (archive.read(f"{place}/{name}").decode() for name in ("METADATA", "entry_points.txt"))
+    said = email.message_from_string(metadata)
+    requirements = [one for one in said.get_all("Requires-Dist", []) if "extra ==" not in one]
+    assert requirements == ["torch>=2.7"] and said["Requires-Python"] == ">=3.10"
     extras = {"composer", "transformers", "lightning", "accelerate", "config", "plot", "test", "dev"}
-    assert set(metadata.get_all("Provides-Extra", [])) == extras
-
-
-def test_entry_points(wheel: Path) -> None:
-    """The command, and what Hypothesis calls when it starts."""
-    found = ConfigParser()
-    found.read_string(read(wheel, "entry_points.txt"))
-    assert {name: dict(found[name]) for name in found.sections()} == {
-        "console_scripts": {"timesched": "timesched.cli:main"},
-        "hypothesis": {"timesched": "timesched.testing.hook:register"},
-    }
-
-
-def test_both_packages_are_whole_and_typed(wheel: Path) -> None:
+    assert set(said.get_all("Provides-Extra", [])) == extras
+    assert entries.split("\n") == ["[console_scripts]", "timesched = timesched.cli:main", ""]
     sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in ROOT.glob(f"{top}/**/*.py")}
-    markers = {f"{top}/py.typed" for top in PACKAGES}
-    assert sources | markers <= names_in(wheel)
+    held = {name for name in names if not name.startswith(f"{place}/")}
+    assert held == sources | {f"{top}/py.typed" for top in PACKAGES}
 
 
-def test_nothing_else_is_in_it(wheel: Path) -> None:
-    tops = {name.split("/")[0] for name in names_in(wheel)}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
-
-
-def test_import_finds_the_installed_packages(installed: Path, tmp_path: Path) -> None:
+def test_the_packages_and_the_command_line_are_installed(installed: Path, tmp_path: Path) -> None:
     code = "import timesched, optim; print(timesched.__file__); print(optim.__file__)"
     for line in run(installed, "-c", code, cwd=tmp_path).splitlines():
         assert installed.parents[1] in Path(line).parents
-
-
-def test_the_command_line_is_installed(installed: Path, tmp_path: Path) -> None:
     shown = run(installed.with_name("timesched"), "show", "LinearScheduler", "--max-duration", "2ba", cwd=tmp_path)
     assert shown.splitlines()[-1].split() == ["1", "2", "0"]
 
 
-@pytest.mark.parametrize("first", ["hypothesis", "timesched", "timesched.testing"])
-def test_hypothesis_draws_our_types_without_being_told(installed: Path, tmp_path: Path, first: str) -> None:
-    """Whichever is imported first: `timesched.testing` imports Hypothesis, whose hook imports `timesched.testing`."""
-    code = (
-        f"import {first}\n"
-        "from hypothesis import find, strategies as st\n"
-        "from timesched import LinearScheduler, Time\n"
-        "for each in (Time, LinearScheduler):\n"
-        "    print(type(find(st.from_type(each), lambda value: True)).__name__)\n"
-        "import sys\n"
-        "print('timesched.testing.hook' in sys.modules)"  # nobody but Hypothesis has imported it
-    )
-    assert run(installed, "-c", code, cwd=tmp_path).splitlines()[-3:] == ["Time", "LinearScheduler", "True"]
-
-
 @pytest.mark.skipif(importlib.util.find_spec("basedpyright") is None, reason="the environment that lints has it")
-@pytest.mark.parametrize("kind", ["installed", "editable"])
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_a_program_of_a_user_has_types(checker: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_program_of_a_user_has_types(checker: str, installed: Path, tmp_path: Path) -> None:
     """In strict mode, against the package as it is installed."""
-    python = request.getfixturevalue(kind)
     program = shutil.copy(ROOT / "tests" / "typing" / "user_program.py", tmp_path)
     if checker == "mypy":
-        said = run(sys.executable, "-m", "mypy", "--strict", "--python-executable", python, program, cwd=tmp_path)
+        said = run(sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, program, cwd=tmp_path)
         assert "Success: no issues found in 1 source file" in said
     else:
         settings = {"typeCheckingMode": "strict", "include": [Path(program).name]}
         (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
-        said = run(sys.executable, "-m", "basedpyright", "--pythonpath", python, cwd=tmp_path)
+        said = run(sys.executable, "-m", "basedpyright", "--pythonpath", installed, cwd=tmp_path)
         assert "0 errors, 0 warnings" in said

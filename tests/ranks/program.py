@@ -96,16 +96,19 @@ def a_clock_that_counts_alone_says_so_once() -> None:
     assert not said(linear, "99ba", given=5)
 
 
+CHECKS = (
+    counts_are_summed,
+    seconds_are_those_of_rank_0,
+    rates_are_of_all_ranks,
+    a_number_of_one_rank_alone_is_refused_on_all,
+    a_clock_that_counts_alone_says_so_once,
+)
+
+
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     report = Report(folder)
-    for check in (
-        counts_are_summed,
-        seconds_are_those_of_rank_0,
-        rates_are_of_all_ranks,
-        a_number_of_one_rank_alone_is_refused_on_all,
-        a_clock_that_counts_alone_says_so_once,
-    ):
+    for check in CHECKS:
         report.check(check.__name__, check)
     dist.destroy_process_group()
 

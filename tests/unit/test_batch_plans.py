@@ -14,26 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
-from timesched import (
-    BatchPlan,
-    Clock,
-    ConstantScheduler,
-    CooldownScheduler,
-    CosineAnnealingScheduler,
-    CyclicScheduler,
-    Horizon,
-    InverseSquareRootWithWarmupScheduler,
-    LinearScheduler,
-    MultiStepScheduler,
-    ProductScheduler,
-    SequenceScheduler,
-    Time,
-    TimeError,
-    Timestamp,
-    TimeUnit,
-    WarmupStableDecayScheduler,
-    bind,
-)
+from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
 from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
 
@@ -41,6 +22,10 @@ PLAN = BatchPlan({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "batch_plans.json").read_text(encoding="utf-8"))
 SAME = [case for case in CASES if case["checked_against_peer_code"]]
 UNFIXED = [TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
+
+
+def sgd():
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
 
 
 def state(batch, sample, token=0):
@@ -55,16 +40,10 @@ def state(batch, sample, token=0):
 def test_ways_to_write_a_plan():
     plan = BatchPlan({"0tok": 768, "250e9tok": 1536})
     assert plan == BatchPlan("0:768 250B:1536", unit="tok") == BatchPlan("0tok:768 250e9tok:1536")
-    assert (
-        plan == BatchPlan({0: 768, 250e9: 1536}, unit="tok") == BatchPlan({Time(0, "tok"): 768, "0.25T": 1536}, "tok")
-    )
+    assert plan == BatchPlan({0: 768, 250e9: 1536}, "tok") == BatchPlan({Time(0, "tok"): 768, "0.25T": 1536}, "tok")
     assert plan != BatchPlan("0:768 250B:1536", unit="sp") and plan != 768 and len({plan, copy.copy(plan)}) == 1
-    assert [time.exact for time, _ in BatchPlan("0:1 1.5K:2 1M:3 2e7:4", unit="sp").entries] == [
-        0,
-        1500,
-        10**6,
-        2 * 10**7,
-    ]
+    thousands = [time.exact for time, _ in BatchPlan("0:1 1.5K:2 1M:3 2e7:4", unit="sp").entries]
+    assert thousands == [0, 1500, 10**6, 2 * 10**7]
     assert BatchPlan("0:8 0.5:16", unit="dur") == BatchPlan({"0dur": 8, "1/2dur": 16})
 
 
@@ -95,12 +74,8 @@ def test_a_plan_reads_back(run):
         ("0:8 0.0005K:16", "sp", "0.5sp is not a whole count"),
         ("0:8 16ba:16", "sp", "16ba is no threshold here: give it in sp"),
         ({"0ep": 8}, None, "0ep is no threshold here: give it in sp, tok, ba, dur"),
-        ({"0sp": 0}, None, "0 is no batch size"),
-        ({"0sp": -8}, None, "-8 is no batch size"),
-        ({"0sp": 8.5}, None, "8.5 is no batch size"),
-        ({"0sp": 2**63}, None, "is no batch size"),
-        ({"0sp": True}, None, "True is a bool"),
-        ({"0sp": None}, None, "None is a NoneType"),
+        *(({"0sp": size}, None, f"{size} is no batch size") for size in (0, -8, 8.5, 2**63)),
+        *(({"0sp": size}, None, f"{size} is a {type(size).__name__}") for size in (True, None)),
         ("0:x", "sp", "'x' is a str"),
         ("0", "sp", "'0' is no entry of a plan"),
         ({"0sp": 8, "nansp": 16}, None, "'nansp' is not a time"),
@@ -114,26 +89,30 @@ def test_plans_that_are_refused(plan, unit, message):
     assert message in str(error.value)
 
 
+HALVES = BatchPlan({"0dur": 8, "0.5dur": 16})
+
+
 @pytest.mark.parametrize(
-    ("horizon", "message"),
+    ("call", "message"),
     [
-        (
-            lambda: Horizon("9ba", samples_per_batch=BatchPlan({"0tok": 8, "160tok": 16})),
-            "tokens_per_sample is not known",
-        ),
-        (lambda: Horizon(None, samples_per_batch=BatchPlan({"0dur": 8, "0.5dur": 16})), "set max_duration"),
-        (lambda: Horizon("9ep", samples_per_batch=BatchPlan({"0dur": 8, "0.5dur": 16})), "batches_per_epoch"),
-        (lambda: Horizon("9sec", samples_per_batch=BatchPlan({"0dur": 8, "0.5dur": 16})), "no rate links 'sec'"),
+        (lambda: Horizon("9ba", samples_per_batch=BatchPlan("0tok:8 160tok:16")), "tokens_per_sample is not known"),
+        (lambda: Horizon(None, samples_per_batch=HALVES), "set max_duration"),
+        (lambda: Horizon("9ep", samples_per_batch=HALVES), "batches_per_epoch"),
+        (lambda: Horizon("9sec", samples_per_batch=HALVES), "no rate links 'sec'"),
         (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1ba", "tok"), "tokens_per_sample is not known"),
         (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1ep", "sp"), "batches_per_epoch"),
         (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1sp", "ep"), "batches_per_epoch"),
         (lambda: Horizon("9ba", samples_per_batch={"0sp": 8}), "is a dict"),
         (lambda: PLAN.at(Horizon("9ba")), "has no counters"),
+        (
+            lambda: CyclicScheduler("10ba", "80sp").at("0ba", Horizon("9ba", samples_per_batch=PLAN)),
+            "80sp has no one length in ba under a batch plan",
+        ),
     ],
 )
-def test_what_a_plan_needs_of_a_run(horizon, message):
+def test_what_a_plan_needs_of_a_run(call, message):
     with pytest.raises((ValueError, TypeError)) as error:
-        horizon()
+        call()
     assert message in str(error.value)
 
 
@@ -143,29 +122,15 @@ def test_what_a_plan_needs_of_a_run(horizon, message):
 @pytest.mark.parametrize("case", SAME, ids=lambda case: case["name"])
 def test_the_sizes_of_other_projects(case):
     length, plan = case.get("seq_length"), case["plan"]
-    if isinstance(plan, str):
-        plan = BatchPlan(plan, unit="tok" if length else "sp")
-    else:
-        plan = BatchPlan(dict(plan), unit="ba")
+    text = isinstance(plan, str)
+    plan = BatchPlan(plan, unit="tok" if length else "sp") if text else BatchPlan(dict(plan), unit="ba")
     run = Horizon("10000000ba", samples_per_batch=plan, tokens_per_sample=length)
     for batch, before, size, root, ratio in case["rows"]:
-        assert run.convert(Time(batch, "ba"), "sp") == Time(before, "sp")
-        assert run.convert(Time(before, "sp"), "ba") == Time(batch, "ba")
-        assert plan.at(state(batch, before, before * (length or 0))) == size
         at = Time(batch, "ba")
-        assert [plan.factor(power).at(at, run) for power in (0.5, 1.0)] == pytest.approx(
-            [root, ratio], rel=0, abs=1e-12
-        )
-
-
-def test_the_other_two_wait_before_they_increase():
-    waiting = [case for case in CASES if case not in SAME]
-    assert len(SAME) == 6 and [case["peer"].partition("@")[0] for case in waiting] == ["allenai/OLMo-core"] * 2
-    for case in waiting:
-        sizes = {batch: size for batch, _, size, _ in case["rows"]}
-        run = Horizon("100ba", samples_per_batch=BatchPlan(dict(case["plan"]), unit="sp"))
-        reached = math.ceil(run.change(case["plan"][1][0], TimeUnit.SAMPLE, TimeUnit.BATCH))
-        assert sizes[reached] == case["plan"][0][1] and sizes[reached + 1] == case["plan"][1][1]
+        assert run.convert(at, "sp") == Time(before, "sp") and run.convert(Time(before, "sp"), "ba") == at
+        assert plan.at(state(batch, before, before * (length or 0))) == size
+        factors = [plan.factor(power).at(at, run) for power in (0.5, 1.0)]
+        assert factors == pytest.approx([root, ratio], rel=0, abs=1e-12)
 
 
 def test_one_batch_may_pass_several_thresholds():
@@ -178,13 +143,8 @@ def test_a_clock_counts_by_the_plan(run, sigma):
     """Batch by batch; and the horizon says beforehand where it will be."""
     sigma = sigma if run.unit is TimeUnit.BATCH else Fraction(1)
     horizon = run.horizon(sigma)
-    clock = Clock(
-        run.time(run.batches, run.unit),
-        samples_per_batch=run.plan,
-        batches_per_epoch=run.batches_per_epoch,
-        tokens_per_sample=run.tokens_per_sample,
-        ssr=float(sigma),
-    )
+    rates = {"batches_per_epoch": run.batches_per_epoch, "tokens_per_sample": run.tokens_per_sample}
+    clock = Clock(run.time(run.batches, run.unit), samples_per_batch=run.plan, ssr=float(sigma), **rates)
     assert clock.horizon == horizon
     factor, samples = run.plan.factor(1.0), 0
     for n in range(min(run.batches, 40)):
@@ -194,16 +154,6 @@ def test_a_clock_counts_by_the_plan(run, sigma):
         samples += size
         assert clock.timestamp.sample == samples and clock.timestamp.token == samples * run.tokens_per_sample
         assert horizon.change(n + 1, TimeUnit.BATCH, TimeUnit.SAMPLE) == samples
-
-
-def test_a_loop_may_count_its_samples_itself():
-    clock = Clock("100ba", samples_per_batch=PLAN)
-    clock.tick(samples=159)
-    assert PLAN.at(clock) == 8
-    clock.tick(samples=1)
-    assert PLAN.at(clock) == 16
-    clock.tick()
-    assert clock.timestamp.sample == 176
 
 
 @given(runs_with_plans(), st.integers(0, 10**6), st.data())
@@ -226,11 +176,15 @@ def test_the_ratio_stretches_the_thresholds():
 
 
 def test_a_run_that_is_extended_keeps_its_plan():
+    """A loop may count its samples itself."""
     clock = Clock("30ba", samples_per_batch=PLAN)
-    for _ in range(25):
-        clock.tick()
+    clock.tick(samples=159)
+    assert PLAN.at(clock) == 8
+    clock.tick(samples=1)
+    assert PLAN.at(clock) == 16
     clock.extend("480sp")
-    assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 240
+    clock.tick()
+    assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 176
     with pytest.raises(ValueError, match="A run of 480sp cannot be extended to 40ba"):
         clock.extend("40ba")
 
@@ -265,27 +219,26 @@ def test_the_times_of_a_schedule_may_be_written_in_any_unit(run, data):
 @given(runs_with_plans(), st.data())
 def test_a_warmup_and_a_decay_are_of_any_units(run, data):
     """The phases begin and end at the same batches, whatever units the three times are in."""
-    end = run.batches
+    end, unit = run.batches, st.sampled_from(COUNTED)
     warm, begin = sorted(data.draw(st.lists(st.integers(0, end), min_size=2, max_size=2)))
     assume(warm > 0 and begin < end)
-    horizon, units = run.horizon(), [data.draw(st.sampled_from(COUNTED)) for _ in range(3)]
-    t_warmup, t_start, t_max = (run.time(place, unit) for place, unit in zip((warm, begin, end), units))
-    unit = data.draw(st.sampled_from(COUNTED))
-    t_decay = run.time(end, unit) - run.time(begin, unit)
+    horizon, decay_in = run.horizon(), data.draw(unit)
+    t_warmup, t_start, t_max = (run.time(place, data.draw(unit)) for place in (warm, begin, end))
+    t_decay = run.time(end, decay_in) - run.time(begin, decay_in)
     stable = WarmupStableDecayScheduler(t_warmup, t_decay, t_max)
     cooled = CooldownScheduler(ConstantScheduler(1.0), t_decay, t_max=t_max)
     started = CooldownScheduler(ConstantScheduler(1.0), t_decay, t_start=t_start)
     root = InverseSquareRootWithWarmupScheduler("0ba", "1ba", t_decay, t_max=t_max)
 
-    def at(schedule, batch):
-        return schedule.at(Time(batch, "ba"), horizon)
+    def at(schedule, *batches):
+        return [schedule.at(Time(batch, "ba"), horizon) for batch in batches]
 
-    assert 0.0 < at(stable, warm - 1) < 1.0 or warm == 1
-    assert [at(stable, batch) for batch in (warm, begin, end)] == [1.0, 1.0, 0.0]
+    assert 0.0 < at(stable, warm - 1)[0] < 1.0 or warm == 1
+    assert at(stable, warm, begin, end) == [1.0, 1.0, 0.0]
     for schedule in (cooled, started):
-        assert [at(schedule, batch) for batch in (begin, end)] == [1.0, 0.0]
-        assert at(schedule, begin + 1) < 1.0 and at(schedule, end - 1) > 0.0
-    assert at(root, end) == 0.0 < at(root, end - 1)
+        assert at(schedule, begin, end) == [1.0, 0.0]
+        assert at(schedule, begin + 1)[0] < 1.0 and at(schedule, end - 1)[0] > 0.0
+    assert at(root, end)[0] == 0.0 < at(root, end - 1)[0]
 
 
 @pytest.mark.parametrize("plan", [PLAN, BatchPlan("0:4 0.3:6 0.7:1", unit="dur"), BatchPlan({"0tok": 3, "1000tok": 9})])
@@ -296,10 +249,10 @@ def test_the_factor_keeps_the_laws(plan):
 # Schedules
 
 
-LENGTHS = [("10ba", "20ba"), ("80sp", "320sp"), ("10ba", "320sp"), ("80sp", "20ba"), ("10ba", "2/9dur")]
-
-
-@pytest.mark.parametrize(("t_warmup", "t_decay"), LENGTHS)
+@pytest.mark.parametrize(
+    ("t_warmup", "t_decay"),
+    [("10ba", "20ba"), ("80sp", "320sp"), ("10ba", "320sp"), ("80sp", "20ba"), ("10ba", "2/9dur")],
+)
 def test_a_warmup_of_ten_batches_and_a_decay_of_twenty(t_warmup, t_decay):
     """The known case: no conversion by one batch size has both."""
     clock = Clock("1440sp", samples_per_batch=PLAN)
@@ -318,8 +271,6 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, 0.5, 0.0]  # a line over batches, as t_max is
     schedule = WarmupStableDecayScheduler("0ba", "20ba", t_max="320sp")
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, pytest.approx(2 / 3), 0.0]  # over samples
-    with pytest.raises(ValueError, match=r"t_warmup \(15ba\) and t_decay \(20ba\) take longer than t_max \(30ba\)"):
-        WarmupStableDecayScheduler("120sp", "240sp", t_max="30ba").at("0ba", run)
     with pytest.raises(ValueError, match="a decay of 31.25ba would take longer than the 30ba until t_max"):
         CooldownScheduler(LinearScheduler(), "330sp").at("0ba", run)
 
@@ -327,43 +278,27 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
 def test_a_child_counts_from_its_milestone():
     run = Horizon("100ba", samples_per_batch=PLAN)
     warm = WarmupStableDecayScheduler("20ba", "5ba", t_max="560sp")  # from batch 10 on: 10 of 8 and 30 of 16
-    schedule = SequenceScheduler([ConstantScheduler(0.5), warm], milestones=["80sp"])
-    expected = {10: 0.0, 20: 0.5, 30: 1.0, 45: 1.0, 50: 0.0}
-    assert {n: schedule.at(f"{n}ba", run) for n in expected} == expected
-    nested = SequenceScheduler([ConstantScheduler(0.5), SequenceScheduler([warm, warm], ["560sp"])], ["10ba"])
-    more = {10: 0.0, 20: 0.5, 30: 1.0, 45: 1.0, 50: 0.0, 60: 0.5, 70: 1.0, 80: 1.0, 84: 0.2, 85: 0.0}  # all of 16
-    assert {n: nested.at(f"{n}ba", run) for n in more} == pytest.approx(more, rel=1e-15)
+    nested = SequenceScheduler([ConstantScheduler(0.5), SequenceScheduler([warm, warm], ["560sp"])], ["80sp"])
+    values = {10: 0.0, 20: 0.5, 30: 1.0, 45: 1.0, 50: 0.0, 60: 0.5, 70: 1.0, 80: 1.0, 84: 0.2, 85: 0.0}  # all of 16
+    assert {n: nested.at(f"{n}ba", run) for n in values} == pytest.approx(values, rel=1e-15)
 
 
 def test_the_root_of_the_batch_size_in_a_product():
-    parameter = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    clock = Clock("100ba", samples_per_batch=PLAN)
-    schedule = ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), PLAN.factor()])
-    scheduler = bind(schedule, optimizer, clock)
+    def bound(plan):
+        schedule = ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), plan.factor()])
+        return bind(schedule, sgd(), Clock("100ba", samples_per_batch=PLAN))
+
+    scheduler = bound(PLAN)
     for n in range(1, 31):
-        clock.tick()
-        optimizer.step()
+        scheduler.clock.tick()
         scheduler.step()
         samples = 8 * min(n, 20) + 16 * max(0, n - 20)
         expected = (1 + math.cos(math.pi * samples / 1440)) / 2 * math.sqrt(2 if n >= 20 else 1)
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-14)
+        assert scheduler.get_last_lr() == [pytest.approx(expected, rel=1e-14)]
     saved = scheduler.state_dict()
     assert repr(PLAN) in saved["horizon"]
-    other = bind(
-        ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), BatchPlan({"0sp": 8, "640sp": 16}).factor()]),
-        torch.optim.SGD([parameter], lr=1.0),
-        Clock("100ba", samples_per_batch=PLAN),
-    )
     with pytest.raises(ValueError, match="160sp"):
-        other.load_state_dict(saved)
-
-
-def test_periods_of_two_units_are_refused():
-    run = Horizon("100ba", samples_per_batch=PLAN)
-    with pytest.raises(ValueError, match="80sp has no one length in ba under a batch plan"):
-        CyclicScheduler("10ba", "80sp").at("0ba", run)
-    assert CyclicScheduler("10ba", "5ba").at("10ba", run) == 1.0
+        bound(BatchPlan({"0sp": 8, "640sp": 16})).load_state_dict(saved)
 
 
 def test_tensors_of_counts_in_another_unit():
@@ -382,26 +317,18 @@ def test_tensors_of_counts_in_another_unit():
 # The closed-form schedulers
 
 
-def sgd(lr=1.0):
-    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr)
-
-
-def clock():
-    return Clock("1440sp", samples_per_batch=PLAN)
-
-
 def test_closed_forms_on_a_clock_with_a_plan():
-    stable = WarmupStableDecayLR(
-        sgd(), 1.0, total_iters="1440sp", warmup_iters="10ba", decay_iters="20ba", clock=clock()
-    )
+    clock = Clock("1440sp", samples_per_batch=PLAN)
+    times = {"total_iters": "1440sp", "warmup_iters": "10ba", "decay_iters": "20ba"}
+    stable = WarmupStableDecayLR(sgd(), 1.0, **times, clock=clock)
     values = stable.values(101)
     assert values == pytest.approx([min(1.0, n / 10, (100 - n) / 20) for n in range(101)], rel=1e-15, abs=0)
-    for _ in range(85):
-        stable.clock.tick()
-        stable.step()
-    assert stable.optimizer.param_groups[0]["lr"] == values[85]
-    cycle = OneCycleLR(sgd(), 0.1, max_lr=1.0, total_steps="1440sp", pct_start=0.5, clock=clock())
+    cycle = OneCycleLR(sgd(), 0.1, max_lr=1.0, total_steps="1440sp", pct_start=0.5, clock=clock)
     assert cycle.values(100)[99] == pytest.approx(0.1 / 1e4)  # the last batch, as torch has it
     assert cycle.values(56)[54] == pytest.approx(1.0)  # one batch before 720 samples, which 55 batches have
     with pytest.raises(ValueError, match="has no one length in ba under a batch plan"):
-        CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock())
+        CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock)
+    for _ in range(85):
+        clock.tick()
+        stable.step()
+    assert stable.optimizer.param_groups[0]["lr"] == values[85]

@@ -1,6 +1,5 @@
 """The tensor path: dtypes, gradients, large counts, and whole graphs."""
 
-import dataclasses
 import math
 
 import pytest
@@ -12,28 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import timesched
 from tests.laws.rows import ROWS
-from timesched import (
-    CooldownScheduler,
-    CosineAnnealingWarmRestartsScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    CyclicScheduler,
-    ExponentialScheduler,
-    Horizon,
-    InverseSquareRootWithWarmupScheduler,
-    LinearScheduler,
-    MultiStepScheduler,
-    OneCycleScheduler,
-    PiecewiseScheduler,
-    PolynomialScheduler,
-    PowerScheduler,
-    ProductScheduler,
-    RexScheduler,
-    SequenceScheduler,
-    StepScheduler,
-    Time,
-    WarmupScheduler,
-    WarmupStableDecayScheduler,
-)
+from timesched import *  # noqa: F403  # curves of many schedules are compiled
 from timesched.curves import mix
 from timesched.ops import exponential
 
@@ -53,26 +31,13 @@ def test_a_power_that_is_too_large_keeps_its_sign():
 
 
 RUN = Horizon("100ba", batches_per_epoch=10, samples_per_batch=4, tokens_per_sample=8)
-SAMPLES = [
-    StepScheduler("10ba", 0.5),
+SAMPLES = [eval(row.examples[-1], vars(timesched)) for row in ROWS] + [
     MultiStepScheduler(["10ba", "0.5dur", "80sp"]),
-    ExponentialScheduler(0.9),
-    PolynomialScheduler(0.5, t_max="50ba", alpha_f=0.1),
-    CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.3),
-    CosineAnnealingWarmRestartsScheduler("10ba"),
-    CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5),
     CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.1),
-    ProductScheduler([LinearScheduler(), StepScheduler("10ba", 0.5)]),
-    WarmupStableDecayScheduler("10ba", "20ba", alpha_f=0.1, warmup="1-sqrt", decay="1-sqrt"),
-    WarmupStableDecayScheduler("10ba", "80ba", alpha_f=0.1, warmup="square", decay="exponential"),
-    InverseSquareRootWithWarmupScheduler("10ba", "20ba", "20ba"),
     PiecewiseScheduler(
         [["5ba", 0.1], ["20ba", 1.0, "geometric"], ["0.5dur", 0.5, "harmonic"], ["80ba", 0.0, "cosine"]]
     ),
-    RexScheduler(alpha_f=0.1),
-    OneCycleScheduler(three_phase=True),
-    CyclicScheduler("10ba", "20ba", mode="exp_range", gamma=0.5),
-    CyclicScheduler("10ba", mode="triangular2"),
+    WarmupStableDecayScheduler("10ba", "80ba", alpha_f=0.1, warmup="1-sqrt", decay="exponential"),
     CooldownScheduler(WarmupScheduler(PowerScheduler("10ba", 0.51), "20ba"), "0.1dur", decay="1-square"),
 ]
 
@@ -81,23 +46,19 @@ SAMPLES = [
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
 def test_compiles_as_one_graph(schedule, dtype):
     """Each dtype with a single count for every other schedule, and with many for the others."""
-    zero_dim = (SAMPLES.index(schedule) + dtype.is_floating_point) % 2 == 0
+    single = (SAMPLES.index(schedule) + dtype.is_floating_point) % 2 == 0
     torch._dynamo.reset()
-    counter = CompileCounter()
-    curve = schedule.curve(RUN, "ba")
+    counter, curve = CompileCounter(), schedule.curve(RUN, "ba")
     compiled = torch.compile(curve, fullgraph=True, backend=counter)
-    counts = torch.arange(201).to(dtype) if not zero_dim else torch.tensor(30, dtype=dtype)
-    assert torch.equal(compiled(counts), curve(counts))
-    assert torch.equal(compiled(counts + 1), curve(counts + 1)) and counter.frame_count == 1
+    counts = torch.tensor(30, dtype=dtype) if single else torch.arange(201).to(dtype)
+    for each in (counts, counts + 1):
+        assert torch.equal(compiled(each), curve(each))
+    assert counter.frame_count == 1
 
 
-MILESTONES = ["30ba", "0.29dur", "1/3dur", "2.9ep"]
-
-
-@pytest.mark.parametrize("milestone", MILESTONES)
-@pytest.mark.parametrize("ratio", [1.0, 0.5, 0.3])
-def test_a_sequence_compiles_wherever_its_milestones_lie(milestone, ratio):
-    dtype = torch.int64 if (MILESTONES.index(milestone) + (ratio == 0.5)) % 2 else torch.float64  # each with each
+@pytest.mark.parametrize("milestone", ["30ba", "0.29dur", "1/3dur", "2.9ep"])
+@pytest.mark.parametrize(("ratio", "dtype"), [(1.0, torch.int64), (0.5, torch.float64), (0.3, torch.int64)])
+def test_a_sequence_compiles_wherever_its_milestones_lie(milestone, ratio, dtype):
     torch._dynamo.reset()
     schedule = SequenceScheduler([LinearScheduler(0.0, 1.0, "30ba"), LinearScheduler(t_max="20ba")], [milestone])
     curve = schedule.curve(Horizon("100ba", batches_per_epoch=10, ssr=ratio), "ba")
@@ -117,22 +78,16 @@ def test_compiles_to_machine_code():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_shapes_and_dtypes(row, shape):
-    schedule = eval(row.examples[0], vars(timesched))
-    curve = schedule.curve(RUN, "ba")
-    for dtype, result in [
-        (torch.int64, torch.float64),
-        (torch.int32, torch.float64),
-        (torch.float64, torch.float64),
-        (torch.float32, torch.float32),
-        (torch.bfloat16, torch.bfloat16),
-    ]:
+    """Floats keep their dtype and counts give float64, whatever torch's default is."""
+    curve = eval(row.examples[0], vars(timesched)).curve(RUN, "ba")
+    for dtype in (torch.int64, torch.int32, torch.float64, torch.float32, torch.bfloat16):
+        result = dtype if dtype.is_floating_point else torch.float64
         out = curve(torch.full(shape, 30, dtype=dtype))
         assert out.shape == shape and out.dtype is result
-        assert torch.allclose(
-            out.double(), torch.full(shape, curve(30), dtype=torch.float64), rtol=4e-3 * (result != torch.float64)
-        )
+        expected = torch.full(shape, curve(30), dtype=torch.float64)
+        assert torch.allclose(out.double(), expected, rtol=4e-3 * (result != torch.float64))
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float16)
     try:
@@ -187,47 +142,27 @@ def test_growth_beyond_floats_is_infinite():
     assert StepScheduler("1ba", -10.0).curve(RUN, "ba")(401) == -float("inf")
 
 
-def test_a_curve_needs_a_counter():
-    with pytest.raises(ValueError, match="max_duration"):
-        LinearScheduler().curve(RUN, "dur")
-    with pytest.raises(ValueError, match="no rate links 'iter'"):
-        LinearScheduler().curve(RUN, "iter")
-
-
 @pytest.mark.parametrize("schedule", SAMPLES, ids=repr)
-def test_large_tensors_of_any_shape(schedule):
-    """With a gradient, too: what each element gives alone."""
-    curve = schedule.curve(RUN, "ba")
-    counts = (torch.arange(3 * 70_001, dtype=torch.float64) / 1000).reshape(3, 70_001).T
-    out = curve(counts)
-    assert out.shape == counts.shape
-    for i, j in [(0, 0), (70_000, 2), (123, 1), (65_536, 0), (4_464, 1)]:
-        assert abs(out[i, j].item() - curve(counts[i, j].item())) <= 1e-14
-    leaf = counts.clone().requires_grad_()
-    out = curve(leaf)
+def test_gradients_are_finite(schedule):
+    counts = torch.linspace(0, 210, 421, dtype=torch.float64, requires_grad=True)
+    out = schedule.curve(RUN, "ba")(counts)
     if out.requires_grad:
         out.sum().backward()
-        assert leaf.grad.shape == counts.shape and leaf.grad.isfinite().all()
+        assert counts.grad.isfinite().all()
 
 
-TABLES = [
-    MultiStepScheduler(["10ba", "0.5dur"], 0.5),
-    CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5),
-    SequenceScheduler([LinearScheduler(), MultiStepScheduler(["5ba"])], ["0.3dur"]),
-]
-
-
-@pytest.mark.parametrize("schedule", TABLES, ids=repr)
 @pytest.mark.parametrize("fake_first", [True, False])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
-def test_fake_tensors_leave_nothing_behind(schedule, fake_first, dtype):
+def test_fake_tensors_leave_nothing_behind(fake_first, dtype):
     """A curve that is made, and first called, under FakeTensorMode has its values on real tensors, and the reverse."""
-    schedule = dataclasses.replace(schedule)
-    counts = torch.arange(30).to(dtype)
-    expected = [schedule.at(Time(batch, "ba"), Horizon("100ba")) for batch in range(30)]
+    parts = MultiStepScheduler(["5ba", "0.5dur"], 0.5), CosineAnnealingWarmRestartsScheduler("10ba", t_mult=1.5)
+    schedule, counts = SequenceScheduler(parts, ["0.1dur"]), torch.arange(30).to(dtype)
+
+    def at(run):
+        return pytest.approx([schedule.at(Time(batch, "ba"), run) for batch in range(30)], abs=1e-15)
 
     def real():
-        assert schedule.curve(RUN, "ba")(counts).tolist() == pytest.approx(expected, abs=1e-15)
+        assert schedule.curve(RUN, "ba")(counts).tolist() == at(Horizon("100ba"))
 
     def fake():
         with FakeTensorMode() as mode:
@@ -237,11 +172,13 @@ def test_fake_tensors_leave_nothing_behind(schedule, fake_first, dtype):
     for call in (fake, real, fake, real) if fake_first else (real, fake, real):
         call()
     with torch.device("meta"):
-        expected = [schedule.at(Time(batch, "ba"), Horizon("99ba")) for batch in range(30)]
-        assert schedule.curve(Horizon("99ba"), "ba")(counts).tolist() == pytest.approx(expected, abs=1e-15)
+        assert schedule.curve(Horizon("99ba"), "ba")(counts).tolist() == at(Horizon("99ba"))
 
 
 def test_what_holds_no_counts_is_refused():
     for bad in (torch.tensor([True]), torch.tensor([1j])):
         with pytest.raises(TypeError, match="holds no counts"):
             LinearScheduler().curve(RUN, "ba")(bad)
+    for unit, words in (("dur", "max_duration"), ("iter", "no rate links 'iter'")):
+        with pytest.raises(ValueError, match=words):
+            LinearScheduler().curve(RUN, unit)

@@ -15,7 +15,6 @@ from timesched import (
     CosineAnnealingWithWarmupScheduler,
     InverseSquareRootWithWarmupScheduler,
     LinearScheduler,
-    LinearWithWarmupScheduler,
     PowerScheduler,
     Timestamp,
     WarmupStableDecayScheduler,
@@ -23,14 +22,32 @@ from timesched import (
 )
 from timesched.integrations.common import Binding, Schedulers
 
+COSINE = CosineAnnealingScheduler()
+STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
+
 
 def parameters(n=1):
     torch.manual_seed(0)
     return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
 
 
-def sgd(*groups, lr=0.8):
+def sgd(*groups, lr=1.0):
     return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, momentum=0.5)
+
+
+def made(schedule=LinearScheduler(), duration="10ba", on_change="same", key="lr", tags=None, **rates):  # noqa: B008
+    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]})
+    return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
+
+
+def run(steps, clock, optimizer, scheduler):
+    values = []
+    for _ in range(steps):
+        optimizer.step()
+        clock.tick()
+        scheduler.step()
+        values.append(optimizer.param_groups[0]["lr"])
+    return values
 
 
 # Whole runs, as they are saved with parameters and optimizer
@@ -83,89 +100,44 @@ def test_binding_after_the_optimizer_was_loaded_keeps_the_initial_rate():
 # The clock in the state
 
 
-def bound(schedule=None, **rates):
-    optimizer, clock = sgd(), Clock("10ba", **rates)
-    return clock, optimizer, bind(schedule or LinearScheduler(), optimizer, clock)
-
-
-def run(steps, clock, optimizer, scheduler):
-    values = []
-    for _ in range(steps):
-        optimizer.step()
-        clock.tick()
-        scheduler.step()
-        values.append(optimizer.param_groups[0]["lr"])
-    return values
-
-
 def test_the_state_of_a_scheduler_alone_goes_on_where_it_was():
     """As trainers save it: without the clock, in plain values."""
-    through, half, after = bound(), bound(), bound()
-    expected = run(7, *through)
-    first = run(4, *half)
+    through, half, after = made(), made(), made()
+    expected, first = run(7, *through), run(4, *half)
     state = json.loads(json.dumps(half[2].state_dict()))
-    assert {name: state[name] for name in state if name != "clock"} == {
-        "key": "lr",
-        "tags": None,
-        "last_epoch": 4,
-        "base": [0.8],
-        "schedule": repr(LinearScheduler()),
-        "value": [0.6],
-        "horizon": "Horizon('10ba')",
-    }
-    assert state["clock"]["batch"] == 4
-    after[2].load_state_dict(state)
+    clock = state.pop("clock")
+    text = repr(LinearScheduler())
+    plain = {"key": "lr", "tags": None, "last_epoch": 4, "base": [1.0], "schedule": text, "value": [0.6]}
+    assert state == {**plain, "horizon": "Horizon('10ba')"} and clock["batch"] == 4
+    after[2].load_state_dict({**state, "clock": clock})
     assert after[0].timestamp.batch == 4 and after[2].get_last_lr() == [first[-1]]
     assert first + run(3, *after) == expected and after[2].last_epoch == 7
 
 
-def test_of_several_schedulers_on_one_clock_the_last_load_wins():
-    clock, optimizer, rates = bound()
-    decays = bind(LinearScheduler(0.5), optimizer, clock, key="weight_decay")
-    earlier = rates.state_dict()
-    clock.tick()
-    later = decays.state_dict()
-    rates.load_state_dict(earlier)
-    assert clock.timestamp.batch == 0 and rates.get_last_lr() == [0.8]
-    decays.load_state_dict(later)
-    assert clock.timestamp.batch == 1 and rates.get_last_lr() == [pytest.approx(0.72, abs=1e-15)]
-
-
 def test_a_load_that_another_scheduler_cannot_follow_changes_nothing():
     """All that follow a clock are written by its load; where one cannot be, none is."""
-    saved, (clock, first, scheduler) = bound(), bound()
-    run(4, *saved)
+    earlier, (clock, first, scheduler) = made(), made()
+    run(4, *earlier)
     others = [sgd() for _ in range(6)]
     followers = [bind(LinearScheduler(), other, clock) for other in others]
     broken = others[3].param_groups.pop()
     for load, state in (
-        (scheduler.load_state_dict, saved[2].state_dict()),
-        (clock.load_state_dict, saved[0].state_dict()),
+        (scheduler.load_state_dict, earlier[2].state_dict()),
+        (clock.load_state_dict, earlier[0].state_dict()),
     ):
         with pytest.raises(ValueError, match="has 0 parameter groups"):
             load({**state, "base": [0.4]})
-        assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0 and scheduler.base_lrs == [0.8]
-        assert [group["lr"] for each in (first, *others) for group in each.param_groups] == [0.8] * 6
+        assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0 and scheduler.base_lrs == [1.0]
+        assert [group["lr"] for each in (first, *others) for group in each.param_groups] == [1.0] * 6
     others[3].param_groups.append(broken)
-    clock.load_state_dict(saved[0].state_dict())
-    assert [each.get_last_lr() for each in (scheduler, *followers)] == [saved[2].get_last_lr()] * 7
-
-
-def test_a_clock_in_a_state_that_lacks_a_counter():
-    clock, _, scheduler = bound()
-    state = scheduler.state_dict()
-    del state["clock"]["token"]
-    with pytest.raises(KeyError, match="the state of a Timestamp lacks token"):
-        scheduler.load_state_dict({**state, "last_epoch": 3})
-    del state["clock"]
-    with pytest.raises(ValueError, match="the state has no clock"):
-        scheduler.load_state_dict(state)
-    assert clock.timestamp.batch == 0 and scheduler.last_epoch == 0 and scheduler.get_last_lr() == [0.8]
+    clock.load_state_dict(earlier[0].state_dict())
+    assert [each.get_last_lr() for each in (scheduler, *followers)] == [earlier[2].get_last_lr()] * 7
 
 
 def test_a_foreign_state_is_not_saved():
+    """Nobody knows the moment of such a state: its owner loads it, maybe later."""
     state = SimpleNamespace(timestamp=Timestamp(batch=2), max_duration="10ba", dataloader_len=None)
-    optimizer = sgd(lr=1.0)
+    optimizer = sgd()
     saved = bind(LinearScheduler(), optimizer, state).state_dict()
     assert saved.keys() == {"key", "schedule", "last_epoch", "tags", "base", "value"}
     scheduler = bind(LinearScheduler(), optimizer, state)
@@ -174,29 +146,34 @@ def test_a_foreign_state_is_not_saved():
     assert scheduler.get_last_lr() == [0.3] and state.timestamp.batch == 2
     scheduler.refresh()
     assert scheduler.get_last_lr() == [0.8]
+    with pytest.raises(ValueError, match="nobody knows the moment of the state"):
+        bind(COSINE, sgd(), state).load_state_dict(saved)
+    new = bind(COSINE, sgd(), state, on_change="new")
+    new.load_state_dict({**saved, "base": [0.5]})
+    assert new.get() == [0.5 * COSINE.at("2ba", state)]
 
 
 @pytest.mark.parametrize("added_before", [False, True])
 @pytest.mark.parametrize("saved_after_a_step", [False, True])
 def test_a_group_that_was_added_belongs_to_the_state(added_before, saved_after_a_step):
-    def started(before):
-        optimizer, clock = sgd(), Clock("10ba")
-        if before:
-            optimizer.add_param_group({"params": parameters(), "lr": 0.5})
-        scheduler = bind(LinearScheduler(), optimizer, clock)
-        if not before:
-            optimizer.add_param_group({"params": parameters(), "lr": 0.5})
-        return clock, scheduler
-
-    clock, scheduler = started(False)
-    if saved_after_a_step:
+    """A state from before it was added is refused, before the first step and after it."""
+    clock, optimizer, scheduler = made()
+    alone = scheduler.state_dict()
+    optimizer.add_param_group({"params": parameters(), "lr": 0.5})
+    for _ in range(saved_after_a_step):
         clock.tick()
         scheduler.step()
+    with pytest.raises(ValueError, match="2 parameter groups are selected here"):
+        scheduler.load_state_dict(alone)
     state = scheduler.state_dict()
-    assert state["base"] == [0.8, 0.5]
-    _, other = started(added_before)
+    assert state["base"] == [1.0, 0.5]
+    later, added = Clock("10ba"), {"params": parameters(), "lr": 0.5}
+    optimizer = sgd({}, added) if added_before else sgd()
+    other = bind(LinearScheduler(), optimizer, later)
+    if not added_before:
+        optimizer.add_param_group(added)
     other.load_state_dict(state)
-    assert other.get_last_lr() == scheduler.get_lr() and other.base_lrs == [0.8, 0.5]
+    assert other.get_last_lr() == scheduler.get_lr() and other.base_lrs == [1.0, 0.5]
 
 
 def test_a_refused_load_leaves_an_added_group_to_the_next_step():
@@ -208,56 +185,32 @@ def test_a_refused_load_leaves_an_added_group_to_the_next_step():
     with pytest.raises(ValueError, match="lacks"):
         both.load_state_dict({"schedulers": [{}, {}]})
     assert optimizer.param_groups == before
-    state = {**both.bound[0].state_dict(), "base": [1.0, 0.5]}
     with pytest.raises(ValueError, match="lacks"):
-        both.load_state_dict({"schedulers": [state, {}]})
+        both.load_state_dict({"schedulers": [{**both.bound[0].state_dict(), "base": [0.25, 0.5]}, {}]})
     for _ in range(5):
         clock.tick()
         both.step()
-    assert both.get_last_lr() == [0.4, 0.25] and len(both.bound[0].get()) == 2
-
-
-def test_a_state_from_before_a_group_was_added_is_refused():
-    clock, optimizer, scheduler = bound()
-    state = scheduler.state_dict()
-    optimizer.add_param_group({"params": parameters(), "lr": 0.5})
-    for _ in range(2):  # before its first step and after it
-        with pytest.raises(ValueError, match="2 parameter groups are selected here"):
-            scheduler.load_state_dict(state)
-        clock.tick()
-        scheduler.step()
-    assert scheduler.last_epoch == 2
+    assert both.get_last_lr() == [0.5, 0.25] and len(both.bound[0].get()) == 2
 
 
 def test_a_clock_that_is_never_ticked_is_said_once():
-    _, _, scheduler = bound()
+    _, _, scheduler = made()
     scheduler.step()
     with pytest.warns(UserWarning, match=r"has not moved in two steps: call clock\.tick\(\)") as warned:
         scheduler.step()
     assert warned[0].filename == __file__ and "scheduler.step()" in linecache.getline(__file__, warned[0].lineno)
     scheduler.step()
     for late in (False, True):  # no warning, which would be an error here
-        clock, _, scheduler = bound()
+        clock, _, scheduler = made()
         for _ in range(3):
             for call in (scheduler.step, clock.tick) if late else (clock.tick, scheduler.step):
                 call()
-
-
-def test_steps_that_somebody_else_counts_say_nothing_about_the_clock():
-    for one in (bound()[2], LinearLR(sgd(), 1.0, 0.0, 10, clock=Clock("10ba"))):
-        one.last_epoch = 7
-        one.step()  # the first one: no warning, which would be an error here
+    for one in (made()[2], LinearLR(sgd(), 1.0, 0.0, 10, clock=Clock("10ba"))):
+        one.last_epoch = 7  # steps that somebody else counts say nothing about the clock
+        one.step()
 
 
 # The state of another schedule or of a run of another length
-
-COSINE = CosineAnnealingScheduler()
-STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
-
-
-def made(schedule, duration, on_change="same", key="lr", tags=None, **rates):
-    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]}, lr=1.0)
-    return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
 
 
 def saved(schedule, duration, batches, **more):
@@ -276,54 +229,47 @@ def assert_refused(one, state, words):
     return str(error.value)
 
 
+def falling(state):
+    return 1 / (1 + state.timestamp.batch.value)
+
+
+INVERSE_ROOT = InverseSquareRootWithWarmupScheduler("10ba", t_scale="10ba", t_cooldown="0.1dur")
+LONG = WarmupStableDecayScheduler("20ba", t_decay="40ba", decay="1-sqrt")  # where STABLE is flat, it is, too
+
+
 @pytest.mark.parametrize(
-    ("schedule", "batches"),
+    ("schedule", "other", "batches"),
     [
-        (STABLE, 50),
-        (STABLE, 5),
-        (InverseSquareRootWithWarmupScheduler("10ba", t_scale="10ba", t_cooldown="0.1dur"), 50),
-        (CosineAnnealingScheduler("200ba"), 50),
-        ([STABLE, PowerScheduler("7ba")], 50),
-        (lambda state: 1 / (1 + state.timestamp.batch.value), 50),
+        *((STABLE, STABLE, 50), (STABLE, STABLE, 5), (STABLE, LONG, 50), (INVERSE_ROOT, INVERSE_ROOT, 50)),
+        (CosineAnnealingScheduler("200ba"), CosineAnnealingScheduler("200ba"), 50),
+        ([STABLE, PowerScheduler("7ba")], [STABLE, PowerScheduler("7ba")], 50),
+        (falling, falling, 50),
     ],
 )
-def test_a_longer_run_goes_on_where_the_value_is_the_same(schedule, batches):
-    longer, through = made(schedule, "200ba"), made(schedule, "200ba")
+def test_a_longer_run_goes_on_where_the_value_is_the_same(schedule, other, batches):
+    longer, through = made(other, "200ba"), made(other, "200ba")
     longer[2].load_state_dict(saved(schedule, "100ba", batches))
     assert run(190 - batches, *longer) == run(190, *through)[batches:]
-
-
-def test_another_schedule_of_the_same_value():
-    other = made(WarmupStableDecayScheduler("20ba", t_decay="40ba", decay="1-sqrt"), "300ba")
-    other[2].load_state_dict(saved(STABLE, "100ba", 50))
-    assert run(230, *other)[-1] == pytest.approx(1 - 0.5**0.5)
 
 
 @pytest.mark.parametrize(("off", "loads"), [(5e-13, True), (2e-12, False)])
 def test_the_last_bits_of_a_value_differ_between_processors(off, loads):
     """Where the texts differ, values within 1e-12 of the larger are alike; with the same text nothing is asked."""
     state = saved(COSINE, "100ba", 30)
-    state["value"] = [state["value"][0] * (1 + off)]
     made(COSINE, "100ba")[2].load_state_dict({**state, "value": [0.0]})
-    other = made([COSINE], "100ba")
-    state["schedule"] = "another text"
+    state.update(value=[state["value"][0] * (1 + off)], schedule="another text")
     if loads:
-        other[2].load_state_dict(state)
+        made(COSINE, "100ba")[2].load_state_dict(state)
     else:
-        assert_refused(other, state, "saved another text")
+        assert_refused(made(COSINE, "100ba"), state, "saved another text")
 
 
 def test_the_error_has_both_schedules_and_both_values():
     state = saved(COSINE, "10ep", 12, batches_per_epoch=3)
     message = assert_refused(made(LinearScheduler(), "20ep", batches_per_epoch=3), state, "another schedule")
-    for words in (
-        f"saved {COSINE!r}",
-        f"now   {LinearScheduler()!r}",
-        "saved Horizon('10ep', batches_per_epoch=3)",
-        "now   Horizon('20ep', batches_per_epoch=3)",
-        "multiplier at step 12: [0.6545084971874737] saved, [0.8] now",
-        'load with on_change="new"',
-    ):
+    saved_on, now_on = (f"Horizon('{length}ep', batches_per_epoch=3)" for length in (10, 20))
+    pairs = (f"saved {COSINE!r}", f"now   {LinearScheduler()!r}", f"saved {saved_on}", f"now   {now_on}")
+    for words in (*pairs, "multiplier at step 12: [0.6545084971874737] saved, [0.8] now", 'on_change="new"'):
         assert words in message
 
 
@@ -345,23 +291,6 @@ def test_another_value_is_refused_or_taken_as_new(schedule, duration, more):
     assert run(40, *new) == run(70, *through)[30:]
 
 
-def test_rates_change_the_value_of_a_schedule_that_mixes_units():
-    """What follows the warmup begins where the rates put its end."""
-
-    def of(schedule, tokens):
-        return made(schedule, "10ba", samples_per_batch=2, tokens_per_sample=tokens)
-
-    batches, mixed = LinearScheduler(t_max="10ba"), LinearWithWarmupScheduler("12tok", t_max="10ba")
-    for schedule in (batches, mixed):
-        clock, optimizer, scheduler = of(schedule, 4)
-        run(4, clock, optimizer, scheduler)
-        state = scheduler.state_dict()
-        if schedule is batches:
-            of(schedule, 1)[2].load_state_dict(state)
-        else:
-            assert_refused(of(schedule, 1), state, "tokens_per_sample=4")
-
-
 def test_keys_and_tags_are_compared_whatever_is_to_change():
     state = made(COSINE, "10ba", tags="a")[2].state_dict()
     for on_change in ("same", "new"):
@@ -371,20 +300,9 @@ def test_keys_and_tags_are_compared_whatever_is_to_change():
         made(COSINE, "10ba", "saved")
 
 
-def test_a_state_of_another_package_as_clock_compares_the_schedule_alone():
-    """Nobody knows the moment of such a state: its owner loads it, maybe later."""
-    here = SimpleNamespace(timestamp=Timestamp(batch=3), max_duration="10ba", dataloader_len=None)
-    state = bind(COSINE, sgd(), here).state_dict()
-    with pytest.raises(ValueError, match="nobody knows the moment of the state"):
-        bind(LinearScheduler(), sgd(), here).load_state_dict(state)
-    new = bind(LinearScheduler(), sgd(lr=1.0), here, on_change="new")
-    new.load_state_dict({**state, "base": [1.0]})
-    assert new.get() == [0.7]
-
-
-def several(duration, on_change="same", first=STABLE):
-    clock, optimizer = Clock(duration), sgd(lr=1.0)
-    return clock, optimizer, Schedulers(optimizer, clock, [first, Binding(COSINE, "momentum")], on_change)
+def several(duration, on_change="same"):
+    clock, optimizer = Clock(duration), sgd()
+    return clock, optimizer, Schedulers(optimizer, clock, [STABLE, Binding(COSINE, "momentum")], on_change)
 
 
 def test_several_on_one_clock_load_together_or_not_at_all():
@@ -484,49 +402,34 @@ def test_a_closed_form_of_a_user():
 # States that are refused
 
 
-def two_groups(**more):
-    optimizer, clock = sgd({"lr": 0.5, "tags": "x"}, {"tags": "x"}, lr=1.0), Clock("4ba")
-    return optimizer, clock, bind(LinearScheduler(), optimizer, clock, **more)
+def changed(name, value):
+    return lambda state: {**state, name: value}
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "words"),
+    ("wrong", "words"),
     [
-        *(("last_epoch", count, "counts steps") for count in (-1, 2.5, True, None, "3", float("nan"), 2**63 - 1)),
-        *(("base", base, "2 parameter groups are selected") for base in ([0.5], [0.5, 1.0, 2.0])),
-        *(("base", [0.25, base], "initial lr") for base in (float("inf"), float("nan"), None, "1", True)),
-        ("key", "momentum", "the state is of key='momentum', and here it is 'lr'"),
+        *((changed("last_epoch", n), "counts steps") for n in (-1, 2.5, True, None, "3", float("nan"), 2**63 - 1)),
+        *((changed("base", base), "2 parameter groups are selected") for base in ([0.5], [0.5, 1.0, 2.0])),
+        *((changed("base", [0.25, one]), "initial lr") for one in (float("inf"), float("nan"), None, "1", True)),
+        (changed("base", [0.25, 1e300]), "set 'lr' to inf"),  # though both factors are finite
+        (changed("key", "momentum"), "the state is of key='momentum', and here it is 'lr'"),
+        (changed("clock", {"batch": 3}), "the state of a Timestamp lacks"),
+        (lambda state: {name: state[name] for name in state if name != "clock"}, "the state has no clock"),
+        *((lambda state, one=one: one, "not the state of such") for one in (None, 5, [], "state", {"last_epoch": 3})),
     ],
 )
-def test_states_that_are_refused_change_nothing(name, wrong, words):
-    optimizer, clock, scheduler = two_groups()
-    clock.tick()
-    before = scheduler.state_dict()
-    with pytest.raises(ValueError, match=words):
-        scheduler.load_state_dict({**before, "base": [0.25, 2.0], "last_epoch": 3, name: wrong})
-    assert scheduler.state_dict() == before and [group["lr"] for group in optimizer.param_groups] == [0.5, 1.0]
-    scheduler.step()  # and it still goes by its own
-    assert scheduler.get_last_lr() == [0.375, 0.75] and scheduler.base_lrs == [0.5, 1.0]
-
-
-@pytest.mark.parametrize("state", [None, 5, [], "state", {"last_epoch": 3}])
-def test_what_is_no_state(state):
-    scheduler = bound()[2]
-    before = scheduler.state_dict()
-    with pytest.raises(ValueError, match="is not the state of such a scheduler"):
-        scheduler.load_state_dict(state)
-    with pytest.raises(ValueError, match="set last_epoch, or the clock"):
-        scheduler.step(3)
-    assert scheduler.state_dict() == before
-
-
-def test_initial_values_whose_product_is_infinite():
-    optimizer, clock = sgd({"lr": 0.5}, {}, lr=1.0), Clock("4ba")
-    scheduler = bind(lambda state: 1e10, optimizer, clock)
-    before = scheduler.state_dict()
-    with pytest.raises(ValueError, match="set 'lr' to inf"):
-        scheduler.load_state_dict({**before, "base": [0.25, 1e300], "last_epoch": 3})
-    assert scheduler.state_dict() == before and scheduler.get_last_lr() == [5e9, 1e10]
+def test_states_that_are_refused_change_nothing(wrong, words):
+    optimizer, clock = sgd({"lr": 0.5, "tags": "x"}, {"tags": "x"}), Clock("4ba")
+    scheduler = bind(lambda state: 1e10 / (1 + state.timestamp.batch.value), optimizer, clock)
     clock.tick()
     scheduler.step()
-    assert scheduler.get_last_lr() == [5e9, 1e10] and scheduler.last_epoch == 1
+    before = scheduler.state_dict()
+    with pytest.raises((ValueError, KeyError), match=words):
+        scheduler.load_state_dict(wrong({**before, "base": [0.25, 2.0], "last_epoch": 3}))
+    assert scheduler.state_dict() == before and [group["lr"] for group in optimizer.param_groups] == [2.5e9, 5e9]
+    clock.tick(), clock.tick()
+    scheduler.step()  # and it still goes by its own
+    assert scheduler.get_last_lr() == [1.25e9, 2.5e9] and scheduler.base_lrs == [0.5, 1.0] and scheduler.last_epoch == 2
+    with pytest.raises(ValueError, match="set last_epoch, or the clock"):
+        scheduler.step(3)

@@ -1,139 +1,54 @@
 """Schedules as records: what they accept, how they compare, and what they do at the edges."""
 
 import math
-import pickle
-import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 import timesched
-from tests.laws.rows import schedules
-from timesched import *  # noqa: F403  # repr evaluates in this namespace
-from timesched import (
-    Clock,
-    ConstantScheduler,
-    ConstantWithWarmupScheduler,
-    CooldownScheduler,
-    CosineAnnealingScheduler,
-    CosineAnnealingWarmRestartsScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    CyclicScheduler,
-    ExponentialScheduler,
-    Horizon,
-    InverseSquareRootWithWarmupScheduler,
-    LinearScheduler,
-    LinearWithWarmupScheduler,
-    MultiStepScheduler,
-    MultiStepWithWarmupScheduler,
-    OneCycleScheduler,
-    PiecewiseScheduler,
-    PolynomialScheduler,
-    PolynomialWithWarmupScheduler,
-    PowerScheduler,
-    ProductScheduler,
-    RexScheduler,
-    SequenceScheduler,
-    StepScheduler,
-    Time,
-    Timestamp,
-    WarmupScheduler,
-    WarmupStableDecayScheduler,
-)
+from timesched import *  # noqa: F403  # these are tests of all that is public
 
 RUN = Horizon("100ba", batches_per_epoch=10)
 
-BAD = [
-    lambda: StepScheduler("0ba"),
-    lambda: StepScheduler("-1ba"),
-    lambda: StepScheduler("ten ba"),
-    lambda: StepScheduler(10),
-    lambda: StepScheduler(None),
-    lambda: StepScheduler("1ba", gamma=float("nan")),
-    lambda: StepScheduler("1ba", gamma="0.1"),
-    lambda: StepScheduler("1ba", gamma=True),
-    lambda: MultiStepScheduler("10ba"),
-    lambda: MultiStepScheduler(None),
-    lambda: MultiStepScheduler(["10ba", "-1ba"]),
-    lambda: MultiStepScheduler(["10ba", "x"]),
-    lambda: ConstantScheduler(math.inf),
-    lambda: ConstantScheduler(1.0, "-1dur"),
-    lambda: LinearScheduler(t_max="1"),
-    lambda: LinearScheduler(alpha_f=None),
-    lambda: ExponentialScheduler(-0.5),
-    lambda: ExponentialScheduler(0.5, "0ep"),
-    lambda: CosineAnnealingScheduler("nandur"),
-    lambda: CosineAnnealingWarmRestartsScheduler("0ba"),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=0),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=-1),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=0.5),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.0000000000000002),
-    lambda: CosineAnnealingWarmRestartsScheduler("1ba", t_mult=1.09),
-    lambda: PolynomialScheduler(-1),
-    lambda: PolynomialScheduler(math.nan),
-    lambda: LinearWithWarmupScheduler("-1ba"),
-    lambda: LinearWithWarmupScheduler("1ba", scale_warmup=1),
-    lambda: MultiStepWithWarmupScheduler("1ba", ["0.5"]),
-    lambda: ProductScheduler([]),
-    lambda: ProductScheduler([lambda state: 1.0]),
-    lambda: LinearWithWarmupScheduler("1ba", alpha_s=math.nan),
-    lambda: WarmupStableDecayScheduler("-1ba"),
-    lambda: WarmupStableDecayScheduler("1ba", "-1ba"),
-    lambda: WarmupStableDecayScheduler("1ba", decay_rate=0),
-    lambda: WarmupStableDecayScheduler("1ba", decay=None),
-    lambda: WarmupStableDecayScheduler("1ba", decay="geometric"),
-    lambda: WarmupStableDecayScheduler("1ba", alpha_f=-0.1, decay="harmonic"),
-    lambda: WarmupStableDecayScheduler("1ba", alpha_f=5e-324, decay="harmonic"),
-    lambda: InverseSquareRootWithWarmupScheduler("1ba", "0ba", "1ba"),
-    lambda: InverseSquareRootWithWarmupScheduler("1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2),
-    lambda: PowerScheduler("0ba"),
-    lambda: PowerScheduler("1ba", power=-0.5),
-    lambda: RexScheduler(d=1.0),
-    lambda: RexScheduler(d=-0.1),
-    lambda: OneCycleScheduler(pct_start=1.1),
-    lambda: OneCycleScheduler(pct_start=0.6, three_phase=True),
-    lambda: OneCycleScheduler(div_factor=0),
-    lambda: OneCycleScheduler(anneal="cos"),
-    lambda: CyclicScheduler("0ba"),
-    lambda: CyclicScheduler("1ba", "0ba"),
-    lambda: CyclicScheduler("1ba", mode="square"),
-    lambda: CyclicScheduler("1ba", gamma=-0.5),
-    lambda: PiecewiseScheduler([]),
-    lambda: PiecewiseScheduler("0ba"),
-    lambda: PiecewiseScheduler(["0ba"]),
-    lambda: PiecewiseScheduler([["0ba"]]),
-    lambda: PiecewiseScheduler([["0ba", 1.0, "linear", 2]]),
-    lambda: PiecewiseScheduler([["0", 1.0]]),
-    lambda: PiecewiseScheduler([["0ba", "1.0"]]),
-    lambda: PiecewiseScheduler([["0ba", 1.0], ["1ba", 0.5, "sqrt"]]),
-    lambda: PiecewiseScheduler([["0ba", 0.0], ["1ba", 0.5, "geometric"]]),
-    lambda: PiecewiseScheduler([["2ba", 0.0], ["1ba", 0.5]]),
-    lambda: WarmupScheduler(lambda state: 1.0, "1ba"),
-    lambda: WarmupScheduler(LinearScheduler, "1ba"),
-    lambda: WarmupScheduler(LinearScheduler(), "1ba", warmup="exponential"),
-    lambda: CooldownScheduler([LinearScheduler()], "1ba"),
-    lambda: CooldownScheduler(LinearScheduler(), "1ba", decay="harmonic"),
-]
+# Arguments that are refused by each class when it is constructed.
+BAD = """
+StepScheduler: "0ba" | "-1ba" | "ten ba" | 10 | None | "1ba", gamma=nan | "1ba", gamma="0.1" | "1ba", gamma=True
+MultiStepScheduler: "10ba" | None | ["10ba", "-1ba"] | ["10ba", "x"]
+ConstantScheduler: inf | 1.0, "-1dur"
+LinearScheduler: t_max="1" | alpha_f=None
+ExponentialScheduler: -0.5 | 0.5, "0ep"
+CosineAnnealingScheduler: "nandur"
+CosineAnnealingWarmRestartsScheduler: "0ba" | "1ba", t_mult=0 | "1ba", t_mult=-1 | "1ba", t_mult=0.5
+CosineAnnealingWarmRestartsScheduler: "1ba", t_mult=1.0000000000000002 | "1ba", t_mult=1.09
+PolynomialScheduler: -1 | nan
+LinearWithWarmupScheduler: "-1ba" | "1ba", scale_warmup=1 | "1ba", alpha_s=nan
+MultiStepWithWarmupScheduler: "1ba", ["0.5"]
+ProductScheduler: [] | [function]
+WarmupStableDecayScheduler: "-1ba" | "1ba", "-1ba" | "1ba", decay_rate=0 | "1ba", decay=None
+WarmupStableDecayScheduler: "1ba", decay="geometric" | "1ba", alpha_f=-0.1, decay="harmonic"
+WarmupStableDecayScheduler: "1ba", alpha_f=5e-324, decay="harmonic"
+InverseSquareRootWithWarmupScheduler: "1ba", "0ba", "1ba" | "1ba", "1ba", "1ba", alpha_f_decay=0.1, alpha_f_cooldown=0.2
+PowerScheduler: "0ba" | "1ba", power=-0.5
+RexScheduler: d=1.0 | d=-0.1
+OneCycleScheduler: pct_start=1.1 | pct_start=0.6, three_phase=True | div_factor=0 | anneal="cos"
+CyclicScheduler: "0ba" | "1ba", "0ba" | "1ba", mode="square" | "1ba", gamma=-0.5
+PiecewiseScheduler: [] | "0ba" | ["0ba"] | [["0ba"]] | [["0ba", 1.0, "linear", 2]] | [["0", 1.0]] | [["0ba", "1.0"]]
+PiecewiseScheduler: [["0ba", 1.0], ["1ba", 0.5, "sqrt"]] | [["0ba", 0.0], ["1ba", 0.5, "geometric"]]
+PiecewiseScheduler: [["2ba", 0.0], ["1ba", 0.5]]
+WarmupScheduler: function, "1ba" | LinearScheduler, "1ba" | LinearScheduler(), "1ba", warmup="exponential"
+CooldownScheduler: [LinearScheduler()], "1ba" | LinearScheduler(), "1ba", decay="harmonic"
+CooldownScheduler: LinearScheduler(), "5ba", horizon=RUN | LinearScheduler(), "5ba", "5ba", horizon="10ba"
+"""
+ROWS = [row.split(": ", 1) for row in BAD.strip().splitlines()]
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_refused_when_constructed(bad):
-    with pytest.raises((TypeError, ValueError)) as error:
-        bad()
-    assert "Scheduler." in str(error.value)
-
-
-@given(schedules())
-def test_a_record(schedule):
-    for same in (eval(repr(schedule)), pickle.loads(pickle.dumps(schedule))):
-        assert same == schedule and hash(same) == hash(schedule) and repr(same) == repr(schedule)
-    field = next(iter(schedule.__dataclass_fields__))
-    with pytest.raises(AttributeError):
-        setattr(schedule, field, None)
-    assert schedule != LinearScheduler(0.123, 0.456) and schedule != "schedule"
-    assert isinstance(schedule, timesched.ComposerScheduler)
+@pytest.mark.parametrize("call", [f"{name}({each})" for name, several in ROWS for each in several.split(" | ")])
+def test_refused_when_constructed(call):
+    more = {"nan": math.nan, "inf": math.inf, "RUN": RUN, "function": lambda state: 1.0}
+    with pytest.raises((TypeError, ValueError), match=r"Scheduler[.:]"):
+        eval(call, {**vars(timesched), **more})
 
 
 def test_schedules_in_different_units_compare():
@@ -145,12 +60,13 @@ def test_composers_attributes():
     warm = CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.1)
     assert (warm.t_warmup, warm.t_max, warm.alpha_f, warm.scale_warmup) == ("10ba", "1dur", 0.1, False)
     assert warm.warmup_scheduler == LinearScheduler(0.0, 1.0, "10ba")
-    line = LinearWithWarmupScheduler("10ba", 3, 2)
-    assert line.warmup_scheduler == LinearScheduler(alpha_i=0.0, alpha_f=3.0, t_max="10ba")
+    line = LinearWithWarmupScheduler("10ba", 3, 2, alpha_s=0.5)
+    assert line.warmup_scheduler == LinearScheduler(alpha_i=0.5, alpha_f=3.0, t_max="10ba")
     assert ConstantWithWarmupScheduler("10ba", 3.0).scheduler == LinearWithWarmupScheduler("10ba", 3.0, 3.0)
     steps = MultiStepWithWarmupScheduler("10ba", ["20ba"], 0.5)
     assert steps.step_scheduler == MultiStepScheduler(["20ba"], 0.5) and not hasattr(steps, "t_max")
     assert PolynomialScheduler(2).power == 2.0 and ExponentialScheduler(np.float32(0.5)).decay_period == "1ep"
+    assert isinstance(steps, timesched.ComposerScheduler)
 
 
 @pytest.mark.parametrize(
@@ -160,62 +76,36 @@ def test_composers_attributes():
         (MultiStepScheduler(["0.29dur", "29ba", "5ep"], 0.5), {28: 1.0, 29: 0.25, 49: 0.25, 50: 0.125}),
         (MultiStepScheduler([]), {0: 1.0, 99: 1.0}),
         (MultiStepScheduler(["0ba"], -0.5), {0: -0.5}),
-        (ConstantScheduler(0.5, "29ba"), {28: 0.5, 29: 1.0}),
-        (LinearScheduler(t_max="0ba"), {0: 0.0, 1: 0.0}),
         (ExponentialScheduler(0.0), {0: 1.0, 1: 0.0}),
         (ExponentialScheduler(4.0, "20ba"), {0: 1.0, 10: 2.0, 20: 4.0}),
         (PolynomialScheduler(0.0), {0: 1.0, 100: 1.0}),
-        (CosineAnnealingScheduler("30ba", 0.5), {0: 1.0, 15: 0.75, 30: 0.5, 1000: 0.5}),
         (LinearWithWarmupScheduler("100ba"), {50: 0.5, 100: 1.0, 101: 1.0}),
-        (LinearWithWarmupScheduler("200ba"), {100: 0.5, 200: 1.0, 201: 1.0}),
-        (LinearWithWarmupScheduler("0ba"), {0: 1.0, 50: 0.5}),
+        (LinearWithWarmupScheduler("10ba", alpha_s=0.5), {0: 0.5, 5: 0.75, 10: 1.0}),
+        (MultiStepWithWarmupScheduler("10ba", [], alpha_s=0.5), {0: 0.5, 5: 0.75, 10: 1.0}),
         (LinearWithWarmupScheduler("0tok"), {0: 1.0, 50: 0.5}),
         (CosineAnnealingWarmRestartsScheduler("10ba", 2.0), {0: 1.0, 10: 1.0, 30: 1.0, 70: 1.0, 150: 1.0}),
         (CosineAnnealingWarmRestartsScheduler("1000ba", 1.1), {1000: 1.0, 2100: 1.0, 3310: 1.0}),
         (CosineAnnealingWarmRestartsScheduler("10ba"), {10: 1.0, 10**6: 1.0, 10**15: 1.0}),
-        (ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)]), {50: 0.25}),
     ],
 )
 def test_values(schedule, values):
     assert {batch: schedule.at(Time(batch, "ba"), RUN) for batch in values} == values
 
 
-def test_a_warmup_needs_a_common_unit():
-    schedule = LinearWithWarmupScheduler("10ba", t_max="1000tok")
-    with pytest.raises(ValueError, match=r"Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"):
-        schedule(Clock("1000tok"), 1.0)
-    with pytest.raises(ValueError, match="tokens_per_sample"):
-        schedule.at("1ba", Horizon("100tok", samples_per_batch=2))
-    run = Horizon("1000tok", samples_per_batch=2, tokens_per_sample=5)
-    assert [schedule.at(t, run) for t in ("5ba", "10ba", "100tok", "550tok")] == [0.5, 1.0, 1.0, 0.5]
-
-
-def test_a_warmup_refuses_a_schedule_that_ends_before_the_run():
-    short = LinearWithWarmupScheduler("10ba", t_max="99ba")
-    with pytest.raises(ValueError, match="t_max 99ba must be greater than or equal to max_duration 100ba"):
-        short.at("1ba", RUN)
-    assert short.at("10ba", Horizon("100ba", ssr=0.5)) == 1.0
-    assert LinearWithWarmupScheduler("10ba", t_max="5ba")(Clock("1000tok")) == 0.0
-    assert MultiStepWithWarmupScheduler("10ba", ["1ba"])(Clock("1000tok")) == 0.0
-    with pytest.raises(ValueError, match="must be greater"):
-        LinearWithWarmupScheduler("10ba", t_max="0.9dur").at("1ba", Horizon("100ba", ssr=2.0))
-
-
 @pytest.mark.parametrize(
-    ("given", "near", "shapes"),
+    ("wrong", "near"),
     [
-        ("sqrt", "1-sqrt", 7),
-        ("minus_sqrt", "1-sqrt", 7),
-        ("Cosine", "cosine", 7),
-        ("exp", "exponential", 7),
-        ("square", "1-square", 7),
-        ("lin", "linear", 7),
+        ("sqrt", "1-sqrt"),
+        ("minus_sqrt", "1-sqrt"),
+        ("Cosine", "cosine"),
+        ("exp", "exponential"),
+        ("square", "1-square"),
     ],
 )
-def test_a_wrong_shape_names_the_nearest_right_one(given, near, shapes):
-    with pytest.raises(ValueError, match=rf"decay='{given}': it is one of .* Did you mean '{near}'\?") as error:
-        WarmupStableDecayScheduler("1ba", decay=given)
-    assert str(error.value).count(", ") == shapes - 1
+def test_a_wrong_shape_names_the_nearest_right_one(wrong, near):
+    with pytest.raises(ValueError, match=rf"decay='{wrong}': it is one of .* Did you mean '{near}'\?") as error:
+        WarmupStableDecayScheduler("1ba", decay=wrong)
+    assert str(error.value).count(", ") == 6  # of seven shapes
     with pytest.raises(ValueError, match="Did you mean 'square'"):
         WarmupScheduler(LinearScheduler(), "1ba", warmup="1-square")
 
@@ -233,29 +123,19 @@ LINE = LinearScheduler()
         (WarmupStableDecayScheduler("0ba", "0ba", alpha_s=0.5), {0: 1.0, 99: 1.0, 100: 0.0, 101: 0.0}),
         (WarmupStableDecayScheduler("0tok", "0tok", alpha_f=0.5), {0: 1.0, 99: 1.0, 100: 0.5}),
         (WarmupStableDecayScheduler("50ba", "50ba"), {25: 0.5, 50: 1.0, 75: 0.5, 100: 0.0}),
-        (WarmupStableDecayScheduler("0ba", "1dur", alpha_f=0.25, decay="geometric"), {0: 1.0, 50: 0.5, 100: 0.25}),
-        (WarmupStableDecayScheduler("0ba", "1dur", alpha_f=0.5, decay="harmonic"), {0: 1.0, 50: 2 / 3, 100: 0.5}),
-        (WarmupStableDecayScheduler("0ba", "1dur", decay="1-square"), {0: 1.0, 50: 0.75, 100: 0.0}),
         (WarmupStableDecayScheduler("0ba", "1dur", decay="1-sqrt"), {0: 1.0, 25: 0.5, 100: 0.0}),
-        (WarmupStableDecayScheduler("0ba", "1dur", decay="exponential", decay_rate=1), {0: 1.0, 25: 0.75, 100: 0.0}),
         (WarmupStableDecayScheduler("50ba", warmup="1-sqrt"), {0: 0.0, 32: 0.4, 50: 1.0}),
         (WarmupStableDecayScheduler("50ba", warmup="square"), {0: 0.0, 25: 0.25, 50: 1.0}),
-        (InverseSquareRootWithWarmupScheduler("0ba", "25ba", "0ba"), {0: 1.0, 75: 0.5, 100: 5**-0.5, 200: 5**-0.5}),
         # a cooldown that has no room begins after the warmup, and takes its time
         (InverseSquareRootWithWarmupScheduler("50ba", "10ba", "80ba"), {50: 1.0, 90: 0.5, 130: 0.0}),
         (PowerScheduler("25ba", alpha_f=2.0), {0: 2.0, 100: 2.0}),
-        (PiecewiseScheduler([["50ba", 0.3]]), {0: 0.3, 50: 0.3, 100: 0.3}),
         (PiecewiseScheduler([["10ba", 0.5], ["0.3dur", 0.1], ["30ba", 0.2]]), {0: 0.5, 20: 0.3, 30: 0.2, 100: 0.2}),
-        (PiecewiseScheduler([["0ba", 9], ["0ba", 1.0]]), {0: 1.0}),
         (OneCycleScheduler(pct_start=0.0, div_factor=2.0, final_div_factor=1.0), {0: 1.0, 50: 0.75, 100: 0.5}),
         (OneCycleScheduler("1dur", 0.5, 2.0, 2.0, "linear", True), {0: 0.5, 50: 1.0, 75: 0.75, 100: 0.25}),
         (CyclicScheduler("10ba", "30ba", 0.0, 1.0), {0: 0.0, 10: 1.0, 25: 0.5, 40: 0.0, 45: 0.5}),
         (CyclicScheduler("10ba", "10ba", 0.0, 1.0, "exp_range", 0.25), {10: 0.5, 20: 0.0, 30: 0.125}),
-        (CyclicScheduler("10ba", "10ba", 0.0, 1.0, "exp_range", 4.0), {10: 2.0, 20: 0.0, 30: 8.0}),
-        (WarmupScheduler(LINE, "0ba", alpha_s=0.5), {0: 1.0, 25: 0.75}),
         (WarmupScheduler(LINE, "50ba", 0.25), {0: 0.25, 25: 0.375, 50: 0.5, 75: 0.25}),
         (CooldownScheduler(LINE, "0ba", "50ba", alpha_f=0.1), {49: 0.51, 50: 0.1, 100: 0.1}),
-        (CooldownScheduler(ConstantScheduler(), "100ba"), {0: 1.0, 50: 0.5, 100: 0.0}),
         (CooldownScheduler(CooldownScheduler(LINE, "50ba"), "20ba", "60ba"), {50: 0.5, 60: 0.4, 70: 0.2, 80: 0.0}),
     ],
     ids=repr,
@@ -265,128 +145,98 @@ def test_values_of_what_people_train_with(schedule, values):
     assert found == pytest.approx(values, rel=1e-15, abs=1e-16)
 
 
-def test_a_warmup_and_a_decay_need_room():
-    schedule = WarmupStableDecayScheduler("0.5dur", "51ba")
-    with pytest.raises(ValueError, match=r"t_warmup \(50ba\) and t_decay \(51ba\) take longer than t_max \(100ba\)"):
-        schedule.at("1ba", RUN)
-    assert schedule.at("110ba", Horizon("200ba")) == 1.0
-    absolute = WarmupStableDecayScheduler("40ba", "40ba")
-    with pytest.raises(ValueError, match=r"\(40ba\) and t_decay \(20ba\) take longer than t_max \(50ba\)"):
-        absolute.at("1ba", Horizon("100ba", ssr=0.5))
-    scaled = WarmupStableDecayScheduler("40ba", "40ba", scale_warmup=True)
-    assert scaled.at("10ba", Horizon("100ba", ssr=0.5)) == 0.5
-    with pytest.raises(ValueError, match=r"a decay of 101ba would take longer than the 100ba until t_max"):
-        CooldownScheduler(LINE, "101ba").at("1ba", RUN)
-    with pytest.raises(ValueError, match="harmonic decay goes from 0.0 to 0.5"):
-        CooldownScheduler(LINE, "1ba", "100ba", alpha_f=0.5, decay="harmonic").at("1ba", RUN)
+BEFORE_THE_END = [
+    LinearWithWarmupScheduler("1ba", t_max="99ba"),
+    WarmupStableDecayScheduler("1ba", "1ba", "99ba"),
+    InverseSquareRootWithWarmupScheduler("1ba", "1ba", "1ba", "99ba"),
+    RexScheduler("99ba"),
+    OneCycleScheduler("99ba"),
+    CooldownScheduler(LINE, "1ba", t_max="99ba"),
+]
+MIXED = [
+    LinearWithWarmupScheduler("10ba", t_max="1000tok"),
+    WarmupStableDecayScheduler("10ba", "100tok", "1000tok"),
+    WarmupStableDecayScheduler("10tok", "10ba", "1000tok"),
+    InverseSquareRootWithWarmupScheduler("10ba", "10tok", "10tok"),
+    WarmupScheduler(PowerScheduler("10tok"), "10ba"),
+]
+NO_RATE = "Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"
+NO_ROOM = "t_warmup \\({}ba\\) and t_decay \\({}ba\\) take longer than t_max \\({}ba\\)"
+STABLE, POINTS = WarmupStableDecayScheduler("0.5dur", "51ba"), PiecewiseScheduler([["0.5dur", 1.0], ["60ba", 0.5]])
 
 
 @pytest.mark.parametrize(
-    "schedule",
+    ("schedule", "run", "words"),
     [
-        WarmupStableDecayScheduler("1ba", "1ba", "99ba"),
-        InverseSquareRootWithWarmupScheduler("1ba", "1ba", "1ba", "99ba"),
-        RexScheduler("99ba"),
-        OneCycleScheduler("99ba"),
-        CooldownScheduler(LINE, "1ba", t_max="99ba"),
+        *((each, Clock("100ba"), "t_max 99ba must be greater .* max_duration 100ba") for each in BEFORE_THE_END),
+        *((each, Clock("1000tok"), NO_RATE) for each in MIXED),
+        *((each, Clock("1000tok", samples_per_batch=2), "tokens_per_sample") for each in MIXED),
+        (LinearWithWarmupScheduler("10ba", t_max="0.9dur"), Clock("100ba", ssr=2.0), "must be greater"),
+        (STABLE, Clock("100ba"), NO_ROOM.format(50, 51, 100)),
+        (WarmupStableDecayScheduler("40ba", "40ba"), Clock("100ba", ssr=0.5), NO_ROOM.format(40, 20, 50)),
+        (CooldownScheduler(LINE, "101ba"), Clock("100ba"), "a decay of 101ba would take longer than the 100ba until"),
+        (
+            CooldownScheduler(LINE, "1ba", "100ba", alpha_f=0.5, decay="harmonic"),
+            Clock("100ba"),
+            "harmonic decay goes from 0.0 to 0.5",
+        ),
+        (POINTS, Clock("200ba"), "on this run 100ba comes after 60ba"),
     ],
-    ids=repr,
 )
-def test_a_t_max_before_the_end_of_the_run_is_refused_but_in_a_sequence(schedule):
-    with pytest.raises(ValueError, match="t_max 99ba must be greater than or equal to max_duration 100ba"):
-        schedule.at("1ba", RUN)
-    run = Horizon("200ba")
-    sequence = SequenceScheduler([schedule, schedule], ["100ba"])
-    for batch in (0, 50, 98, 99):
-        assert sequence.at(Time(batch, "ba"), run) == sequence.at(Time(100 + batch, "ba"), run)
+def test_a_run_that_does_not_suit_a_schedule(schedule, run, words):
+    with pytest.raises(ValueError, match=words):
+        schedule(run)
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        WarmupStableDecayScheduler("10ba", "100tok", "1000tok"),
-        WarmupStableDecayScheduler("10tok", "10ba", "1000tok"),
-        InverseSquareRootWithWarmupScheduler("10ba", "10tok", "10tok"),
-        WarmupScheduler(PowerScheduler("10tok"), "10ba"),
-    ],
-    ids=repr,
-)
-def test_other_units_need_the_rate_that_the_error_names(schedule):
-    with pytest.raises(ValueError, match=r"Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"):
-        schedule(Clock("1000tok"))
-    assert schedule(Clock("1000tok", samples_per_batch=2, tokens_per_sample=5)) == 0.0
+def test_runs_that_suit_such_schedules():
+    assert STABLE.at("110ba", Horizon("200ba")) == 1.0 and POINTS.at("55ba", RUN) == 0.75
+    stretched = WarmupStableDecayScheduler("40ba", "40ba", scale_warmup=True)
+    assert stretched.at("10ba", Horizon("100ba", ssr=0.5)) == 0.5
+    assert LinearWithWarmupScheduler("10ba", t_max="99ba").at("10ba", Horizon("100ba", ssr=0.5)) == 1.0
+    assert LinearWithWarmupScheduler("10ba", t_max="5ba")(Clock("1000tok")) == 0.0  # nothing links the two units
+    assert MultiStepWithWarmupScheduler("10ba", ["1ba"])(Clock("1000tok")) == 0.0
+    clock = Clock("1000tok", samples_per_batch=2, tokens_per_sample=5)
+    assert [schedule(clock) for schedule in MIXED] == [0.0] * 5
+    for schedule in BEFORE_THE_END:  # in a sequence it may end before the run
+        sequence = SequenceScheduler([schedule, schedule], ["100ba"])
+        for batch in (0, 50, 98, 99):
+            times = Time(batch, "ba"), Time(100 + batch, "ba")
+            assert len({sequence.at(time, Horizon("200ba")) for time in times}) == 1
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        LinearWithWarmupScheduler("10ba", alpha_s=0.5),
-        ConstantWithWarmupScheduler("10ba", alpha_s=0.5),
-        CosineAnnealingWithWarmupScheduler("10ba", alpha_s=0.5),
-        PolynomialWithWarmupScheduler("10ba", alpha_s=0.5),
-        MultiStepWithWarmupScheduler("10ba", [], alpha_s=0.5),
-    ],
-    ids=repr,
-)
-def test_a_warmup_may_start_above_0(schedule):
-    assert [schedule.at(Time(batch, "ba"), RUN) for batch in (0, 5, 10)] == [0.5, 0.75, 1.0]
-    assert schedule.warmup_scheduler.at("0ba", RUN) == 0.5
-
-
-def test_points_in_another_order_on_a_run():
-    schedule = PiecewiseScheduler([["0.5dur", 1.0], ["60ba", 0.5]])
-    assert schedule.at("55ba", RUN) == 0.75
-    with pytest.raises(ValueError, match="on this run 100ba comes after 60ba"):
-        schedule.at("55ba", Horizon("200ba"))
-
-
-def test_the_ratio_of_the_state():
-    schedule = LinearScheduler()
-    clock = Clock("100ba", ssr=0.5)
-    clock.timestamp = Timestamp(batch=25)
-    assert schedule(clock) == schedule(clock, 0.5) == 0.5
-    with pytest.raises(ValueError, match=r"ssr=1.0 contradicts the state's own ratio 0.5"):
-        schedule(clock, 1.0)
-    state = types.SimpleNamespace(timestamp=Timestamp(batch=25), max_duration="50ba", dataloader_len=None)
-    assert schedule(state) == schedule(state, 0.5) == 0.5
-    state.ssr = 2.0
-    with pytest.raises(ValueError, match="contradicts"):
-        schedule(state, 0.5)
-    for bad in (0.0, -1.0, float("nan"), math.inf):
-        with pytest.raises(ValueError, match="ratio|finite"):
-            schedule(types.SimpleNamespace(timestamp=Timestamp(), max_duration="1ep", dataloader_len=None), bad)
+def run_of(batch, max_duration, length=None, **more):
+    """A state without a horizon."""
+    stamp = types.SimpleNamespace(batch=batch, get=lambda unit: batch)
+    return types.SimpleNamespace(timestamp=stamp, max_duration=max_duration, dataloader_len=length, **more)
 
 
 def test_any_state_will_do():
-    counters = types.SimpleNamespace(batch=25, get=lambda unit: 25)
-    state = types.SimpleNamespace(timestamp=counters, max_duration="100ba", dataloader_len=10)
+    state = run_of(25, "100ba", 10, horizon=7)  # an attribute that is none of ours
     assert LinearScheduler()(state) == 0.75
+    state.max_duration = "50ba"
+    assert LinearScheduler()(state) == 0.5
     state.max_duration = None
     assert StepScheduler("10ba", 0.5)(state) == 0.25
     with pytest.raises(ValueError, match="length of the run"):
         LinearScheduler()(state)
+    with pytest.raises(TypeError, match="is no run"):
+        LinearScheduler().at("1ba", "10ba")
 
 
 def test_a_state_that_changes_under_its_timestamp():
     """Loading a timestamp in place, moving max_duration, the epoch length or the ratio: always the value of now."""
-    state = types.SimpleNamespace(timestamp=Timestamp(batch=10), max_duration=Time(100, "ba"), dataloader_len=None)
-    schedule = LinearScheduler()
+    state = run_of(10, Time(100, "ba"))
+    state.timestamp = Timestamp(batch=10)
+    schedule, absolute = LinearScheduler(), LinearScheduler(t_max="10ep")
     assert schedule(state, 1.0) == 0.9
     state.timestamp.load_state_dict(Timestamp(batch=50).state_dict())
     assert schedule(state, 1.0) == 0.5
     state.max_duration = Time(200, "ba")
     assert schedule(state, 1.0) == 0.75
-    absolute = LinearScheduler(t_max="10ep")
     for length, value in ((None, 1.0), (10, 0.5), (20, 0.75)):
         state.dataloader_len = length
         assert absolute(state, 1.0) == value
     assert absolute(state, 0.5) == 0.5
-
-
-def run_of(batch, max_duration, **more):
-    """A state without a horizon."""
-    stamp = types.SimpleNamespace(batch=batch)
-    return types.SimpleNamespace(timestamp=stamp, max_duration=max_duration, dataloader_len=None, **more)
 
 
 def test_a_ratio_of_one_state_is_not_that_of_another():
@@ -407,13 +257,13 @@ def test_a_ratio_of_one_state_is_not_that_of_another():
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.5, -1, True, "3", None, [3], Time(-1, "ba")], ids=repr)
 def test_what_is_no_count_is_refused(wrong):
     """Of batches, alone and beside another unit, in a call and at a timestamp of a run; a whole float is a count."""
-    stamp = types.SimpleNamespace(batch=wrong, sample=0, batch_in_epoch=0, get=None)
-    state = types.SimpleNamespace(timestamp=stamp, max_duration="100ba", dataloader_len=None)
+    state = run_of(wrong, "100ba")
+    state.timestamp.sample, state.timestamp.batch_in_epoch, state.timestamp.get = 0, 0, None
     for schedule in (LinearScheduler(), MultiStepScheduler(["10ba", "10sp"])):
         for call in (schedule, lambda state, schedule=schedule: schedule.at(state.timestamp, state)):
             with pytest.raises(ValueError, match="counter|number"):
                 call(state)
-    stamp.batch = 25.0
+    state.timestamp.batch = 25.0
     assert LinearScheduler()(state) == 0.75
 
 
@@ -435,41 +285,15 @@ def test_all_seven_units(unit):
     assert schedule.at("0.25dur", run) == 0.75
 
 
-def test_times_before_the_start_are_refused():
-    curve = LinearScheduler().curve(RUN, "ba")
-    for bad in (
-        lambda: curve(-1),
-        lambda: curve(-0.5),
-        lambda: curve(math.nan),
-        lambda: LinearScheduler().at("-1ba", RUN),
-    ):
+@pytest.mark.parametrize("count", [-1, -0.5, math.nan])
+def test_times_before_the_start_are_refused(count):
+    for call in (LinearScheduler().curve(RUN, "ba"), lambda count: LinearScheduler().at(f"{count}ba", RUN)):
         with pytest.raises(ValueError):
-            bad()
+            call(count)
 
 
 def test_threads_share_a_schedule():
-    schedule, runs, wrong = LinearScheduler(), [Horizon(Time(batches, "ba")) for batches in range(10, 50)], []
-
-    def use(first):
-        for i in range(300):
-            run = runs[(first + i) % len(runs)]
-            if schedule.at("5ba", run) != 1 - 5 / run.max_duration.value:
-                wrong.append(run)
-
-    threads = [threading.Thread(target=use, args=(first,)) for first in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-def test_a_strange_horizon_attribute_is_not_ours():
-    state = types.SimpleNamespace(timestamp=Timestamp(batch=5), max_duration="10ba", dataloader_len=None, horizon=7)
-    assert LinearScheduler()(state) == 0.5
-    schedule = LinearScheduler()
-    assert schedule(state) == 0.5
-    state.max_duration = "20ba"
-    assert schedule(state) == 0.75
-    with pytest.raises(TypeError, match="is no run"):
-        schedule.at("1ba", "10ba")
+    schedule, runs = LinearScheduler(), [Horizon(Time(batches, "ba")) for batches in range(10, 50)] * 45
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(lambda run: schedule.at("5ba", run), runs))
+    assert found == [1 - 5 / run.max_duration.value for run in runs]

@@ -71,6 +71,7 @@ _UNSUITABLE = (
     "must be greater than or equal to max_duration",
     "take longer than",
     "has no one length",
+    "put the points in order",
 )
 
 
