@@ -18,7 +18,7 @@ from timesched.composition import CooldownScheduler, ProductScheduler, SequenceS
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing import Promise
-from timesched.testing.runs import COUNTED, Run, runs
+from timesched.testing.runs import COUNTED, Run
 from timesched.time.units import Exact, TimeUnit
 from timesched.time.value import Time
 
@@ -647,8 +647,3 @@ CLOSED_FORMS = [
     ),
     Row(f.Multiplicative, {"initial_val": _POSITIVE, "coefficient": _FALLING}, _scaled(1500.0), in_steps=True),
 ]
-
-
-def schedules() -> st.SearchStrategy[Any]:
-    """Any schedule of timesched, with times in every unit."""
-    return st.sampled_from(ROWS).flatmap(lambda row: runs().flatmap(row.schedules))
