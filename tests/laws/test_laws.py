@@ -26,6 +26,7 @@ def test_law(row, law):
     examples = [eval(example, vars(timesched)) for example in row.examples]
     assert examples and all(type(schedule) is row.schedule for schedule in examples)
 
+    @settings(max_examples=settings.default.max_examples // (2 if law in ("purity", "cost") else 1))
     @given(st.data())
     def holds(data):
         run = data.draw(runs() | runs_with_plans() if law in WITH_PLANS else runs())

@@ -6,18 +6,7 @@ import pytest
 import torch
 
 import timesched
-from timesched import (
-    Clock,
-    CooldownScheduler,
-    CosineAnnealingScheduler,
-    Horizon,
-    LinearScheduler,
-    PowerScheduler,
-    ProductScheduler,
-    SequenceScheduler,
-    WarmupStableDecayScheduler,
-    bind,
-)
+from timesched import *  # noqa: F403  # these are tests of all that is public
 
 COSINE = CosineAnnealingScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
