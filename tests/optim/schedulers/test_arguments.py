@@ -145,6 +145,11 @@ class Mine(lr_scheduler.PiecewiseConstantLR):
             (lambda on, m=m: lr_scheduler.MultiStepLR(on, 0.1, 0.5, m, clock=timesched.Clock("10ba")), "put them in or")
             for m in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"])
         ),
+        # rates that are missing: a one-cycle schedule ends one step before its total, so the two have to go together
+        *(
+            (lambda on, t=t: lr_scheduler.OneCycleLR(on, 0.1, 1.0, t, clock=timesched.Clock("10ba")), words)
+            for t, words in (("100tok", "samples_per_batch|tokens_per_sample"), ("2ep", "batches_per_epoch"))
+        ),
         (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock="4ba"), "clock"),
         (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock=timesched.LinearScheduler()), "clock"),
         # the name of a user's class

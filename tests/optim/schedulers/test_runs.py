@@ -2,16 +2,14 @@
 
 import copy
 import json
-import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from optim import lr_scheduler
 from tests.optim.schedulers.building import KIND, count, make, name_of, optimizer, rates, stepped, ticked, value
-from tests.optim.schedulers.rows import CASES, COSINE, EXAMPLES, IDS, TWO_DEEP
-from timesched import Clock, Time, Timestamp
+from tests.optim.schedulers.rows import CASES, COSINE, EXAMPLES, IDS
+from timesched import Clock, Time
 
 
 def sequence(kind="numbers", clock=None, ramp=10, decay=20, milestone=10):
@@ -63,43 +61,6 @@ def test_a_time_without_a_clock(stem, key):
     assert rates(on) == [0.5]
 
 
-@pytest.mark.parametrize(
-    ("time", "words"), [("100tok", "samples_per_batch|tokens_per_sample"), ("2ep", "batches_per_epoch")]
-)
-def test_a_rate_that_is_missing_is_named(time, words):
-    """A one-cycle schedule ends one step before its total: the two have to go together."""
-    on = optimizer()
-    with pytest.raises(ValueError, match=words):
-        lr_scheduler.OneCycleLR(on, 0.1, 1.0, time, clock=Clock("10ba"))
-    assert rates(on) == [0.5]
-
-
-def test_each_time_is_compared_on_its_own_counter():
-    """No rate is asked for where none is needed: tokens are counted as tokens."""
-    clock = Clock("10ba")
-    on = optimizer("numbers", {}, {"tags": "a"})
-    one = lr_scheduler.LinearLR(on, 1.0, 0.0, "1000tok", clock=clock, param_group_tags="a")
-    assert one.base_lrs == [0.5, 1.0]
-    for tokens in (100, 350, 50):
-        clock.tick(tokens=tokens)
-        one.step()
-    assert rates(on) == [0.5, 0.5] and one.base_lrs == [0.5, 1.0]
-
-
-@KIND
-def test_a_state_like_composers(kind):
-    """What has timestamp, max_duration and dataloader_len; its counters may be replaced by others of its kind."""
-    state = SimpleNamespace(timestamp=Timestamp(), max_duration=Time.from_timestring("10ep"), dataloader_len=4)
-    one = lr_scheduler.LinearLR(optimizer(kind), 1.0, 0.0, "1dur", clock=state)
-    for _ in range(10):
-        state.timestamp = state.timestamp.to_next_batch()
-        one.step()
-    assert value(one) == 0.75
-    state.max_duration = Time.from_timestring("5ep")
-    one.step()
-    assert value(one) == 0.5
-
-
 # Runs that go on: at every step, in any order of loads, and as copies. States in general: tests/unit
 
 
@@ -112,7 +73,7 @@ def through_a_file(state, path):
 
 
 @pytest.mark.parametrize(("stem", "arguments"), CASES, ids=IDS)
-def test_every_step_through_a_file(stem, arguments, tmp_path):
+def test_every_step_through_a_file_and_as_a_copy(stem, arguments, tmp_path):
     """Each resumed run goes on bit for bit, from a new optimizer whose groups hold something else."""
     one = make(stem, arguments, optimizer())
     values, states = one.values(STEPS + 4), []
@@ -126,6 +87,9 @@ def test_every_step_through_a_file(stem, arguments, tmp_path):
         assert count(resumed) == t and resumed.get_last_lr() == [values[t]]
         assert stepped(resumed, 4) == values[t : t + 4]
         assert len(json.dumps(state)) < 1500 and name_of(stem, "lr") in state["schedule"]
+    one = copy.deepcopy(resumed)  # which goes on by itself, with an optimizer of its own
+    assert stepped(one, 4) == one.values(STEPS + 6)[-4:] and value(resumed) == values[STEPS + 2]
+    assert one.optimizer is not resumed.optimizer
 
 
 @KIND
@@ -148,23 +112,6 @@ def test_with_the_optimizers_checkpoint_in_either_order(kind, order, tmp_path):
     if kind == "our tensors":
         assert all(group["lr"] is tensor for group, tensor in zip(on.param_groups, held))
     assert stepped(resumed, 5) == resumed.values(12)[7:]
-
-
-@KIND
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda several: pickle.loads(pickle.dumps(several))])
-def test_copies_go_on_by_themselves(kind, copied):
-    on, clock = optimizer(kind), Clock("40ba")
-    one, timed = make(*TWO_DEEP, on), lr_scheduler.LinearLR(optimizer(kind), 0.1, 0.0, "1dur", clock=clock)
-    stepped(one, 4)
-    other, copy_, timer, timed_copy = copied((on, one, clock, timed))
-    assert copy_.optimizer is other and other is not on
-    values = one.values(30)
-    assert stepped(copy_, 20) == values[3:23] and (value(one), count(one)) == (values[3], 3)
-    assert stepped(one, 5) == values[3:8] and value(copy_) == values[22]
-    alone = copied(one)  # has an optimizer of its own
-    alone.step()
-    assert alone.optimizer is not on and value(one) == values[7]
-    assert ticked(timed_copy, timer, 2) == timed.values(3) and value(timed) == 0.1
 
 
 @KIND
