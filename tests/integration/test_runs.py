@@ -190,14 +190,6 @@ def test_values(name: str) -> None:
     assert [lr / BASE_LR for lr in record.of("lr")] == pytest.approx(expected, rel=0, abs=1e-15)
 
 
-def test_t_max_before_the_end_of_the_run() -> None:
-    """Composer compiles before it scales the duration, and its own class then refuses a t_max that ours takes."""
-    for module, t_max, ratio in ((composer.optim, "16ba", 0.5), (composer.optim, "8ba", 1.0), (timesched, "8ba", 1.0)):
-        short = module.LinearWithWarmupScheduler("4ba", t_max=t_max)
-        with pytest.raises(ValueError, match=r"t_max .* must be greater than or equal to max_duration"):
-            make_trainer(max_duration="16ba", schedulers=short, scale_schedule_ratio=ratio)
-
-
 # Our compile_composer_scheduler, and bind
 
 
