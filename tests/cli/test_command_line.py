@@ -216,6 +216,9 @@ def test_pictures(capsys, monkeypatch, tmp_path):
     lines = out.splitlines()
     assert code == 0 and max(map(len, lines)) <= 60
     assert lines[0].split() == ["warmup", "end"] and lines[-1].strip() == "batches"
+    dots = [[column for column, each in enumerate(line) if 0x2800 < ord(each) <= 0x28FF] for line in lines[1:15]]
+    # the highest row has the peak in the middle, the lowest one both ends of the run
+    assert min(dots[0]) >= 30 and max(dots[0]) <= 36 and min(dots[-1]) == 5 and max(dots[-1]) == 58
     schedules = ["LinearScheduler", "CosineAnnealingScheduler", "MultiStepScheduler(['0.3dur', '0.8dur'])"]
     _, out, _ = run(capsys, "plot", *schedules, "--max-duration", "100ba")
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["a", "b", "c"] and "\x1b" not in out

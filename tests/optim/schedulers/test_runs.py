@@ -93,41 +93,22 @@ def test_every_step_through_a_file_and_as_a_copy(stem, arguments, tmp_path):
 
 
 @KIND
-@pytest.mark.parametrize("order", [("optimizer", "scheduler"), ("scheduler", "optimizer")])
-def test_with_the_optimizers_checkpoint_in_either_order(kind, order, tmp_path):
-    """The value; and the tensor in the group is the one there was, where the optimizer keeps it."""
-
-    def new():
-        on = optimizer(kind, {"tags": "a"}, {})
-        return {"optimizer": on, "scheduler": make(*COSINE, on)}
-
-    run, again = new(), new()
-    stepped(run["scheduler"], 8)
-    saved = through_a_file({name: each.state_dict() for name, each in run.items()}, tmp_path / "both.pt")
-    on, resumed = again.values()
-    held = [group["lr"] for group in on.param_groups]
-    for name in order:
-        again[name].load_state_dict(saved[name])
-    assert rates(on) == resumed.values(8)[7:] * 2
-    if kind == "our tensors":
-        assert all(group["lr"] is tensor for group, tensor in zip(on.param_groups, held))
-    assert stepped(resumed, 5) == resumed.values(12)[7:]
-
-
-@KIND
-@pytest.mark.parametrize("order", [("clock", "scheduler"), ("scheduler", "clock"), ("clock",)])
-def test_resuming_with_a_clock_in_any_order(kind, order, tmp_path):
-    """The value is that of the clock's moment as soon as the clock is there, whichever comes last."""
+@pytest.mark.parametrize("order", ["os", "so", "ocs", "cso", "sco", "c"])
+def test_loads_in_any_order(kind, order, tmp_path):
+    """o: the optimizer, s: the scheduler, c: its clock. The value of the moment is there with the last of them."""
 
     def new():
         clock = Clock("40ba", samples_per_batch=8)
-        return {"clock": clock, "scheduler": sequence(kind, clock, "40sp", 30, "0.125dur")}
+        one = sequence(kind, clock, "40sp", 30, "0.125dur") if "c" in order else make(*COSINE, optimizer(kind))
+        return {"o": one.optimizer, "s": one, "c": clock}
 
     run, again = new(), new()
-    values = run["scheduler"].values(30)
-    assert ticked(run["scheduler"], run["clock"], 12) == values[:13]
+    resumed, values = again["s"], run["s"].values(30)
+    assert ticked(run["s"], run["c"], 12) == values[:13]
     saved = through_a_file({name: each.state_dict() for name, each in run.items()}, tmp_path / "state.pt")
+    held = resumed.optimizer.param_groups[0]["lr"]
     for name in order:
         again[name].load_state_dict(saved[name])
-    assert value(again["scheduler"]) == values[12]
-    assert ticked(again["scheduler"], again["clock"], 10) == values[12:23]
+    assert value(resumed) == values[12]
+    assert kind != "our tensors" or resumed.optimizer.param_groups[0]["lr"] is held
+    assert ticked(resumed, again["c"], 10) == values[12:23]
