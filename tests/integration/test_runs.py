@@ -195,7 +195,6 @@ def test_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ba-0.5-LinearWithWarmupScheduler", "tok-1.0-ExponentialScheduler"])
 def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the place of Composer's it gives the same run, also one that is resumed."""
     middle = MIDDLE[CASES[name][1]]
     before, trainer, _ = train(name)
     assert type(trainer.state.schedulers[0]) is LambdaLR
@@ -214,7 +213,6 @@ def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_bound_lr_and_weight_decay() -> None:
-    """Both bound to the Trainer's State, and stepped by the Trainer."""
     trainer, record = make_trainer(max_duration="8ba")
     (optimizer,) = trainer.state.optimizers
     lr = timesched.bind(timesched.LinearScheduler(), optimizer, trainer.state)

@@ -116,7 +116,6 @@ FORMS: list[Callable[..., tuple[Any, Any]]] = [
 
 @given(a=counts, b=counts, unit=st.sampled_from(COUNTED))
 def test_operators_on_counts(a: int, b: int, unit: str) -> None:
-    """Time and time, time and number, time and text, on either side."""
     for i, form in enumerate(FORMS):
         ours, theirs = form(Time, a, b, unit), form(ComposerTime, a, b, unit)
         for function in (operator.add, operator.sub, operator.mul, operator.mod, *COMPARISONS):
@@ -229,7 +228,6 @@ steps = st.one_of(
 
 @given(several=st.lists(steps, max_size=30))
 def test_steps(several: list[tuple[Any, ...]]) -> None:
-    """Batches, epochs and iterations in any order, with and without samples, tokens and durations."""
     ours, theirs = Timestamp(), ComposerTimestamp()
     for name, *arguments in several:
         before = ours.state_dict()
@@ -302,17 +300,13 @@ def test_two_times(a: int, b: int) -> None:
 
 
 @VALUES
-@pytest.mark.parametrize("unit", ["iter", "ep", "ba", "sp", "tok", "sec"])
+@pytest.mark.parametrize("unit", COUNTED)
 def test_timestamps_and_times(unit: str, a: int, b: int) -> None:
     """Each on the counter of its unit. Composer's Time knows no Timestamp, not even its own."""
-    names = {"iter": "iteration", "ep": "epoch", "ba": "batch", "sp": "sample", "tok": "token"}
+    names = {unit: name for name, unit in COUNTERS.items()}
     field: Any = {names[unit]: a} if unit in names else {"total_wct": datetime.timedelta(seconds=a)}
-    ours, theirs, time, their_time = (
-        Timestamp(**field),
-        ComposerTimestamp(**field),
-        Time(b, unit),
-        ComposerTime(b, unit),
-    )
+    ours, theirs = (stamp(**field) for stamp in STAMPS)
+    time, their_time = Time(b, unit), ComposerTime(b, unit)
     for function in (*EQUALITY, *ORDER):
         for stamp, other in ((ours, time), (ours, their_time), (theirs, time), (ours, f"{b}{unit}")):
             assert function(stamp, other) is function(a, b)

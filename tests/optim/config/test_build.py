@@ -23,20 +23,12 @@ trainer:
     backend: {backend_type: CSX}
     seed: 1
     optimizer:
-      SGD:                       # comments are left alone
-        lr: 0.01
-        momentum: 0.9
+      SGD: {lr: 0.01, momentum: 0.9}  # comments are left alone
     schedulers:
     - SequentialLR:
         schedulers:
-        - LinearLR:
-            initial_learning_rate: 0.01
-            end_learning_rate: 0.001
-            total_iters: 500
-        - CosineDecayLR:
-            initial_learning_rate: 0.001
-            end_learning_rate: 0.0
-            total_iters: 500
+        - LinearLR: {initial_learning_rate: 0.01, end_learning_rate: 0.001, total_iters: 500}
+        - CosineDecayLR: {initial_learning_rate: 0.001, end_learning_rate: 0.0, total_iters: 500}
   fit:
     ckpt_path: null
 """

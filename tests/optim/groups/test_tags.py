@@ -70,7 +70,6 @@ def test_every_parameter_has_the_tags_of_the_rules_that_match_it(names, rules, r
 
 
 def test_the_groups_of_overlapping_globs():
-    """Two filters that overlap in part: a group for each one alone, for both, and for none."""
     model = tree(["encoder.weight", "encoder.bias", "head.weight", "head.bias"])
     rules = [{"params": "*bias", "tags": "bias_params"}, {"params": "encoder*", "tags": ["encoder", "early"]}]
     groups = configure_param_groups(model, rules, no_decay=False)

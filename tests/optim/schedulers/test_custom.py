@@ -95,7 +95,6 @@ class Half(lr_scheduler.CosineDecayLR):
 
 @KIND
 def test_a_closed_form_made_of_a_formula(kind):
-    """Over steps or the time of a run, alone or in a sequence."""
     halves = [0.5 * value for value in lr_scheduler.CosineDecayLR(optimizer(), 1.0, 0.0, 10).values(8)]
     one = Half(optimizer(kind), 1.0, 0.0, 10)
     assert one.values(8) == stepped(one, 8) == pytest.approx(halves, rel=1e-15)

@@ -128,7 +128,6 @@ def test_loading_compiles_nothing_again(kind):
 
 
 def test_counts_stay_exact_in_a_graph():
-    """In float32 the count would stay at 2**24 for ever, and in float64 at 2**53."""
     schedule = lr_scheduler.MultiStepLR(optimizer("our tensors"), 1.0, 0.5, [2**24 + 1, 2**53 + 1])
     take = by_hand(lambda: schedule.step())
     for milestone, expected in ((2**24 + 1, 0.5), (2**53 + 1, 0.25)):
