@@ -190,7 +190,7 @@ def test_values(name: str) -> None:
     assert [lr / BASE_LR for lr in record.of("lr")] == pytest.approx(expected, rel=0, abs=1e-15)
 
 
-# Our compile_composer_scheduler, and bind
+# Our compile_composer_scheduler
 
 
 @pytest.mark.parametrize("name", ["ba-0.5-LinearWithWarmupScheduler", "tok-1.0-ExponentialScheduler"])
@@ -210,14 +210,3 @@ def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     model = training.NextByte()
     slower = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=BASE_WEIGHT_DECAY)
     assert run(name, model=model, optimizers=slower, load_path=path)["rows"] == resumed["rows"]
-
-
-def test_bound_lr_and_weight_decay() -> None:
-    trainer, record = make_trainer(max_duration="8ba")
-    (optimizer,) = trainer.state.optimizers
-    lr = timesched.bind(timesched.LinearScheduler(), optimizer, trainer.state)
-    decay = timesched.bind(timesched.StepScheduler("2ba", 0.5), optimizer, trainer.state, key="weight_decay")
-    trainer.state.schedulers = [lr, decay]
-    finish(trainer, record)
-    assert [x / BASE_LR for x in record.of("lr")] == [1, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]
-    assert [x / BASE_WEIGHT_DECAY for x in record.of("weight_decay")] == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]
