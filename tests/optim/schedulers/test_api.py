@@ -106,7 +106,6 @@ def test_the_methods_of_the_reference(kind):
     now += 100  # what was returned is not what is held
     assert count(one) == 2 and rates(on) == [values[2], 0.5] and value(one) == float(one._get_closed_form_lr())
     assert floats(last) == [values[0], 0.5] and one.values(5) == values
-
     one = make(*COSINE, optimizer(kind), "wd")
     for held in (one.get_wd(), one.get(), one.get_last_wd(), one.get_last_value(), [one._get_closed_form_wd()]):
         assert floats(held) == [value(one)] == one.values(1)

@@ -24,13 +24,6 @@ def _fresh():
         yield
 
 
-class InPlace(lr_scheduler.LRScheduler):
-    """The step tensor belongs to the closed form."""
-
-    def _get_closed_form_lr(self):
-        return self.last_epoch.clamp_(max=3).double() * 0.1
-
-
 def rate_and_decay(on):
     return [
         CosineDecayLR(on, 0.1, 0.0, 20),
@@ -50,7 +43,7 @@ def scaled(on):
 
 
 MAKERS = {stem: lambda on, stem=stem: [make(stem, EXAMPLES[stem][-1], on)] for stem in EXAMPLES}
-MAKERS |= {each.__name__: each for each in (rate_and_decay, nested, scaled)} | {"InPlace": lambda on: [InPlace(on)]}
+MAKERS |= {each.__name__: each for each in (rate_and_decay, nested, scaled)}
 
 
 def race(name, backend="aot_eager", kind=optim.AdamW):

@@ -21,6 +21,7 @@ from tests.optim.schedulers.building import (
     KIND,
     MAKERS,
     constant,
+    count,
     floats,
     make,
     one_group,
@@ -137,7 +138,7 @@ def test_numbers_beside_a_tensor():
     on = optimizer("numbers", {}, {"lr": torch.tensor(0.1)})
     one = lr_scheduler.LinearLR(on, 0.1, 0.5, 4)
     one.step()
-    assert isinstance(one._count, torch.Tensor) and rates(on) == pytest.approx([0.2, 0.2])
+    assert count(one) == 1 and rates(on) == pytest.approx([0.2, 0.2])
     with pytest.raises(ValueError, match="a tensor of floats"):
         bind(LinearScheduler(), optimizer(lr=torch.tensor(1)), Clock("4ba"))
 
