@@ -28,6 +28,7 @@ BOUND = 1e-12
 STATES = [row for row in [*FULLEST, BY_ID["Muon-torch_defaults"]] if torch_has(row)]
 # With Composer, whose torch is older, one configuration of each.
 TRIED = FULLEST if importlib.util.find_spec("composer") else ROWS
+SCHEDULED = ("lr", "weight_decay", "betas", "eps", "momentum", "alpha", "lr_decay", "lambd")
 ALL = pytest.mark.parametrize("row", TRIED, ids=lambda row: row.id)
 
 
@@ -45,16 +46,18 @@ def test_twenty_steps_in_float64(row):
 
 @BY_NAME
 def test_hyperparameters_change_between_steps(row):
-    """Also from a number to a tensor."""
+    """All that may be scheduled, as numbers, and from step 3 on as tensors."""
     mine, other = ours(row, parameters(row.name)), theirs(row, parameters(row.name))
+    start = [{key: group[key] for key in SCHEDULED if key in group} for group in mine.param_groups]
     for step in range(1, 7):
-        for optimizer in (mine, other):
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * 0.9
-                if "maximize" in group:
-                    group["maximize"] = step % 3 == 0
-        for group in mine.param_groups if step == 2 else ():
-            group["lr"] = tensor(group["lr"])
+        for i, group in enumerate(other.param_groups):
+            for key, first in start[i].items():
+                several = tuple((1 - 0.1 * (step % 4)) * x for x in (first if isinstance(first, tuple) else [first]))
+                held = tuple(map(tensor, several)) if step > 2 else several
+                group[key] = several if isinstance(first, tuple) else several[0]
+                mine.param_groups[i][key] = held if isinstance(first, tuple) else held[0]
+            for each in (group, mine.param_groups[i]) if "maximize" in group else ():
+                each["maximize"] = step % 3 == 0
         for optimizer in (mine, other):
             run(optimizer, flat(optimizer), step, step)
     assert_same_steps(row, mine, other, 6)
