@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.reference import Reference, muon_scale
+from tests.optim.equations import Reference, muon_scale
 from tests.optim.rows import Row
 
 Snapshot = dict[tuple[Any, ...], Any]
@@ -89,11 +89,11 @@ def ours(row: Row, params: Sequence[Tensor], **extra: Any) -> optim.Optimizer:
 
 
 def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Optimizer:
-    """What the row is held to: torch's optimizer with floats for all hyperparameters, or the plain reference."""
+    """What the row is held to: torch's optimizer with floats for all hyperparameters, or its equations."""
     arguments = values(row.arguments, plain=True)
     groups = dealt(row, params, plain=True)
     if not torch_has(row):
-        return Reference(row.name, groups, arguments)
+        return Reference(getattr(optim, row.name), groups, arguments)
     for key in ("correct_bias", *(["decoupled_weight_decay"] if row.name == "Adam" else [])):
         arguments.pop(key, None)
     optimizer: torch.optim.Optimizer = getattr(torch.optim, row.in_torch)(groups, **arguments, **extra)

@@ -13,8 +13,8 @@ import torch
 from torch.nn import Parameter
 
 import optim
+from tests.optim.equations import Reference, exactly_orthogonal, muon_scale
 from tests.optim.problems import flat
-from tests.optim.reference import Reference, muon, muon_scale
 from tests.optim.rows import ROWS
 
 FILE = json.loads((Path(__file__).parents[1] / "golden" / "optimizers.json").read_text())
@@ -106,8 +106,7 @@ def test_parameters(row, dtype):
 def test_the_reference_of_muon(row):
     """In float64 throughout, it gives the golden numbers themselves: what the other tests hold Muon to is right."""
     params, optimizer = build(row, torch.float64)
-    reference = Reference("Muon", optimizer.param_groups, optimizer.defaults)
-    reference.rule = muon
+    reference = Reference(optim.Muon, optimizer.param_groups, {}, exactly_orthogonal)
     for step in range(1, 21):
         for name, p in params.items():
             p.grad = gradient(name, step, full_rank=True)

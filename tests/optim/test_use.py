@@ -119,7 +119,7 @@ def test_zero_grad_and_its_hooks():
 
 
 def test_step_hooks():
-    optimizer, calls = ours(BY_ID["Adam-lr"], params := parameters("Adam")), []
+    optimizer, calls = ours(BY_ID["Adam-defaults"], params := parameters("Adam")), []
 
     def note(name):
         return lambda one, args, kwargs: calls.append((name, one is optimizer))
@@ -207,7 +207,7 @@ def test_copies_of_model_and_optimizer(row, copied):
 
 
 def test_load_hooks():
-    optimizer, calls = ours(BY_ID["Adam-lr"], parameters("Adam")), []
+    optimizer, calls = ours(BY_ID["Adam-defaults"], parameters("Adam")), []
     optimizer.register_state_dict_pre_hook(lambda one: calls.append("before saving"))
     optimizer.register_state_dict_post_hook(lambda one, saved: calls.append("saved"))
     optimizer.register_load_state_dict_pre_hook(lambda one, saved: calls.append("before loading"))

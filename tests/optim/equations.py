@@ -1,0 +1,148 @@
+"""The docstring of an optimizer is its update rule: read, and evaluated as it stands there, a parameter at a time.
+
+A docstring holds the equations, a line each, `symbol = expression` with a condition behind two or more blanks; the
+meaning of symbols, "α is `lr`"; and the state, `name: shape, symbol = initial value`, with a condition or without.
+Expressions are Python's, over the symbols, the arguments of the class and the functions below.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+EQUATION = re.compile(r"^    (\S+) = (.+?)(?:  +if (.+))?$", re.MULTILINE)
+SYMBOL = re.compile(r"(\([^()]+\)|[^\s(),]+) is\s+`(\w+)`")
+STATE = re.compile(r"^    (\w+): (.+), (\S+) = (.+?)(?:, if (.+))?$", re.MULTILINE)
+
+
+class Equations:
+    """What a docstring says."""
+
+    def __init__(self, cls: type) -> None:
+        text = inspect.getdoc(cls) or ""
+        head, _, rest = text.partition("\nState of a parameter of shape S")
+        self.lines: list[tuple[str, str, str]] = EQUATION.findall(head)
+        self.symbols: list[tuple[str, str]] = SYMBOL.findall(head)
+        states, _, _ = rest.partition("\n\n")
+        self.states: list[tuple[str, str, str, str, str]] = STATE.findall(states)
+        # Nothing may be read past: each indented line is an equation, or a state.
+        assert len(self.lines) == len(re.findall(r"^    \S", head, re.MULTILINE)), cls
+        assert len(self.states) == len(states.strip().splitlines()) - 1, cls
+
+    def names(self, h: Mapping[str, Any], p: Tensor) -> dict[str, Any]:
+        """The symbols of the hyperparameters, and the functions."""
+        names = {**FUNCTIONS, **h, "S": tuple(p.shape)}
+        for symbol, argument in self.symbols:
+            numbers = h[argument] if symbol.startswith("(") else [h[argument]]
+            names.update(zip(symbol.strip("()").split(", "), numbers, strict=True))
+        return names
+
+    def initial(self, h: Mapping[str, Any], p: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter, by name."""
+        names = self.names(h, p)
+        return {
+            name: torch.full(evaluated(shape, names), float(evaluated(first, names)), dtype=p.dtype)
+            for name, shape, _, first, condition in self.states
+            if not condition or evaluated(condition, names)
+        }
+
+    def step(
+        self, h: Mapping[str, Any], p: Tensor, state: dict[str, Tensor], symbols: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The parameter and its state after a step; `symbols` are those that no docstring explains."""
+        of_state = {symbol: name for name, _, symbol, _, _ in self.states if name in state}
+        names = {**self.names(h, p), **symbols, "θ": p, "g": p.grad}
+        names |= {symbol: state[name] for symbol, name in of_state.items()}
+        if p.ndim >= 2:
+            names.update(n=p.shape[0], m=names.get("m", p.shape[1]))
+        for symbol, expression, condition in self.lines:
+            if not condition or evaluated(condition, names):
+                names[symbol] = evaluated(expression, names)
+        return names["θ"], {name: torch.as_tensor(names[symbol], dtype=p.dtype) for symbol, name in of_state.items()}
+
+
+def evaluated(expression: str, names: dict[str, Any]) -> Any:
+    return eval(expression, {"__builtins__": {"len": len}}, names)
+
+
+def elementwise(of_tensors: Any, of_numbers: Any) -> Any:
+    """A function of tensors, where numbers count as tensors, and of numbers."""
+
+    def function(*given: Any) -> Any:
+        dtypes = [x.dtype for x in given if isinstance(x, Tensor)]
+        return of_tensors(*(torch.as_tensor(x, dtype=dtypes[0]) for x in given)) if dtypes else of_numbers(*given)
+
+    return function
+
+
+FUNCTIONS = {
+    "sqrt": elementwise(torch.sqrt, math.sqrt),
+    "max": elementwise(torch.maximum, max),
+    "min": elementwise(torch.minimum, min),
+    "where": torch.where,
+    "abs": torch.abs,
+    "sign": torch.sign,
+    "norm": torch.linalg.vector_norm,
+    "mean": torch.mean,
+    "RMS": lambda x: x.square().mean().sqrt(),
+    "outer": lambda rows, columns: rows.unsqueeze(-1) * columns.unsqueeze(-2),
+}
+
+
+def exactly_orthogonal(x: Tensor, h: Mapping[str, Any]) -> Tensor:
+    """The iterations of https://kellerjordan.github.io/posts/muon, in the dtype of `x` instead of bfloat16."""
+    a, b, c = h["ns_coefficients"]
+    x = x / x.norm().clamp(min=h["eps"])
+    for _ in range(h["ns_steps"]):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x
+
+
+def torchs_orthogonal(x: Tensor, h: Mapping[str, Any]) -> Tensor:
+    """The same in bfloat16, by torch.optim.Muon: what it takes off a matrix of zeros without momentum."""
+    p = torch.zeros_like(x, dtype=torch.float64).requires_grad_()
+    p.grad = x.double()
+    kept = {key: h[key] for key in ("ns_coefficients", "eps", "ns_steps")}
+    torch.optim.Muon([p], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, **kept).step()
+    return (-p.detach() / math.sqrt(max(1, p.shape[0] / p.shape[1]))).to(x.dtype)
+
+
+def muon_scale(p: Tensor, h: Mapping[str, Any]) -> float:
+    """What the learning rate is multiplied by: the first two dimensions of the parameter count."""
+    height, width = p.shape[:2]
+    like_adam = h["adjust_lr_fn"] in ("cerebras", "match_rms_adamw")
+    return 0.2 * math.sqrt(max(height, width)) if like_adam else math.sqrt(max(1, height / width))
+
+
+class Reference(torch.optim.Optimizer):
+    """The optimizer that a class's docstring describes. Its hyperparameters are numbers."""
+
+    def __init__(
+        self, cls: type, params: Any, defaults: dict[str, Any], orthogonal: Callable[..., Tensor] | None = None
+    ) -> None:
+        super().__init__(params, defaults)
+        self.equations = Equations(cls)
+        self.orthogonal = orthogonal or (torchs_orthogonal if hasattr(torch.optim, "Muon") else exactly_orthogonal)
+        self.steps: Counter[Tensor] = Counter()
+        for group in self.param_groups:
+            self.state.update((p, self.equations.initial(group, p)) for p in group["params"])
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]  # a reference takes no closure
+        for h in self.param_groups:
+            for p in (p for p in h["params"] if p.grad is not None):
+                symbols = {"t": self.steps[p], "NewtonSchulz": lambda g, h=h: self.newton_schulz(g, h)}
+                new, self.state[p] = self.equations.step(h, p, self.state[p], symbols)
+                p.copy_(new)
+                self.steps[p] += 1
+
+    def newton_schulz(self, g: Tensor, h: Mapping[str, Any]) -> Tensor:
+        return self.orthogonal(g.flatten(1), h).view_as(g)
