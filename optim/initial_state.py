@@ -124,7 +124,7 @@ def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, 
         known = ", ".join(each.__name__ for each in SAME_STATE)
         raise ValueError(f"{asked}: {name} is no optimizer of `optim`, and none of torch.optim's {known}: {why}.")
     missing: dict[Tensor, State] = {}
-    rule = kind.__new__(kind)  # asked for initial states alone
+    ours = kind.__new__(kind)  # asked for initial states alone
     for group in optimizer.param_groups:
         if kind is sgd.SGD and not (absent(group["momentum"]) or absent(group["dampening"])):
             raise ValueError(
@@ -135,7 +135,7 @@ def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, 
         first = {key: optimizer.defaults[key] for key in ("initial_accumulator_value",) if key in group}
         for p in group["params"]:
             if not optimizer.state.get(p) and (p.is_floating_point() or p.is_complex()):
-                state = rule.parameter_state(p, {**group, **first})
+                state = ours.parameter_state(p, {**group, **first})
                 if group.get("fused") and STEP in state:
                     state[STEP] = state[STEP].float()
                 elif not group.get("capturable") and kind is not asgd.ASGD:  # torch then keeps counts on the host

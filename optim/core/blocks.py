@@ -26,7 +26,7 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
     columns = work.columns()
     if all(all(map(Tensor.is_contiguous, column)) for column in columns):
         return [(work, True)]
-    if work.rule.elementwise:
+    if work.optimizer_class.elementwise:
         orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.params]
         columns = [[x.permute(order) for x, order in zip(column, orders)] for column in columns]
         work = work.with_columns(columns)

@@ -32,13 +32,13 @@ def eager_step(work: Work, known: KnownCounts) -> None:
         known.lose(x for column in work.scalars.values() for x in column)
     work = work._replace(h={name: _placed(value, device, read=True) for name, value in work.h.items()})
     for part, contiguous in by_layout(work):
-        if not (contiguous and part.rule.fused is not None and part.rule.fused(part)):
+        if not (contiguous and part.optimizer_class.fused is not None and part.optimizer_class.fused(part)):
             _step_on_numbers(part, known, contiguous)
 
 
 def _step_on_numbers(work: Work, known: KnownCounts, contiguous: bool) -> None:
     """A step for which the counts are numbers: parameters with the same counts go together."""
-    names = [name for name in work.rule.reads if name in work.scalars]
+    names = [name for name in work.optimizer_class.reads if name in work.scalars]
     found = [known.of(work.scalars[name]) for name in names]
     if None in found:
         step_on_tensors([work])
@@ -61,9 +61,12 @@ def step_on_tensors(works: list[Work]) -> None:
     for work in map(_with_dimensions, works):
         device = work.params[0].device
         h = {name: _placed(value, device) for name, value in work.h.items()}
-        if STEP in work.scalars:
-            torch._foreach_add_(work.scalars[STEP], 1)
-        s = {name: torch.cat(work.scalars[name]).to(_wide(device)) for name in work.rule.reads if name in work.scalars}
+        advance(work)
+        s = {
+            name: torch.cat(work.scalars[name]).to(_wide(device))
+            for name in work.optimizer_class.reads
+            if name in work.scalars
+        }
         _update(work._replace(h=h), s)
 
 
@@ -78,16 +81,16 @@ def _update(work: Work, s: dict[str, Any], contiguous: bool = False) -> dict[str
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
     before = dict(s)
-    k = {**work.h, **work.rule.factors(work.h, s, stored)}
+    k = {**work.h, **work.optimizer_class.factors(work.h, s, stored)}
     written = {
         name: x for name, x in s.items() if x is not before[name] and (isinstance(x, Tensor) or x != before[name])
     }
     for name, value in written.items():
         _fill(work.scalars[name], value)
     k = {**_for_lists(k, work.params[0]), "placement": work.placement}
-    by_blocks = contiguous and work.rule.elementwise and work.params[0].is_cpu
+    by_blocks = contiguous and work.optimizer_class.elementwise and work.params[0].is_cpu
     for columns in blocks(work.columns()) if by_blocks else [work.columns()]:
-        work.rule.update(k, *columns)
+        work.optimizer_class.update(k, *columns)
     return written
 
 

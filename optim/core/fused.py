@@ -16,16 +16,12 @@ from .work import STEP, Work
 
 # torch 2.7 has this kernel for the CPU alone.
 ADAGRAD_ON_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adagrad_", "CUDA")
-ONE = torch.ones((), dtype=torch.float32, device="cpu")
 
 
 def advance(work: Work) -> None:
     """Add 1 to the counts of steps."""
     if STEP in work.scalars:
-        if work.scalars[STEP][0].is_cpu:
-            torch._foreach_add_(work.scalars[STEP], ONE, alpha=1.0)  # three times as fast as adding the number 1
-        else:
-            torch._foreach_add_(work.scalars[STEP], 1)
+        torch._foreach_add_(work.scalars[STEP], 1)
 
 
 def fused_sgd(work: Work) -> bool:
@@ -95,7 +91,7 @@ def _arguments(work: Work) -> dict[str, Any] | None:
     h, lr = work.h, work.h["lr"]
     others = [x for name, value in h.items() if name != "lr" for x in (value if isinstance(value, tuple) else (value,))]
     if any(isinstance(x, Tensor) for x in others) or (
-        STEP in work.scalars and work.scalars[STEP][0].dtype != ONE.dtype
+        STEP in work.scalars and work.scalars[STEP][0].dtype != torch.float32
     ):
         return None
     if work.params[0].is_cuda and not _same_strides(work):

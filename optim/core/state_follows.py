@@ -65,8 +65,10 @@ def settle(optimizer: Optimizer, states: Mapping[Tensor, State]) -> None:
     for stray in [p for p in optimizer.state if p not in params]:
         del optimizer.state[stray]
     optimizer._seen = {p: _kinds(p, state) for p, state in optimizer.state.items()}
-    tensors = _tensors(optimizer)
     optimizer._guards = None
+    if len(params) > len(optimizer.state):
+        return  # a parameter was put in another's place: the next step gives it state
+    tensors = _tensors(optimizer)
     if TensorGuards is not None and all(isinstance(x, Tensor) for x in tensors):
         sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
         optimizer._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -109,10 +110,11 @@ class RuleOptimizer(Optimizer):
         follow(self)
         if self._compiled is not None:
             self.hold_tensors()  # where a number was put in
-            self._compiled(self.gather())
-        else:
-            for work in self.gather():
-                eager_step(work, self._known)
+            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # too many sets of gradients: then eagerly
+                self._compiled(self.gather())
+                return loss
+        for work in self.gather():
+            eager_step(work, self._known)
         return loss
 
     def _accelerator_graph_capture_health_check(self) -> None:

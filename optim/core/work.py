@@ -17,7 +17,7 @@ Factors = dict[str, Any]
 class Work(NamedTuple):
     """The tensors of one group (on one device, of one dtype), and the numbers that go with them."""
 
-    rule: Any  # the class whose `factors` and `update` apply
+    optimizer_class: Any  # whose `factors` and `update` apply
     h: dict[str, Any]  # the hyperparameters
     params: Tensors
     grads: Tensors

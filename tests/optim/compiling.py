@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
+from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from tests.optim.problems import flat, give_gradients, values
-from tests.optim.rows import BY_ID, ROWS, Row
+from tests.optim.problems import assert_states_close, flat, give_gradients, values
+from tests.optim.rows import BY_ID, Row
 from tests.optim.signatures import NAMES
 
 # Traces and functionalizes as inductor does, and leaves out the minutes of a C++ compiler.
@@ -20,7 +21,6 @@ BACKEND = "aot_eager"
 # One row an optimizer in which all that is scheduled is a tensor, and the same with floats.
 HELD = {name: BY_ID[f"{name}-tensors_amsgrad" if name == "Adam" else f"{name}-tensors"] for name in NAMES}
 PLAIN = {name: Row(name, row.label, values(row.kwargs, plain=True)) for name, row in HELD.items()}
-Start = list[dict[str, Any]]
 Step = Callable[[], Any]
 
 
@@ -49,19 +49,16 @@ def by_hand(function: Step, backend: str = BACKEND) -> Step:
     return compiled
 
 
-def tensors(optimizer: Optimizer) -> Start:
-    """What each group holds in tensors, as numbers."""
+def small(name: str, seed: int = 0) -> list[Parameter]:
+    """A few parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(4, 3), (2, 5)] if name == "Muon" else [(4, 3), (5,), ()]
+    return [Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in shapes]
 
-    def held(value: Any) -> bool:
-        return any(map(held, value)) if isinstance(value, tuple) else isinstance(value, Tensor)
 
-    def number(value: Any) -> Any:
-        return tuple(map(number, value)) if isinstance(value, tuple) else float(value)
-
-    return [
-        {key: number(value) for key, value in group.items() if key != "params" and held(value)}
-        for group in optimizer.param_groups
-    ]
+def is_held(value: Any) -> bool:
+    """Whether a hyperparameter is in tensors."""
+    return any(map(is_held, value)) if isinstance(value, tuple) else isinstance(value, Tensor)
 
 
 def moved(start: Any, step: int, shift: int) -> Any:
@@ -71,38 +68,32 @@ def moved(start: Any, step: int, shift: int) -> Any:
     return start * (1 - 0.01 * ((5 * step + shift) % 7))
 
 
-def move(optimizer: Optimizer, starts: Start, step: int) -> None:
-    """Schedule everything in `starts`: tensors are filled in place, numbers replaced."""
-
-    def put(old: Any, new: Any) -> Any:
-        if isinstance(old, tuple):
-            return tuple(map(put, old, new))
-        return old.fill_(new) if isinstance(old, Tensor) else new
-
-    for group, start in zip(optimizer.param_groups, starts, strict=True):
-        for shift, (key, value) in enumerate(start.items()):
-            group[key] = put(group[key], moved(value, step, 2 * shift))
+def put(old: Any, new: Any) -> Any:
+    """Tensors are filled in place, numbers replaced."""
+    if isinstance(old, tuple):
+        return tuple(map(put, old, new))
+    return old.fill_(new) if isinstance(old, Tensor) else new
 
 
 def race(
-    steps: Iterable[int], starts: Start, *runners: tuple[Optimizer, Step], missing: Mapping[int, Any] | None = None
+    optimizer: Optimizer,
+    eager: Optimizer,
+    take: Step | None = None,
+    *,
+    steps: int = 20,
+    missing: Mapping[int, Iterable[int]] | None = None,
 ) -> None:
-    """Take steps with each optimizer, with the same gradients and the same moving hyperparameters."""
-    for step in steps:
-        for optimizer, take in runners:
-            move(optimizer, starts, step)
-            give_gradients(flat(optimizer), step, missing=missing or {})
-            take()
-
-
-def switched(name: str) -> list[dict[str, Any]]:
-    """The rows of an optimizer that differ in what is on, not only in numbers: one of each kind."""
-
-    def kind(value: Any) -> Any:
-        return value if isinstance(value, (bool, str, type(None))) else isinstance(value, tuple) or value != 0
-
-    chosen: dict[Any, Row] = {}
-    for row in ROWS:
-        if row.name == name and row.groups == ({},) and row.zeros:
-            chosen.setdefault(tuple(kind(value) for value in row.arguments.values()), row)
-    return [values(row.arguments, plain=True) for row in chosen.values()]
+    """The same steps with both, while all that `optimizer` has in tensors moves: one graph, and equal states."""
+    starts = [
+        {key: group[key] for key, value in held.items() if key != "params" and is_held(value)}
+        for held, group in zip(optimizer.param_groups, eager.param_groups)
+    ]
+    for step in range(1, steps + 1):
+        for one, act in ((optimizer, take or optimizer.step), (eager, eager.step)):
+            for group, start in zip(one.param_groups, starts):
+                for shift, (key, value) in enumerate(start.items()):
+                    group[key] = put(group[key], moved(value, step, 2 * shift))
+            give_gradients(flat(one), step, missing=missing or {})
+            act()
+    assert graphs() == 1
+    assert_states_close(optimizer, eager, 1e-12)

@@ -11,12 +11,8 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
-from tests.optim._distributed.program import checks
-from tests.optim.problems import differences, ours, parameters, snapshot
-from tests.optim.rows import ROWS
+from tests.optim._distributed.program import CHECKS, checks
 from tests.torchrun import launch
 
 # On one worker, as they share the launches.
@@ -51,10 +47,11 @@ def launched(tmp_path_factory):
     return report
 
 
-CHECKS = [(world, f"{kind} {case}") for world in (2, 4, 1) for kind, case, _ in checks(world)]
-
-
-@pytest.mark.parametrize(("world", "check"), CHECKS, ids=lambda value: str(value).replace(" ", "_"))
+@pytest.mark.parametrize(
+    ("world", "check"),
+    [(world, name) for world in CHECKS for name, _ in checks(world)],
+    ids=lambda value: str(value).replace(" ", "_"),
+)
 def test_on_several_processes(launched, world, check):
     """_distributed/program.py lists the checks; each function there says what it checks."""
     results, output = launched(world)
@@ -62,17 +59,3 @@ def test_on_several_processes(launched, world, check):
         pytest.fail(f"'{check}' did not come to its end on {world} processes. {output}", pytrace=False)
     if results[check]:
         pytest.fail(f"On {world} processes: {results[check]}", pytrace=False)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_dcp_initialises_nothing_in_one_process(row):
-    """For every configuration: the state and the parameters stay as they are, bit for bit, and there is no step."""
-    model = torch.nn.ParameterList(parameters(row.name))
-    optimizer = ours(row, list(model))
-    optimizer.register_step_pre_hook(lambda *_: pytest.fail("a step"))
-    before = snapshot(optimizer)
-    for flattened in (False, True):
-        options = StateDictOptions(flatten_optimizer_state_dict=flattened)
-        saved = get_optimizer_state_dict(model, optimizer, options=options)
-        assert saved and not differences(snapshot(optimizer), before)
-    assert all(p.grad is None for p in model)

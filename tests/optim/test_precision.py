@@ -7,12 +7,10 @@ import optim
 from tests.optim.problems import flat, is_rough, ours, parameters, theirs
 from tests.optim.rows import FULLEST, ROWS
 
-STEPS = 6
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Everything else only changes numbers; these also change which operations run.
-CHOSEN = [
-    row for row in ROWS if row.label.removeprefix("torch_") in ("defaults", "lr", "momentum", "tensor_lr", "tensors")
-]
+LABELS = ("defaults", "lr", "momentum", "tensor_lr", "tensors")
+CHOSEN = dict.fromkeys([*FULLEST, *(row for row in ROWS if row.label.removeprefix("torch_") in LABELS)])
 
 
 def start(row, dtype):
@@ -32,29 +30,26 @@ def gradient(p, i, step, dtype):
     return values.to(dtype).to(p.dtype)  # the same numbers in every dtype
 
 
-def train(optimizer, row, dtype):
+def train(optimizer, dtype, first=0):
+    """Six steps; `first`: the number of the first parameter."""
     params = flat(optimizer)
-    for step in range(1, STEPS + 1):
-        for i, p in enumerate(params):
+    for step in range(1, 7):
+        for i, p in enumerate(params, first):
             p.grad = gradient(p, i, step, dtype)
         optimizer.step()
     return [p.detach().double() for p in params]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
-@pytest.mark.parametrize("row", list(dict.fromkeys([*FULLEST, *CHOSEN])), ids=lambda row: row.id)
+@pytest.mark.parametrize("row", CHOSEN, ids=lambda row: row.id)
 def test_as_near_to_the_exact_run_as_torch(row, dtype):
     """Allowed: twice the error of torch's run in the same dtype, and four roundings of the parameter.
 
     Muon rounds to bfloat16 in every dtype, so its error is that of torch's.
     """
-    exact_start = [p.detach().double().requires_grad_() for p in start(row, dtype)]
-    exact = train(theirs(row, exact_start), row, dtype)
-    plain = train(theirs(row, start(row, dtype)), row, dtype)
-    mine = train(ours(row, start(row, dtype)), row, dtype)
-    eps = torch.finfo(dtype).eps
-    if is_rough(row):
-        eps = torch.finfo(torch.bfloat16).eps
+    exact = train(theirs(row, [p.detach().double().requires_grad_() for p in start(row, dtype)]), dtype)
+    plain, mine = (train(build(row, start(row, dtype)), dtype) for build in (theirs, ours))
+    eps = torch.finfo(torch.bfloat16 if is_rough(row) else dtype).eps
     for i, (m, p, e) in enumerate(zip(mine, plain, exact)):
         if e.numel():
             allowed = 2 * (p - e).abs().max() + 4 * eps * max(1.0, float(e.abs().max()))
@@ -67,7 +62,6 @@ def test_adafactor_in_half_precision_stays_finite(shape, gradient):
     p = torch.nn.Parameter(torch.ones(shape, dtype=torch.float16))
     p.grad = torch.full_like(p, gradient)
     optim.Adafactor([p], lr=0.01).step()
-    assert p.isfinite().all()
     assert torch.allclose(p.float(), torch.tensor(1.0 if gradient == 0 else 0.99), atol=1e-3)  # half's spacing at 1
 
 
@@ -78,11 +72,6 @@ def test_dtypes_may_be_mixed(row):
     def build():
         return [p for dtype in (torch.float32, torch.bfloat16, torch.float64) for p in start(row, dtype)[-3:]]
 
-    together, alone = build(), build()
-    mine = train(ours(row, together), row, torch.bfloat16)
-    for i, p in enumerate(alone):
-        optimizer = ours(row, [p])
-        for step in range(1, STEPS + 1):
-            p.grad = gradient(p, i, step, torch.bfloat16)
-            optimizer.step()
-        assert torch.equal(p.double(), mine[i]), (i, p.dtype)
+    mine = train(ours(row, build()), torch.bfloat16)
+    alone = [train(ours(row, [p]), torch.bfloat16, i)[0] for i, p in enumerate(build())]
+    assert all(map(torch.equal, mine, alone))

@@ -1,7 +1,7 @@
 """The table of the parity tests: all thirteen classes with several arguments, in every unit, on Composer's own State.
 
 A time is written as a fraction of the run and given in one unit after the other. Every fraction is whole in every
-unit at every ratio, since where it is not Composer truncates and we do not (test_differences.py).
+unit at every ratio, since where it is not Composer truncates and we do not (test_schedules.py).
 """
 
 from __future__ import annotations

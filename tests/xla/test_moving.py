@@ -8,12 +8,13 @@ import torch_xla
 from torch import nn
 
 import optim
-import optim.lr_scheduler
 import timesched
-from tests.optim.problems import assert_close
-from tests.optim.signatures import NAMES
-from tests.optim.test_state_follows import ARGUMENTS
+from optim.lr_scheduler import LinearLR
+from tests.optim.problems import assert_close, ours
+from tests.optim.rows import FULLEST
 from tests.xla.test_training_step import compilations
+
+EACH = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
 
 
 def network():
@@ -30,10 +31,6 @@ def train(model, optimizer, steps):
         torch_xla.sync()
 
 
-def built(name, model):
-    return getattr(optim, name)(model.parameters(), **{"lr": 0.1, **ARGUMENTS.get(name, {})})
-
-
 @pytest.fixture
 def swapping():
     """`model.to("xla")` then keeps the Parameters; by default torch makes new ones where the type of device changes."""
@@ -43,15 +40,14 @@ def swapping():
 
 
 @pytest.mark.parametrize("before", [(), (1, 2)], ids=["before the first step", "later"])
-@pytest.mark.parametrize("name", NAMES)
-def test_state_moves_with_the_model(name, before, swapping):
+@EACH
+def test_state_moves_with_the_model(row, before, swapping):
     model = network()
-    optimizer = built(name, model)
+    optimizer = ours(row, list(model.parameters()))
     train(model, optimizer, before)
     there = copy.deepcopy(model).to("xla")
-    expected = built(name, there)
+    expected = ours(row, list(there.parameters()))
     expected.load_state_dict(optimizer.state_dict())
-
     params = list(model.parameters())
     model.to("xla")
     assert list(map(id, params)) == list(map(id, model.parameters()))
@@ -64,15 +60,13 @@ def test_state_moves_with_the_model(name, before, swapping):
             assert x.device == p.device and torch.equal(x.cpu(), expected.state[q][key].cpu()), key
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_parameters_that_a_trainer_replaces(name):
+@EACH
+def test_parameters_that_a_trainer_replaces(row):
     """Without swapping, whoever moves the model puts its new parameters into the groups, as accelerate does."""
-    model = network()
-    optimizer = built(name, model)
+    model, there = network(), network().to("xla")
+    optimizer, expected = ours(row, list(model.parameters())), ours(row, list(there.parameters()))
     model.to("xla")
     optimizer.param_groups[0]["params"] = list(model.parameters())
-    there = network().to("xla")
-    expected = built(name, there)
     for each in ((model, optimizer), (there, expected)):
         train(*each, (1, 2, 3))
     assert set(optimizer.state) == set(model.parameters())
@@ -98,14 +92,12 @@ def test_tensors_of_the_groups_stay_where_they_are(swapping):
         assert_close(p, q, 1e-6)  # float32 on two devices
 
 
-@pytest.mark.parametrize("made", ["closed form", "bound"])
-def test_one_compilation_for_a_model_that_is_moved_after_its_scheduler_was_made(made, swapping):
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_one_compilation_for_a_model_that_is_moved_after_its_scheduler_was_made(is_bound, swapping):
     model, clock = network(), timesched.Clock("20ba")
     optimizer = optim.AdamW(model.parameters(), lr=0.1)
-    if made == "bound":
-        scheduler = timesched.bind(timesched.LinearScheduler(1.0, 0.5), optimizer, clock)
-    else:
-        scheduler = optim.lr_scheduler.LinearLR(optimizer, 0.1, 0.05, 20)
+    line = timesched.LinearScheduler(1.0, 0.5)
+    scheduler = timesched.bind(line, optimizer, clock) if is_bound else LinearLR(optimizer, 0.1, 0.05, 20)
     assert optimizer.param_groups[0]["lr"] == 0.1 and type(optimizer.param_groups[0]["lr"]) is float
     model.to("xla")
     before, rates = compilations(), []

@@ -1,4 +1,4 @@
-"""Checkpoints of torch.distributed.checkpoint: written by two processes, read by one, two and four."""
+"""Checkpoints of torch.distributed.checkpoint: written by two processes, read by two and four, sharded and whole."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from tests.optim._distributed.common import (
     SAVED,
     STEPS,
     Network,
+    Optimizers,
     alone,
     assert_alike,
     assert_parts,
     copies,
     local,
     optimizers_of,
+    shard,
     train,
 )
-from tests.optim._distributed.training import shard
 from tests.optim.problems import differences, snapshot
 
 # How two processes write: each its shards; the same with an entry for each value of a group; everything in one piece.
@@ -48,31 +49,29 @@ UNINTERRUPTED: dict[str, dict[int, dict[str, Tensor]]] = {}  # what this rank ha
 
 
 def initialised_by_dcp(name: str, folder: Path) -> None:
-    """What DCP does to an optimizer before it looks at its state does nothing to ours."""
-    model = shard(Network())
-    optimizers = optimizers_of(name, model)
-    steps = []
-    for optimizer in optimizers:
-        optimizer.register_step_pre_hook(lambda *_: steps.append("a step"))
-    before = [local_snapshot(optimizer) for optimizer in optimizers]
-    for options in (None, OPTIONS["flattened"]):
-        get_optimizer_state_dict(model, optimizers, options=options)
+    """What DCP does to an optimizer before it looks at its state does nothing to ours, sharded or not."""
+    for model in (Network(), shard(Network())):
+        optimizers = optimizers_of(name, model)
+        steps: list[str] = []
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(lambda *_, steps=steps: steps.append("a step"))
+        before = list(map(local_snapshot, optimizers))
+        for options in OPTIONS.values():
+            get_optimizer_state_dict(model, optimizers, options=options)
+            assert not any(map(differences, map(local_snapshot, optimizers), before))
+        set_optimizer_state_dict(model, optimizers, get_optimizer_state_dict(model, optimizers))
         assert not any(map(differences, map(local_snapshot, optimizers), before))
-    set_optimizer_state_dict(model, optimizers, get_optimizer_state_dict(model, optimizers))
-    assert not any(map(differences, map(local_snapshot, optimizers), before))
-    assert not steps
-    assert all(p.grad is None for p in model.parameters())
-    train(model, optimizers, 1, 2)
-    assert_parts(model, optimizers, alone(name)[2], CASES[name].bound)
+        assert not steps and all(p.grad is None for p in model.parameters())
+        train(model, optimizers, 1, 2)
+        assert_parts(model, optimizers, alone(name)[2], CASES[name].bound)
 
 
 def local_snapshot(optimizer: optim.Optimizer) -> dict[tuple[Any, ...], Any]:
     return {key: local(value) for key, value in snapshot(optimizer).items()}
 
 
-def content(model: nn.Module, optimizers: list[optim.Optimizer], form: str) -> dict[str, Any]:
-    model_state, optimizer_state = get_state_dict(model, optimizers, options=OPTIONS[form])
-    return {"model": model_state, "optimizer": optimizer_state}
+def content(model: nn.Module, optimizers: Optimizers, form: str) -> dict[str, Any]:
+    return dict(zip(("model", "optimizer"), get_state_dict(model, list(optimizers), options=OPTIONS.get(form, FULL))))
 
 
 def save(name: str, folder: Path) -> None:
@@ -83,14 +82,12 @@ def save(name: str, folder: Path) -> None:
 
     def after(step: int) -> None:
         taken[step] = copies(model, optimizers)
-        if step not in SAVED:
-            return
-        dcp.save(content(model, optimizers, "sharded"), checkpoint_id=folder / f"{name}-sharded-{step}")
-        if name in OTHER_FORMS:
-            dcp.save(content(model, optimizers, "flattened"), checkpoint_id=folder / f"{name}-flattened-{step}")
-            full = dict(zip(("model", "optimizer"), get_state_dict(model, optimizers, options=FULL)))
-            if dist.get_rank() == 0:
-                torch.save(full, folder / f"{name}-full-{step}")
+        for form in ("sharded", *(["flattened", "full"] if name in OTHER_FORMS else [])) if step in SAVED else ():
+            there, path = content(model, optimizers, form), folder / f"{name}-{form}-{step}"
+            if form != "full":
+                dcp.save(there, checkpoint_id=path)
+            elif dist.get_rank() == 0:
+                torch.save(there, path)
         assert_alike(copies(model, optimizers), taken[step], 0)
 
     after(0)
@@ -99,38 +96,35 @@ def save(name: str, folder: Path) -> None:
 
 
 def load(name: str, folder: Path, form: str = "sharded", saved: Sequence[int] = SAVED, steps: int = STEPS) -> None:
-    """Go on in a fresh model and optimizer, built with another learning rate; on one process also without FSDP."""
-    world = dist.get_world_size()
+    """Go on in a fresh model and optimizer, built with another learning rate, sharded and in one piece."""
     for at in saved:
-        for is_sharded in (True, False) if world == 1 else (True,):
-            model = Network()
-            with torch.no_grad():
-                for p in model.parameters():
-                    p.fill_(9.0)
-            if is_sharded:
-                shard(model)
+        for model in (shard(Network()), Network()):
+            fill(model)
             optimizers = optimizers_of(name, model, other_lr=True)
             (read_full if form == "full" else read)(model, optimizers, form, folder / f"{name}-{form}-{at}")
+            is_sharded = local(next(model.parameters())) is not next(model.parameters())
             for now, do in ((at, 0), (at + steps, steps)):
                 train(model, optimizers, now - do + 1, now)
                 assert_parts(model, optimizers, alone(name)[now], CASES[name].bound if now else 0)
-                if world == 2:  # the same processes add up the same numbers in the same order
+                if dist.get_world_size() == 2 and is_sharded:  # the same sums in the same order
                     assert_alike(copies(model, optimizers), UNINTERRUPTED[name][now], 0)
 
 
-def read(model: nn.Module, optimizers: list[optim.Optimizer], form: str, path: Path) -> None:
+def fill(model: nn.Module) -> None:
+    """With what no checkpoint has."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(9.0)
+
+
+def read(model: nn.Module, optimizers: Optimizers, form: str, path: Path) -> None:
     there = content(model, optimizers, form)
     dcp.load(there, checkpoint_id=path)
-    set_state_dict(
-        model,
-        optimizers,
-        model_state_dict=there["model"],
-        optim_state_dict=there["optimizer"],
-        options=OPTIONS[form],
-    )
+    states = {"model_state_dict": there["model"], "optim_state_dict": there["optimizer"]}
+    set_state_dict(model, list(optimizers), **states, options=OPTIONS[form])
 
 
-def read_full(model: nn.Module, optimizers: list[optim.Optimizer], form: str, path: Path) -> None:
+def read_full(model: nn.Module, optimizers: Optimizers, form: str, path: Path) -> None:
     """Only the first process reads the file, the others get their part from it."""
     there: dict[str, Any] = {"model": {}, "optimizer": {}}
     if dist.get_rank() == 0:
@@ -138,4 +132,4 @@ def read_full(model: nn.Module, optimizers: list[optim.Optimizer], form: str, pa
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     # In one call, set_state_dict, a rank that passes no model would take no part in handing it round.
     set_model_state_dict(model, there["model"], options=options)
-    set_optimizer_state_dict(model, optimizers, there["optimizer"], options=options)
+    set_optimizer_state_dict(model, list(optimizers), there["optimizer"], options=options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,26 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 
-import optim
-from tests.optim._distributed.checkpoints import content, read
+from tests.optim._distributed.checkpoints import content, fill, read
 from tests.optim._distributed.common import (
     BATCH,
     CASES,
     LAST,
     SAVED,
     STEPS,
+    Optimizers,
     assert_alike,
     batch,
     copies,
     named,
     optimizers_of,
+    update,
 )
 
-EXPERTS = 4
-# When an expert gets its first token: two of them never have a gradient before a checkpoint after step 0, one even
-# before that after step 5.
+# When each of the four gets its first token: two of them never have a gradient before a checkpoint after step 0, one
+# even before that after step 5.
 FIRST_TOKEN = (1, 3, 1, 6)
-# Each rank has other parameters in its group, so the values of a group are saved by parameter.
-FORM = "flattened"
+FORM = "flattened"  # each rank has other parameters in its group, so the values of a group are saved by parameter
 
 UNINTERRUPTED: dict[tuple[str, int], dict[str, Tensor]] = {}
 
@@ -44,7 +44,7 @@ class Mixture(nn.Module):
         torch.manual_seed(1)
         self.scale = nn.Parameter(torch.randn(5, dtype=torch.float64), requires_grad=False)
         self.trunk = nn.Linear(5, 3, dtype=torch.float64)
-        made = {str(i): nn.Linear(3, 1, dtype=torch.float64) for i in range(EXPERTS)}
+        made = {str(i): nn.Linear(3, 1, dtype=torch.float64) for i in range(len(FIRST_TOKEN))}
         self.experts = nn.ModuleDict({name: made[name] for name in made if int(name) % world == rank})
 
     def loss(self, step: int) -> Tensor | float:
@@ -64,36 +64,30 @@ def here() -> Mixture:
     return Mixture(dist.get_rank(), dist.get_world_size())
 
 
-def train(model: Mixture, optimizers: list[Any], first: int, last: int, alone: bool = False) -> None:
+def train(model: Mixture, optimizers: Optimizers, first: int, last: int, alone: bool = False) -> None:
     for step in range(first, last + 1):
         loss = model.loss(step)
         if isinstance(loss, Tensor):
             loss.backward()
-        if not alone:
-            for p in model.trunk.parameters():
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                dist.all_reduce(p.grad)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
+        for p in () if alone else model.trunk.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+        update(optimizers)
 
 
-def keys(model: Mixture, optimizers: list[Any]) -> set[tuple[str, ...]]:
-    """The names of the states of each kind of parameter, whichever expert's it is."""
+def keys_everywhere(model: Mixture, optimizers: Sequence[Any]) -> list[set[tuple[str, ...]]]:
+    """On each rank, the names of the states of each kind of parameter, whichever expert's it is."""
     states = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
-    return {(re.sub(r"\d", "i", name), *sorted(states.get(p, {}))) for name, p in model.named_parameters()}
-
-
-def keys_everywhere(model: Mixture, optimizers: list[Any]) -> list[set[tuple[str, ...]]]:
+    mine = {(re.sub(r"\d", "i", name), *sorted(states.get(p, {}))) for name, p in model.named_parameters()}
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, keys(model, optimizers))
+    dist.all_gather_object(everyone, mine)
     return everyone
 
 
 def keys_of_torch(name: str, folder: Path) -> None:
     """What this is about: torch makes the state of an expert along with its first gradient."""
     model = here()
-    optimizers = [torch.optim.AdamW(model.parameters())]
+    optimizers: Any = [torch.optim.AdamW(model.parameters())]
     train(model, optimizers, 1, 2)
     first, second = keys_everywhere(model, optimizers)
     assert first != second
@@ -104,29 +98,25 @@ def save(name: str, folder: Path) -> None:
     model = here()
     optimizers = optimizers_of(name, model)
     for step in range(LAST + 1):
-        train(model, optimizers, step, step) if step else None
+        train(model, optimizers, max(step, 1), step)
         UNINTERRUPTED[name, step] = copies(model, optimizers)
         if step in SAVED:
             assert_same_keys(model, optimizers)
-            assert all(p.grad is None for p in model.experts.parameters())
             dcp.save(content(model, optimizers, FORM), checkpoint_id=folder / f"experts-{name}-{step}")
             assert_alike(copies(model, optimizers), UNINTERRUPTED[name, step], 0)
     assert_equals_one_process(name, model, optimizers, LAST)
 
 
-def assert_same_keys(model: Mixture, optimizers: list[optim.Optimizer]) -> None:
-    """On all ranks, for all experts."""
+def assert_same_keys(model: Mixture, optimizers: Optimizers) -> None:
+    """On all ranks, for all experts: there are those of scale, of the trunk's two and of an expert's two."""
     first, *others = keys_everywhere(model, optimizers)
-    assert all(other == first for other in others), (first, others)
-    assert len(first) == 5, first  # scale, the trunk's two, an expert's two: no expert's keys differ from another's
+    assert all(other == first for other in others) and len(first) == 5, (first, others)
 
 
 def load(name: str, folder: Path) -> None:
     for at in SAVED:
         model = here()
-        with torch.no_grad():
-            for p in model.parameters():
-                p.fill_(9.0)
+        fill(model)
         optimizers = optimizers_of(name, model, other_lr=True)
         read(model, optimizers, FORM, folder / f"experts-{name}-{at}")
         assert_same_keys(model, optimizers)
@@ -137,7 +127,7 @@ def load(name: str, folder: Path) -> None:
             assert_alike(copies(model, optimizers), UNINTERRUPTED[name, at + STEPS], 0)
 
 
-def assert_equals_one_process(name: str, model: Mixture, optimizers: list[optim.Optimizer], step: int) -> None:
+def assert_equals_one_process(name: str, model: Mixture, optimizers: Optimizers, step: int) -> None:
     whole = Mixture()
     theirs = optimizers_of(name, whole)
     train(whole, theirs, 1, step, alone=True)

@@ -6,11 +6,16 @@ import pytest
 import torch
 
 import optim
-from optim import lr_scheduler, weight_decay_scheduler
+import timesched
+from optim import lr_scheduler, names, weight_decay_scheduler
 from optim.config import build
-from optim.names import LR
 from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train, values
+from tests.optim.rows import FULLEST
+from tests.optim.schedulers.building import RATES, name_of
+from tests.optim.schedulers.building import make as make_scheduler
+from tests.optim.schedulers.rows import EXAMPLES, Nested
 from timesched import Clock, LinearScheduler, bind
+from timesched.schedule import Schedule
 
 TRAINER = """
 trainer:
@@ -118,71 +123,41 @@ def test_forms_of_one_config(optimizer, schedulers):
     assert outline(made) == outline(other)
 
 
-@pytest.mark.parametrize("rest", [{}, {"schedulers": None}, {"schedulers": []}])
-def test_an_optimizer_alone(rest):
-    for arguments in (None, {}):
-        made, schedulers = build(network().named_parameters(), {"optimizer": {"AdamW": arguments}, **rest})
-        assert outline(made) == outline(optim.AdamW(network().named_parameters())) and schedulers == []
+@pytest.mark.parametrize(("arguments", "rest"), [(None, {}), ({}, {"schedulers": None}), ({}, {"schedulers": []})])
+def test_an_optimizer_alone(arguments, rest):
+    made, schedulers = build(network().named_parameters(), {"optimizer": {"AdamW": arguments}, **rest})
+    assert outline(made) == outline(optim.AdamW(network().named_parameters())) and schedulers == []
 
 
-ENDS = {"initial_learning_rate": 0.1, "end_learning_rate": 0.01, "total_iters": 6}
-STEPS = {"initial_learning_rate": 0.1, "gamma": 0.5}
-CHILDREN = {"schedulers": [{"LinearLR": ENDS}, {"StepLR": {**STEPS, "step_size": 2}}]}
-ENTRIES = {
-    "ConstantLR": {"learning_rate": 0.1},
-    "PolynomialLR": {**ENDS, "power": 2, "cycle": True},
-    "LinearLR": ENDS,
-    "ExponentialLR": {"initial_learning_rate": 0.1, "total_iters": 6, "decay_rate": 0.5},
-    "InverseExponentialTimeDecayLR":
-        {"initial_learning_rate": 0.1, "step_exponent": 2, "total_iters": 6, "decay_rate": 0.5, "staircase": True},
-    "InverseSquareRootDecayLR": {},
-    "CosineDecayLR": ENDS,
-    "WarmupStableDecayLR": {"learning_rate": 0.1, "total_iters": 8, "warmup_iters": 2, "decay_iters": 3},
-    "PiecewiseConstantLR": {"learning_rates": [0.1, 0.2], "milestones": [3]},
-    "MultiStepLR": {**STEPS, "milestones": [2, 5]},
-    "StepLR": {**STEPS, "step_size": 2},
-    "CosineAnnealingLR": {"initial_learning_rate": 0.1, "T_max": 4},
-    "CosineAnnealingWarmRestarts": {"initial_learning_rate": 0.1, "T_0": 2, "T_mult": 2},
-    "MultiplicativeLR": {"initial_learning_rate": 0.1, "coefficient": 0.5},
-    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2, "step_size_up": 3, "mode": "exp_range", "gamma": 0.9},
-    "OneCycleLR": {"initial_learning_rate": 0.1, "max_lr": 0.2, "total_steps": 8, "anneal_strategy": "linear"},
-    "SequentialLR": {**CHILDREN, "milestones": [3]},
-    "ChainedLR": CHILDREN,
-    "ScalePerParamLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}},
-}  # fmt: skip
+def entry(name, arguments):
+    """A scheduler of the table in tests/optim/schedulers, as a config has it."""
+    given = {RATES.get(key, key): value for key, value in arguments.items()}
+    for key, value in given.items():
+        if isinstance(value, Nested):
+            given[key] = entry(*value)
+        elif key == "schedulers":
+            given[key] = [entry(*each) for each in value]
+    return {name_of(name, "lr"): given}
 
 
-def make(name, arguments, optimizer):
-    """What an entry says, made by its class."""
-
-    def child(entry):
-        return make(*next(iter(entry.items())), optimizer)
-
-    made = dict(arguments)
-    if "scheduler" in made:
-        made["scheduler"] = child(made["scheduler"])
-    if "schedulers" in made:
-        made["schedulers"] = [child(each) for each in made["schedulers"]]
-    return LR.own[name](*(() if name == "ChainedLR" else (optimizer,)), **made)
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-def test_each_scheduler_is_what_its_class_makes(name):
+@pytest.mark.parametrize("stem", sorted({*EXAMPLES} - {"Lambda"}))  # which is of functions
+def test_each_scheduler_is_what_its_class_makes(stem):
     """And what was built is built again from its config, also as text."""
     rule = {"params": "*bias", "adjust_learning_rate": 0.5}
-    config = {"optimizer": {"SGD": {"lr": 0.5, "params": [rule]}}, "schedulers": [{name: ENTRIES[name]}]}
+    made = EXAMPLES[stem][-1]
+    config = {"optimizer": {"SGD": {"lr": 0.5, "params": [rule]}}, "schedulers": [entry(stem, made)]}
     for given in (config, json.dumps(build(network(), config).config)):  # JSON is YAML
         optimizer, (scheduler,) = build(network(), given)
         other = build(network(), {"optimizer": config["optimizer"]}).optimizer
-        made = make(name, ENTRIES[name], other)
-        assert description(scheduler) == description(made)
+        expected = make_scheduler(stem, made, other)
+        assert description(scheduler) == description(expected)
         for _ in range(9):
-            scheduler.step(), made.step()
+            scheduler.step(), expected.step()
             assert values(optimizer) == values(other)
 
 
-def test_every_scheduler_is_looked_at():
-    assert LR.own.keys() - ENTRIES.keys() == {"ChainedScheduler", "LambdaLR"}  # an alias, and one of functions
+STEP = {"initial_learning_rate": 0.1, "step_size": 2, "gamma": 0.5}
+CHAIN = {"ChainedLR": {"schedulers": [{"LinearLR": LINEAR}, {"StepLR": STEP}]}}
 
 
 def test_children_take_over_the_tags_of_their_parent():
@@ -190,7 +165,7 @@ def test_children_take_over_the_tags_of_their_parent():
     config = {
         "optimizer": {"SGD": {"lr": 0.7, "params": [{"params": "0.*", "tags": "a"}]}},
         "schedulers": [
-            {"SequentialLR": {"schedulers": [*children, {"ChainedLR": CHILDREN}], "param_group_tags": ["a"]}},
+            {"SequentialLR": {"schedulers": [*children, CHAIN], "param_group_tags": ["a"]}},
             {"ConstantLR": {"learning_rate": 0.3, "param_group_tags": [None]}},
         ],
     }
@@ -242,27 +217,6 @@ def test_weight_decay_is_split_only_where_the_config_says_so():
     assert values(multiplied.optimizer, "weight_decay") == [0.05, 0.0]
 
 
-def test_one_graph_for_what_a_config_builds():
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    model = network()
-    optimizer, schedulers = build(model, TAGGED)
-    optimizer.hold_tensors()
-
-    @torch.compile(backend="eager", fullgraph=True)
-    def step():
-        optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
-
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    for _ in range(4):
-        step()
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-    assert values(optimizer) == [pytest.approx(0.0075, rel=1e-12)] * 4  # step 2 of 6 of the cosine
-
-
 @pytest.mark.parametrize("cls", [torch.optim.AdamW, optim.AdamW])
 def test_instances_pass_through(cls):
     model, clock = network(), Clock("4ba")
@@ -278,18 +232,16 @@ def test_instances_pass_through(cls):
     assert built.schedulers == [plain, bound] and values(plain.optimizer) == [0.1]
 
 
-def test_the_config_is_a_copy():
-    def config():
-        rule = {"params": ["*bias"], "tags": ["b"]}
-        return {
-            "optimizer": {"AdamW": {"betas": (0.5, 0.9), "params": [rule]}},
-            "schedulers": [{"SequentialLR": {"schedulers": [{"LinearLR": dict(LINEAR)}, {"LinearLR": dict(LINEAR)}]}}],
-        }
+# Names
 
-    given = config()
-    built = build(network(), given)
-    assert given == config()
-    given["schedulers"][0]["SequentialLR"]["schedulers"].clear()
-    again = build(network(), built.config)
-    assert outline(again.optimizer) == outline(built.optimizer) and again.config == built.config
-    assert list(map(description, again.schedulers)) == list(map(description, built.schedulers))
+
+def test_every_public_class_has_its_name():
+    assert names.optimizers().own.keys() == {row.name for row in FULLEST} | {"AdamBase"}
+    schedules = {name for name in timesched.__all__ if isinstance(getattr(timesched, name), type)}
+    schedules = {name for name in schedules if issubclass(getattr(timesched, name), Schedule)} - {"Schedule"}
+    assert names.SCHEDULE.own.keys() == schedules and len(schedules) > 20
+    closed_forms = {*lr_scheduler.__all__, *weight_decay_scheduler.__all__} - {"LRScheduler", "WeightDecayScheduler"}
+    assert names.CLOSED_FORM.own.keys() == closed_forms
+    assert names.LR.own.keys() == set(lr_scheduler.__all__) - {"LRScheduler"}
+    assert names.SCHEDULER.own.keys() == closed_forms | schedules
+    assert names.LR.own["ChainedScheduler"] is names.LR.own["ChainedLR"]

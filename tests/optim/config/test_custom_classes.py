@@ -51,36 +51,20 @@ class RootLR(lr_scheduler.LRScheduler):
         return self.peak / (1.0 + self.last_epoch.double()) ** self.power
 
 
-class WithoutArguments(lr_scheduler.LRScheduler):
-    def _get_closed_form_lr(self):
-        return 1.0 / (2.0 + self.last_epoch.double())
-
-
-class Beta(scheduler.Scheduler):
+class FirstBeta(scheduler.Scheduler):
     """A closed form of another key."""
 
     param_group_key = "betas[0]"
 
-    def __init__(self, optimizer, start, schedule="a text that is no schedule"):
+    def __init__(self, opt, start, schedule="a text that is no schedule"):
         self.start, self.given = start, schedule
-        super().__init__(optimizer)
+        super().__init__(opt)
 
     def _get_closed_form(self):
         return self.start - 0.1 * self.last_epoch.double()
 
 
-class FirstLR(lr_scheduler.LRScheduler):
-    """Made of another scheduler, and calls its optimizer something else."""
-
-    def __init__(self, opt, scheduler, times=2.0):
-        self.inner, self.times = scheduler, times
-        super().__init__(opt)
-
-    def _get_closed_form_lr(self):
-        return self.times * torch.tensor(0.25, dtype=torch.float64)
-
-
-class Half(LinearScheduler):
+class HalfLine(LinearScheduler):
     """A schedule over times."""
 
     def resolve(self, frame):
@@ -122,31 +106,22 @@ def test_a_scheduler_by_its_name(name):
 
 
 def test_schedulers_in_configs():
-    children = [{"RootLR": {"peak": 0.3, "total_iters": 4}}, {"WithoutArguments": {}}]
+    clock = Clock("4ba")
+    children = [{"RootLR": {"peak": 0.3, "total_iters": 4}}, {"RootLR": {"peak": 0.5}}]
     config = {
-        "optimizer": {"AdamW": {"params": [{"params": "*bias", "tags": "b"}]}},
+        "optimizer": {"AdamW": {"params": [{"params": "*bias", "tags": "b"}], "weight_decay": 1.0}},
         "schedulers": [
             {"SequentialLR": {"schedulers": children, "param_group_tags": "b"}},
-            {"Beta": {"start": 0.9, "schedule": "10ba"}},  # takes no clock, though this could be a time
-            {"FirstLR": {"scheduler": {"ConstantLR": {"learning_rate": 0.1}}}},
+            {"FirstBeta": {"start": 0.9, "schedule": "10ba"}},  # takes no clock, though this could be a time
+            {"HalfLine": {"t_max": "0.5dur", "key": "weight_decay"}},
         ],
     }
-    config["optimizer"]["AdamW"]["params"].append({"params": "*weight", "tags": "w"})
-    first = config["schedulers"].pop()
-    built = round_trip(config, Clock("9ba"))
-    assert built.schedulers[0].milestones == [4] and built.schedulers[0].values(6)[4:] == [0.5, 1 / 3]
-    assert built.schedulers[1].given == "10ba"
-    built.schedulers[1].step()
-    assert [group["betas"][0] for group in built.optimizer.param_groups] == [0.8, 0.8]
-    built = round_trip({**config, "schedulers": [first]})
-    assert values(built.optimizer) == [0.5] * 2 and type(built.schedulers[0].inner) is lr_scheduler.ConstantLR
-
-
-def test_a_schedule_by_its_name():
-    clock = Clock("4ba")
-    built = round_trip({"optimizer": {"SGD": {"lr": 1.0}}, "schedulers": [{"Half": {"t_max": "0.5dur"}}]}, clock)
-    clock.tick(), built.schedulers[0].step()
-    assert values(built.optimizer) == [0.25]
+    built = round_trip(config, clock)
+    first, second, third = built.schedulers
+    assert first.milestones == [4] and first.values(6)[4:] == pytest.approx([0.5, 0.5 / 2**0.5], rel=1e-15)
+    clock.tick(), second.step(), third.step()
+    assert [group["betas"][0] for group in built.optimizer.param_groups] == [0.8, 0.8] and second.given == "10ba"
+    assert values(built.optimizer, "weight_decay") == [0.25, 0.25]
 
 
 def test_the_last_definition_of_a_name_counts():

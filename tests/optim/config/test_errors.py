@@ -33,10 +33,15 @@ def made(given):
     return optim.SGD(given.parameters(), lr=0.1)
 
 
+def of_torch(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+
 def elsewhere(_):
     return lr_scheduler.ConstantLR(made(network()), 0.1)
 
 
+DECAYS = "schedulers[0]: it would give weight decay to parameter group 1"
 BUILD = [
     ({}, "config has no 'optimizer'"),
     ({"optimiser": SGD}, "config has the key 'optimiser': did you mean 'optimizer'?"),
@@ -46,7 +51,6 @@ BUILD = [
     ({"trainer": {"init": [1]}}, "config=[1]: write a mapping with 'optimizer'"),
     # names
     ({"optimizer": "AdamW"}, "optimizer='AdamW': write one name with its arguments under it, as in"),
-    ({"optimizer": {}}, "optimizer={}: write one name"),
     ({"optimizer": {"optimizer_type": "SGD", "lr": 0.1}}, "optimizer={'optimizer_type': 'SGD', 'lr': 0.1}: write one"),
     ({"optimizer": optim.SGD}, "optimizer=<class 'optim.sgd.SGD'>: write one name"),
     ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]: write the arguments under the name, as in 'lr: 0.1'"),
@@ -56,12 +60,10 @@ BUILD = [
     (schedulers({"scheduler": "LinearLR", **LINEAR}), "schedulers[0]={'scheduler': 'LinearLR'"),
     (schedulers("LinearLR"), "schedulers[0]='LinearLR': write one name"),
     (schedulers(LinearScheduler(), **RUN), "schedulers[0]=LinearScheduler("),
-    (schedulers(0.1), "schedulers[0]=0.1: write one name"),
     # arguments
     ({"optimizer": {"SGD": {}}}, "optimizer.SGD: SGD needs 'lr'"),
     (sgd(momentom=0.9), "optimizer.SGD: SGD has no argument 'momentom': did you mean 'momentum'?"),
     (sgd(nodecay=True), "did you mean 'no_decay'"),
-    (sgd(momentum=-1), "optimizer.SGD: SGD: momentum=-1"),
     (sgd(lr="1e-3"), "optimizer.SGD: SGD: lr='1e-3' is of type str"),
     (sgd(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
     (sgd(adjust_learning_rate=0.5), "optimizer.SGD: adjust_learning_rate=0.5"),
@@ -69,12 +71,10 @@ BUILD = [
     (sgd(params=[{"params": "*bais"}]), "optimizer.SGD.params[0] ('*bais'): '*bais' matches no parameter's name"),
     (sgd(params=[{"params": "*", "momentun": 0}]), "optimizer.SGD.params[0] has 'momentun'"),
     (sgd(params=[{"params": "*", "amsgrad": 0}]), "optimizer.SGD.params[0] ('*'): SGD has no argument 'amsgrad'"),
-    (sgd(params=[{"params": "*", "lr": -1.0}]), "optimizer.SGD.params[0]: lr=-1.0"),
     (sgd(params=[{"params": "*bias", "weight_decay": "0"}]), "optimizer.SGD.params[0]: weight_decay='0' is of type"),
     (schedulers({"LinearLR": {}}), "LinearLR needs 'initial_learning_rate' and 'end_learning_rate' and 'total_iters'"),
     (schedulers({"LinearLR": {**LINEAR, "cycles": 1}}), "schedulers[0].LinearLR: LinearLR has no argument 'cycles'"),
     (schedulers({"LinearLR": {**LINEAR, "clock": 1}}), "has no argument 'clock'"),
-    (schedulers({"LinearLR": {**LINEAR, "optimizer": 1}}), "has no argument 'optimizer'"),
     (schedulers({"LinearLR": {**LINEAR, "key": "lr"}}), "has no argument 'key'"),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": 2.5}}), "schedulers[0].LinearLR: "),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}), "needs a clock"),
@@ -88,10 +88,7 @@ BUILD = [
     (sequence(RATE, RATE, milestones=[1, 2]), "2 schedulers need 1 milestones"),
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
     (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "schedulers[0].ConstantLR has no 'total_iters', after"),
-    (
-        sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE),
-        "schedulers[0].SequentialLR.schedulers[1].LinearLR: total_iters=10: 1ep cannot be converted to ba",
-    ),
+    (sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE), "].LinearLR: total_iters=10: 1ep cannot be"),
     (schedulers({"SequentialLR": {"schedulers": None}}), "schedulers[0].SequentialLR.schedulers=None: write a list"),
     (schedulers({"ScalePerParamLR": {"scheduler": None}}), "schedulers[0].ScalePerParamLR.scheduler=None: write"),
     (schedulers({"ProductScheduler": {"schedules": [RATE]}}, **RUN), "schedules[0].LinearLR: there is no schedule"),
@@ -103,18 +100,9 @@ BUILD = [
     (schedulers(RATE, {"LinearWD": DECAY}, RATE), "of 'lr' was superseded by LinearLR"),
     (schedulers(*[{"LinearScheduler": {"key": "momentum"}}] * 2, **RUN), "of 'momentum' was superseded by Linear"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": [RATE]}, "wrap the LR scheduler in a ScalePerParamLR"),
-    (
-        sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": lambda o: torch.optim.lr_scheduler.StepLR(o, 2)},
-        "optimizer: 'adjust_learning_rate' does nothing by itself",
-    ),
-    (
-        sgd(weight_decay=0.1, no_decay=True) | {"schedulers": [{"LinearWD": DECAY}]},
-        "schedulers[0]: it would give weight decay to parameter group 1, which 'no_decay' leaves without",
-    ),
-    (
-        sgd(no_decay=[]) | {"schedulers": lambda optimizer: weight_decay_scheduler.ConstantWD(optimizer, 0.3)},
-        "schedulers[0]: it would give weight decay to parameter group 1",
-    ),
+    (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "'adjust_learning_rate' does nothing by it"),
+    (sgd(weight_decay=0.1, no_decay=True) | {"schedulers": {"LinearWD": DECAY}}, f"{DECAYS}, which"),
+    (sgd(no_decay=[]) | {"schedulers": lambda o: weight_decay_scheduler.ConstantWD(o, 0.3)}, DECAYS),
     # functions
     ({"optimizer": lambda model: 3}, "optimizer: 3 is no optimizer"),
     ({"optimizer": lambda: None}, "optimizer: <lambda>() takes 0 positional arguments but 1 was given"),
@@ -131,7 +119,7 @@ def test_build(config, message):
     assert message in str(raised.value)
 
 
-def test_a_clock_twice_and_no_clock():
+def test_clocks_and_models():
     config = schedulers({"LinearScheduler": {}}, **RUN)
     with pytest.raises(ValueError, match="config has 'max_duration', and a clock is passed: leave out one of them"):
         build(network(), config, clock=Clock("10ba"))
@@ -140,20 +128,15 @@ def test_a_clock_twice_and_no_clock():
         build(network(), config, clock="10ba")
     with pytest.raises(TypeError, match=r"optimizer\.SGD: model="):
         build(3, {"optimizer": SGD})
-
-
-def test_all_names_are_checked_before_the_model_is_looked_at():
-    for config in (schedulers({"LinaerLR": LINEAR}), sgd(momentom=1)):
+    for wrong in (schedulers({"LinaerLR": LINEAR}), sgd(momentom=1)):  # names are looked at before the model is
         with pytest.raises(ValueError, match="did you mean"):
-            build(None, config)
+            build(None, wrong)
 
 
 OPTIMIZER = [
     ("AdmW", {}, "optimizer_type: there is no optimizer 'AdmW': did you mean 'AdamW'"),
     ("LBFGS", {}, "there is no optimizer 'LBFGS': there are ASGD, Ada"),
-    ("Optimizer", {}, "there is no optimizer 'Optimizer'"),
     (torch.optim.SGD, {}, "write the name of the optimizer"),
-    ("SGD", {}, "SGD needs 'lr'"),
     ("SGD", {"lr": 0.1, "momentom": 0.9}, "configure_optimizer: SGD has no argument 'momentom': did you mean"),
     ("Lion", {"fused": True}, "has no argument 'fused': there are lr, betas, weight_decay"),
     ("AdamW", {"params": []}, "multiple values"),
@@ -177,21 +160,18 @@ LEARNING_RATE = [
     (True, {}, "learning_rate=True: pass a number, a dict with 'scheduler', or a list of such dicts"),
     ("0.1", {}, "learning_rate='0.1': pass a number"),
     ([], {}, "learning_rate: SequentialLR: schedulers=[]"),
-    ([0.1], {}, "learning_rate=[0.1]: pass a number"),
     ([WARMUP, without("scheduler")], {}, "pass a number, a dict with 'scheduler'"),
     ({"LinearLR": without("scheduler")}, {}, "pass a number, a dict with 'scheduler'"),
     ({**WARMUP, "scheduler": "LinaerLR"}, {}, "learning_rate: there is no lr scheduler 'LinaerLR': did you"),
     ({**WARMUP, "scheduler": "LinearWD"}, {}, "no lr scheduler 'LinearWD': did you mean 'LinearLR'"),
     ({**WARMUP, "scheduler": 3}, {}, "learning_rate: 3 is of type int: write the name of the lr scheduler"),
     ({**WARMUP, "total_iter": 3}, {}, "has no argument 'total_iter': did you mean 'total_iters'?"),
-    ({**STEPS, "total_iters": 3}, {}, "StepLR has no argument 'total_iters'"),
     ([without("total_iters"), COSINE], {}, "learning_rate[0]: LinearLR needs 'total_iters'"),
     ([STEPS, COSINE], {}, "learning_rate[0] has no 'total_iters', after which the next one begins"),
     ([{**STEPS, "total_iters": 2.5}, COSINE], {}, "learning_rate[0]: total_iters=2.5"),
     ([{**WARMUP, "total_iters": "2ba"}, {**WARMUP, "total_iters": "1ep"}, COSINE], {}, "batches_per_epoch"),
     ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], {}, "learning_rate: there is no lr scheduler 'Chaned'"),
     ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], {}, "learning_rate[1]: StepLR has no"),
-    ({**WARMUP, "param_group_tags": "a"}, {}, "No parameter group carries the tag"),
     (0.1, {"adjust_learning_rate": 3}, "adjust_learning_rate=3: pass a dict"),
     (0.1, {"adjust_learning_rate": {"decoder": 0.25}}, "have 0.5: build the optimizer from configure_param_groups"),
     (0.1, {"adjust_learning_rate": {"a": 0.5, "b": numpy.nan}}, "adjust_learning_rate['b']=nan"),
@@ -211,9 +191,7 @@ def test_configure_lr_scheduler(rate, more, message):
 def test_other_doors_of_configure_lr_scheduler():
     with pytest.raises(TypeError, match=r"is not a torch\.optim\.Optimizer"):
         configure_lr_scheduler(network(), 0.1)
-    with pytest.raises(
-        ValueError, match="the parameter groups have no factors: build the optimizer from configure_param"
-    ):
+    with pytest.raises(ValueError, match="the parameter groups have no factors: build the optimizer from"):
         configure_lr_scheduler(made(network()), 0.1, {"Linear": 0.5})
 
 

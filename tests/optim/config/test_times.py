@@ -1,62 +1,40 @@
 """build: schedules over times, counts that are times, and the lengths of sequences made of them."""
 
+from dataclasses import fields
+
 import pytest
 
+import timesched as ts
 from optim.config import build
 from tests.optim.config.objects import LINEAR, description, network, outline, train, values
-from timesched import (
-    Clock,
-    CooldownScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    LinearScheduler,
-    PiecewiseScheduler,
-    PowerScheduler,
-    ProductScheduler,
-    SequenceScheduler,
-    StepScheduler,
-    WarmupScheduler,
-    bind,
-)
+from timesched import Clock, bind
 
-POINTS = [["0ba", 0.25], ["2ba", 1.0, "geometric"], ["0.5dur", 0.5]]
-STEP, POWER = {"StepScheduler": {"step_size": "3ba"}}, {"PowerScheduler": {"t_scale": "3ba"}}
-PRODUCT = {"ProductScheduler": {"schedules": [{"LinearScheduler": {}}, STEP]}}
 SCHEDULES = [
-    ("lr", None, {"LinearScheduler": {}}, LinearScheduler()),
-    ("lr", "a", {"LinearScheduler": {"alpha_f": 0.25, "t_max": "0.5dur"}}, LinearScheduler(1.0, 0.25, "0.5dur")),
-    (
-        "weight_decay",
-        [None],
-        {"CosineAnnealingWithWarmupScheduler": {"t_warmup": "0.1dur", "alpha_f": 0.1, "scale_warmup": True}},
-        CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1, scale_warmup=True),
-    ),
-    (
-        "betas[1]",
-        "a",
-        {"SequenceScheduler": {"schedules": [{"LinearScheduler": {"t_max": "2ba"}}, PRODUCT], "milestones": ["2ba"]}},
-        SequenceScheduler(
-            [LinearScheduler(t_max="2ba"), ProductScheduler([LinearScheduler(), StepScheduler("3ba")])], ["2ba"]
-        ),
-    ),
-    (
-        "lr",
-        None,
-        {"CooldownScheduler": {"schedule": {"WarmupScheduler": {"schedule": POWER, "t_warmup": "2ba"}},
-                               "t_decay": "2ba"}},
-        CooldownScheduler(WarmupScheduler(PowerScheduler("3ba"), "2ba"), "2ba"),
-    ),
-    ("weight_decay", None, {"PiecewiseScheduler": {"points": POINTS}}, PiecewiseScheduler(POINTS)),
-]  # fmt: skip
+    ("lr", None, ts.LinearScheduler()),
+    ("lr", "a", ts.LinearScheduler(1.0, 0.25, "0.5dur")),
+    ("weight_decay", [None], ts.CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1, scale_warmup=True)),
+    ("betas[1]", "a", ts.SequenceScheduler([ts.LinearScheduler(t_max="2ba"), ts.StepScheduler("3ba")], ["2ba"])),
+    ("lr", None, ts.CooldownScheduler(ts.WarmupScheduler(ts.PowerScheduler("3ba"), "2ba"), "2ba")),
+    ("lr", None, ts.ProductScheduler([ts.LinearScheduler(), ts.StepScheduler("3ba")])),
+    ("weight_decay", None, ts.PiecewiseScheduler([["0ba", 0.25], ["2ba", 1.0, "geometric"], ["0.5dur", 0.5]])),
+]
 
 
-@pytest.mark.parametrize("key, tags, entry, schedule", SCHEDULES)
-def test_schedules_multiply_what_the_optimizer_is_built_with(key, tags, entry, schedule):
+def written(value):
+    """An argument, or a schedule as its entry, as a config has it."""
+    if isinstance(value, ts.Schedule):
+        return {type(value).__name__: {each.name: written(getattr(value, each.name)) for each in fields(value)}}
+    if isinstance(value, (list, tuple)):
+        return list(map(written, value))
+    return str(value) if isinstance(value, ts.Time) else value
+
+
+@pytest.mark.parametrize("key, tags, schedule", SCHEDULES)
+def test_schedules_multiply_what_the_optimizer_is_built_with(key, tags, schedule):
     rule = {"params": "0.weight", "tags": "a", "weight_decay": 0.3}
     optimizer = {"optimizer": {"AdamW": {"lr": 0.5, "weight_decay": 0.1, "params": [rule]}}}
-    ((name, arguments),) = entry.items()
-    whole = {
-        name: {**arguments, "key": key, "on_change": "new", **({} if tags is None else {"param_group_tags": tags})}
-    }
+    whole = written(schedule)
+    whole[type(schedule).__name__] |= {"key": key, "on_change": "new", "param_group_tags": tags}
     built = build(network(), {**optimizer, "schedulers": [whole], "max_duration": "8ba"})
     other, clock = build(network(), optimizer).optimizer, Clock("8ba")
     bound = bind(schedule, other, clock, key, tags, on_change="new")
@@ -127,14 +105,10 @@ def test_lengths_of_several_units(lengths, run, milestones):
     assert [each if type(each) is int else str(each) for each in found] == milestones
 
 
-@pytest.mark.parametrize("none", [0, "0dur"])
-@pytest.mark.parametrize("place", [0, 1])
-def test_a_phase_of_no_length_is_passed_over(place, none):
-    lengths = [2, 3]
-    lengths.insert(place, none)
-    children = [{"LinearLR": {**LINEAR, "total_iters": length}} for length in lengths]
-    found = []
-    for each in (children, [child for child in children if child["LinearLR"]["total_iters"] != none]):
+@pytest.mark.parametrize("lengths", [(0, 2, 3), (2, 0, 3), ("0dur", 2, 3), (2, "0dur", 3)])
+def test_a_phase_of_no_length_is_passed_over(lengths):
+    children, found = [{"LinearLR": {**LINEAR, "total_iters": length}} for length in lengths], []
+    for each in (children, [child for child in children if child["LinearLR"]["total_iters"] in (2, 3)]):
         config = {"optimizer": {"AdamW": {}}, "schedulers": [sequence(each)], "max_duration": "10ba"}
         found.append(build(network(), config).schedulers[0].values(9))
     assert found[0] == found[1]

@@ -1,8 +1,6 @@
 """YAML: files and text, numbers and texts as YAML 1.2 has them, and all that is refused."""
 
-import json
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -48,11 +46,8 @@ def test_values_of_yaml_1_2(written, value):
 
 CONFIGS = [
     ("config", ValueError, "config='config' is neither YAML nor the name of a .yaml file"),
-    ("", ValueError, "neither YAML nor the name"),
     (3, TypeError, "config=3: pass a mapping, the path of a YAML file, or YAML text"),
-    ([("optimizer", "SGD")], TypeError, "config=[('optimizer', 'SGD')]"),
     ("missing.yaml", FileNotFoundError, "missing.yaml"),
-    (Path("missing"), FileNotFoundError, "missing"),
     ("- optimizer: SGD\n", TypeError, "write a mapping with 'optimizer' and 'schedulers'"),
     ("# nothing: here\n", TypeError, "config=None: write a mapping"),
     ("a: [1\n", ValueError, "the text, line 2, column 1: while parsing a flow sequence, expected ',' or ']'"),
@@ -63,10 +58,8 @@ CONFIGS = [
     ("a: 2001-02-03\n", ValueError, "is of type date: write a text in quotes"),
     ("a: [{b: !!binary aGVsbG8=}]\n", ValueError, "a[0].b: b'hello' is of type bytes"),
     ("1: 2\n", ValueError, "config: the key 1 is of type int: write a text"),
-    ("a: {true: 2}\n", ValueError, "a: the key True is of type bool"),
     ({"a": [{int: 2}]}, ValueError, "a[0]: the key <class 'int'> is of type type"),
     ("a: \x00\n", ValueError, "the text cannot be read as YAML: ReaderError"),
-    ("a: 2001-99-99\n", ValueError, "the text cannot be read as YAML: "),
     ("optimizer: !!python/object/apply:os.mkdir ['made']\n", ValueError, "could not determine a constructor"),
     ("optimizer: {antigravity.SGD: {lr: 0.1}}\n", ValueError, "there is no optimizer"),
 ]  # fmt: skip
@@ -101,9 +94,3 @@ def test_a_mapping_is_copied(config):
     found = read(config)
     assert found == config and found is not config
     assert not any(found[key] is value for key, value in config.items() if isinstance(value, (list, dict)))
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False), st.text(st.characters(categories=["L", "N", "P", "Zs"])))
-def test_numbers_and_texts_survive_json(number, text):
-    config = {"optimizer": {"AdamW": {"lr": number, "params": [{"tags": text}]}}}
-    assert read(json.dumps(config, ensure_ascii=False)) == config  # JSON is YAML

@@ -3,12 +3,14 @@
 import copy
 import fnmatch
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import optim
 from optim.groups import configure_param_groups
 from tests.optim.groups.models import Conv, Tied, by_name, names_of, tree, values
 
@@ -42,8 +44,6 @@ def matches(rule, name):
 @given(MODELS, RULES, st.randoms(use_true_random=False), st.booleans())
 def test_every_parameter_has_the_tags_of_the_rules_that_match_it(names, rules, rng, no_decay):
     model = tree(names)
-    given_names = [name for name, _ in model.named_parameters()]
-    rng.shuffle(given_names)
     idle = [glob for rule in rules for glob in rule["params"] if not fnmatch.filter(names, glob)]
     if idle:
         with pytest.raises(ValueError, match=r"rules\[\d\].* matches no parameter's name"):
@@ -51,9 +51,8 @@ def test_every_parameter_has_the_tags_of_the_rules_that_match_it(names, rules, r
         return
     groups = configure_param_groups(model, rules, no_decay=no_decay)
     listed = [pair for group in groups for pair in group["params"]]
-    assert len(listed) == len(names) and {name: id(p) for name, p in listed} == {
-        name: id(p) for name, p in model.named_parameters()
-    }
+    assert len(listed) == len(names)
+    assert {name: id(p) for name, p in listed} == {name: id(p) for name, p in model.named_parameters()}
     tags = by_name(groups, "tags", [])
     for name in names:
         assert tags[name] == sorted({tag for rule in rules if matches(rule, name) for tag in rule.get("tags", [])})
@@ -131,3 +130,98 @@ def test_an_exclusive_rule():
     tags = by_name(configure_param_groups(model, [biases, a]), "tags")  # the other one is not
     assert tags == {"a.weight": ["a"], "a.bias": ["a", "bias"], "b.bias": ["a", "bias"]}
     configure_param_groups(model, [{"params": ["*bias", "a.*", "b.*"], "exclusive": True}])  # globs of one may overlap
+
+
+# Factors of the learning rate
+
+
+KEY = "adjust_learning_rate"
+
+
+def test_globs_and_layer_types():
+    given = {"Embedding": 0.1, "*norm*": 0.5, nn.MultiheadAttention: 3, "LayerNorm": 0.5}
+    of = by_name(configure_param_groups(Tied(), adjust_learning_rate=given), KEY)
+    for name, factor in of.items():
+        expected = 0.5 if "norm" in name else 3 if "in_proj" in name else 0.1 if name == "embed.weight" else None
+        assert factor == expected, name  # out_proj is owned by a Linear inside the attention
+
+
+def test_subclasses_are_of_the_type():
+    of = by_name(configure_param_groups(nn.MultiheadAttention(4, 2), adjust_learning_rate={"Linear": 0.1}), KEY)
+    assert [name for name, factor in of.items() if factor] == ["out_proj.weight", "out_proj.bias"]
+
+
+def test_groups_are_split_by_factor_and_keep_their_tags():
+    rules = [{"params": "*weight", "tags": "w"}]
+    groups = configure_param_groups(Conv(), rules, weight_decay=0.1, adjust_learning_rate={"Conv2d": 0.5})
+    assert [values(group) for group in groups] == [
+        {"tags": ["w"], KEY: 0.5, "weight_decay": 0.1},
+        {"tags": ["w"], "weight_decay": 0.0},
+        {"weight_decay": 0.0},
+        {KEY: 0.5, "weight_decay": 0.0},
+        {"tags": ["w"], "weight_decay": 0.1},
+    ]
+
+
+def test_a_scheduler_multiplies_by_them():
+    """Numbers of any kind are floats in the groups, where a rule has them, too."""
+    rules = [{"params": "6.*", KEY: numpy.float32(0.5)}]
+    groups = configure_param_groups(Conv(), rules, adjust_learning_rate={"Linear": 0.5, "0.*": 2})
+    optimizer = optim.SGD(groups, lr=1.0)
+    optim.lr_scheduler.ScalePerParamLR(optimizer, optim.lr_scheduler.ConstantLR(optimizer, 0.5))
+    found = {name: (group.get(KEY), group["lr"]) for group in optimizer.param_groups for name in group["param_names"]}
+    assert found["0.weight"] == (2.0, 1.0) and found["6.weight"] == found["6.bias"] == (0.5, 0.25)
+    assert {type(factor) for factor, _ in found.values()} == {float, type(None)} and found["3.weight"] == (None, 0.5)
+
+
+# Modules that share modules: every name counts
+
+
+@st.composite
+def graphs(draw):
+    """Some modules, each with children among those after it, and parameters among three."""
+    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
+    modules = [nn.Module() for _ in range(draw(st.integers(1, 5)))]
+    for number, module in enumerate(modules):
+        for name in "ab":
+            if number + 1 < len(modules) and draw(st.booleans()):
+                module.add_module(name, modules[draw(st.integers(number + 1, len(modules) - 1))])
+        for name in "wb":
+            if name not in module._modules and draw(st.booleans()):
+                module.register_parameter(name, parameters[draw(st.integers(0, 2))])
+    return modules[0]
+
+
+def all_names(module, prefix=""):
+    """Every name of every parameter, one path after the other."""
+    for name, parameter in module._parameters.items():
+        yield prefix + name, parameter
+    for name, child in module._modules.items():
+        yield from all_names(child, f"{prefix}{name}.")
+
+
+@given(model=graphs(), glob=st.text("ab.w*?", min_size=1, max_size=6))
+def test_a_glob_selects_what_any_name_matches(model, glob):
+    names = list(all_names(model))
+    if not names:
+        return
+    expected = {id(parameter) for name, parameter in names if fnmatch.fnmatchcase(name, glob)}
+    for given_model in (model, names):
+        rules = [{"params": glob, "tags": "a"}]
+        if not expected:
+            with pytest.raises(ValueError, match="matches no parameter's name"):
+                configure_param_groups(given_model, rules, no_decay=False)
+            continue
+        groups = configure_param_groups(given_model, rules, no_decay=False)
+        assert {id(p) for group in groups if "tags" in group for _, p in group["params"]} == expected
+        order = [name for name, _ in configure_param_groups(given_model, no_decay=False)[0]["params"]]
+        firsts = {id(p): name for name, p in reversed(names)}
+        assert order == list(dict.fromkeys(firsts[id(p)] for _, p in names))
+
+
+def test_a_module_used_twice_and_one_that_reaches_itself():
+    layer = nn.Linear(2, 2)
+    model = nn.Sequential(layer, nn.ReLU(), layer)
+    model[1].above = model
+    groups = configure_param_groups(model, [{"params": "2.*", "tags": "again"}])
+    assert by_name(groups, "tags") == {"0.weight": ["again"], "0.bias": ["again"]}

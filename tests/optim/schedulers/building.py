@@ -16,7 +16,6 @@ import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from tests.optim.schedulers.rows import Nested
 
-KEYS = {"lr": "lr", "wd": "weight_decay"}  # what each family writes
 RATES = {
     "val": "learning_rate",
     "vals": "learning_rates",

@@ -11,7 +11,7 @@ from tests.optim.schedulers.test_composition import NO_CHILDREN
 
 nan, inf = float("nan"), float("inf")
 NO_NUMBERS = (nan, inf, None, "fast", "0.1dur", [0.1], 1j, True, torch.tensor(nan))
-NO_COUNTS = (-1, 2.5, nan, inf, "ten", "-5ba", "1e3.5tok", [3], 1j)  # times: test_clock.py
+NO_COUNTS = (-1, 2.5, nan, inf, "ten", "-5ba", "1e3.5tok", [3], 1j)  # times: test_runs.py
 NUMBERS = "val initial_val end_val base_val max_val eta_min power decay_rate gamma scale step_exponent coefficient"
 NUMBERS += " T_mult pct_start final_div_factor"
 COUNTS = "total_iters warmup_iters decay_iters warmup_steps step_size T_max T_0 step_size_up step_size_down total_steps"
@@ -61,13 +61,13 @@ def refused(stem, arguments, words, family="lr"):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("family", ["lr", "wd"])
 @pytest.mark.parametrize(("stem", "name", "wrong"), [*EACH_ARGUMENT, *RANGES], ids=str)
-def test_numbers_counts_and_choices(stem, name, wrong, family):
+def test_numbers_counts_and_choices(stem, name, wrong):
     """Each argument of each class with what it cannot be, in the words of its family."""
-    public = RATES.get(name, name) if family == "lr" else name
-    message = refused(stem, {**good(stem), name: wrong}, rf"{name_of(stem, family)}\.{public}\b", family)
-    assert any(text in message for text in (str(wrong), repr(wrong), type(wrong).__name__))
+    for family in ("lr", "wd"):
+        public = RATES.get(name, name) if family == "lr" else name
+        message = refused(stem, {**good(stem), name: wrong}, rf"{name_of(stem, family)}\.{public}\b", family)
+        assert any(text in message for text in (str(wrong), repr(wrong), type(wrong).__name__))
 
 
 WITH_MILESTONES = {
@@ -108,11 +108,7 @@ STABLE = good("WarmupStableDecay")
             for stem, milestones in (("Sequential", {"milestones": []}), ("Chained", {}))
             for wrong in ([], [None], ["LinearLR"], [0.1], [timesched.LinearScheduler()])
         ),
-        (
-            "Chained",
-            {"schedulers": [COSINE, Nested("Linear", {**WARMUP.arguments, "initial_val": 0.0})]},
-            "that one first",
-        ),
+        ("Chained", {"schedulers": [COSINE, FROM_0]}, "that one first"),
         *(("ScalePerParam", {"scheduler": wrong}, "scheduler") for wrong in (None, "LinearLR", 0.1)),
     ],
     ids=str,
@@ -134,65 +130,40 @@ def test_what_is_no_child(stem, wrong):
     assert rates(on) == before and first.refusal == refusal
 
 
-@pytest.mark.parametrize("milestones", [["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"]])
-def test_milestones_that_fall_on_a_clock(milestones):
-    with pytest.raises(ValueError, match="put them in order"):
-        make("MultiStep", {**good("MultiStep"), "milestones": milestones}, optimizer(), clock=timesched.Clock("10ba"))
+NO_OPTIMIZERS = [None, "sgd", [torch.nn.Parameter(torch.zeros(1))], torch.nn.Linear(1, 1), {"lr": 0.1}]
 
 
-def test_a_message_has_the_name_of_a_users_class():
-    class Mine(lr_scheduler.PiecewiseConstantLR):
-        pass
-
-    with pytest.raises(ValueError, match=r"^'vals' is a str, and Mine\.learning_rates\[0\] is"):
-        Mine(optimizer(), ["vals"], [])
-    with pytest.raises(ValueError, match=r"^Mine: 0 milestones separate 1 values"):
-        Mine(optimizer(), [], [])
+class Mine(lr_scheduler.PiecewiseConstantLR):
+    pass
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, "sgd", [torch.nn.Parameter(torch.zeros(1))], torch.nn.Linear(1, 1), {"lr": 0.1}]
+    ("call", "words"),
+    [
+        # milestones that fall on the clock
+        *(
+            (lambda on, m=m: lr_scheduler.MultiStepLR(on, 0.1, 0.5, m, clock=timesched.Clock("10ba")), "put them in or")
+            for m in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"])
+        ),
+        (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock="4ba"), "clock"),
+        (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock=timesched.LinearScheduler()), "clock"),
+        # the name of a user's class
+        (lambda on: Mine(on, ["vals"], []), r"^'vals' is a str, and Mine\.learning_rates\[0\] is"),
+        (lambda on: Mine(on, [], []), r"^Mine: 0 milestones separate 1 values"),
+        # what it is to write, and where
+        *((lambda on, wrong=wrong: lr_scheduler.ConstantLR(wrong, 0.1), "optimizer") for wrong in NO_OPTIMIZERS),
+        (lambda on: weight_decay_scheduler.ConstantWD("sgd", 0.1), "optimizer"),
+        (lambda on: lr_scheduler.SequentialLR(None, [make(*COSINE, optimizer())], []), "optimizer"),
+        (lambda on: lr_scheduler.ScalePerParamLR(None, make(*COSINE, optimizer())), "optimizer"),
+        (lambda on: scheduler.Scheduler(on), "no param_g"),
+        *(
+            (lambda on, value=value: on.param_groups[1].update(lr=value) or lr_scheduler.ConstantLR(on, 0.1), "group 1")
+            for value in (None, "0.1", True, torch.tensor([0.1, 0.2]), torch.tensor(1), nan)
+        ),
+    ],
 )
-def test_what_is_no_optimizer(wrong):
-    child = make(*COSINE, optimizer())
-    for call in (
-        lambda: lr_scheduler.ConstantLR(wrong, 0.1),
-        lambda: weight_decay_scheduler.ConstantWD(wrong, 0.1),
-        lambda: lr_scheduler.SequentialLR(wrong, [child], []),
-        lambda: lr_scheduler.ScalePerParamLR(wrong, child),
-    ):
-        with pytest.raises((TypeError, ValueError), match="optimizer"):
-            call()
-
-
-@pytest.mark.parametrize(
-    ("key", "words"),
-    [("momentum", "'momentum'"), ("betas[2]", "no element 2"), ("betas[x", "betas"), ("", "no param_g")],
-)
-def test_a_group_without_the_key(key, words):
-    class Tenth(scheduler.Scheduler):
-        param_group_key = key
-
-        def _get_closed_form(self):
-            return torch.tensor(0.1)
-
-    on = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+def test_other_calls(call, words):
+    on = optimizer("numbers", {}, {})
     with pytest.raises((TypeError, ValueError), match=words):
-        Tenth(on)
-    assert rates(on) == [0.5]
-
-
-@pytest.mark.parametrize("value", [None, "0.1", True, torch.tensor([0.1, 0.2]), torch.tensor(1), nan])
-def test_a_group_that_holds_no_number(value):
-    on = optimizer("numbers", {}, {"lr": value})
-    with pytest.raises(ValueError, match="group 1"):
-        lr_scheduler.ConstantLR(on, 0.1)
+        call(on)
     assert on.param_groups[0]["lr"] == 0.5
-
-
-@pytest.mark.parametrize("clock", ["4ba", 5, timesched.LinearScheduler()])
-def test_no_clock(clock):
-    on = optimizer()
-    with pytest.raises(TypeError, match="clock"):
-        lr_scheduler.ConstantLR(on, 0.1, clock=clock)
-    assert rates(on) == [0.5]

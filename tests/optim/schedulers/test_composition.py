@@ -6,7 +6,7 @@ import torch
 import optim
 import timesched
 from optim import lr_scheduler
-from tests.optim.schedulers.building import GROUPS, KIND, constant, make, one_group, optimizer, rates, value
+from tests.optim.schedulers.building import GROUPS, KIND, constant, make, one_group, optimizer, rates, ticked, value
 from tests.optim.schedulers.rows import COSINE, WARMUP
 from timesched import Clock
 
@@ -26,22 +26,13 @@ NO_CHILDREN = {
 }
 
 
-def test_children_of_other_clocks():
-    on, clocks = optimizer(), (Clock("10ba"), Clock("10ba"))
-    children = [lr_scheduler.LinearLR(on, 1.0, 0.0, "1dur", clock=clock) for clock in clocks]
-    with pytest.raises(ValueError, match="clock"):
-        lr_scheduler.SequentialLR(on, children, [5], clock=clocks[0])
-
-
 def test_a_parent_takes_the_clock_of_its_children():
     on, clock = optimizer(), Clock("40ba")
-    children = [lr_scheduler.LinearLR(on, 1.0, 0.0, "0.5dur", clock=clock), lr_scheduler.ConstantLR(on, 0.25)]
-    one = lr_scheduler.SequentialLR(on, children, ["0.25dur"])
-    assert one.clock is clock
-    for batch in range(1, 12):
-        clock.tick()
-        one.step()
-        assert value(one) == (1 - batch / 20 if batch < 10 else 0.25)
+    first = lr_scheduler.LinearLR(on, 1.0, 0.0, "0.5dur", clock=clock)
+    one = lr_scheduler.SequentialLR(on, [first, constant(on, 0.25)], ["0.25dur"])
+    assert one.clock is clock and ticked(one, clock, 11) == [*(1 - batch / 20 for batch in range(10)), 0.25, 0.25]
+    with pytest.raises(ValueError, match="clock"):
+        lr_scheduler.SequentialLR(on, [first], [], clock=Clock("40ba"))
 
 
 @KIND
@@ -87,20 +78,11 @@ def test_children_own_nothing():
     again = lr_scheduler.ChainedLR([second])
     with pytest.raises(ValueError, match="SequentialLR.* of 'lr' was superseded by ChainedLR"):
         parent.step()
+    with pytest.raises(ValueError, match="milestones"):
+        lr_scheduler.SequentialLR(on, [first, second], [4, 8])  # what cannot be made changes no owner
     again.step()
     assert rates(on) == second.values(2)[1:] * 4
-
-
-def test_a_parent_that_cannot_be_made_changes_no_owner():
-    on = optimizer("numbers", *GROUPS)
-    children = [make(*WARMUP, on, param_group_tags="a"), make(*COSINE, on, param_group_tags="a")]
-    decay = constant(on, 0.3, "c")
-    with pytest.raises(ValueError, match="milestones"):
-        lr_scheduler.SequentialLR(on, children, [4, 8])
-    children[1].step()
-    decay.step()
-    lr_scheduler.SequentialLR(on, children[:1] * 2, [3]).step()  # the same schedule twice is two schedules
-    assert rates(on)[3] == 0.3
+    lr_scheduler.SequentialLR(on, [second] * 2, [3]).step()  # the same schedule twice is two schedules
 
 
 # Factors of groups
@@ -118,26 +100,22 @@ def test_the_factor_of_a_group(kind, family):
 
 
 @KIND
-@pytest.mark.parametrize("inside", [False, True])
-def test_factors_inside_and_outside_of_others(kind, inside):
-    """Scaling each child of a sequence scales it once, as scaling the sequence does."""
-    on = optimizer(kind, {}, {"adjust_learning_rate": 0.5})
-    children = [make(*child, on) for child in (WARMUP, COSINE)]
-    if inside:
-        children = [lr_scheduler.ScalePerParamLR(on, child) for child in children]
-    one = lr_scheduler.SequentialLR(on, children, [5])
-    if not inside:
-        one = lr_scheduler.ScalePerParamLR(on, one)
-    for t in range(8):
-        assert rates(on) == [factor * one.values(9)[t] for factor in (1.0, 0.5)]
-        one.step()
+def test_factors_inside_and_outside_of_others(kind):
+    """Scaling each child of a sequence scales it once, as scaling the sequence does; some of them is an error."""
 
+    def scaled(*children, inside):
+        on = optimizer(kind, {}, {"adjust_learning_rate": 0.5})
+        several = [make(*child, on) for child in children]
+        several = [lr_scheduler.ScalePerParamLR(on, one) if its else one for one, its in zip(several, inside)]
+        one = lr_scheduler.SequentialLR(on, several, [5])
+        return one if any(inside) else lr_scheduler.ScalePerParamLR(on, one)
 
-def test_children_of_which_some_are_scaled():
-    on = optimizer("numbers", {}, {"adjust_learning_rate": 0.5})
-    children = [make(*WARMUP, on), lr_scheduler.ScalePerParamLR(on, make(*COSINE, on))]
+    for one in (scaled(WARMUP, COSINE, inside=(True, True)), scaled(WARMUP, COSINE, inside=(False, False))):
+        for t in range(8):
+            assert rates(one.optimizer) == [factor * one.values(9)[t] for factor in (1.0, 0.5)]
+            one.step()
     with pytest.raises(ValueError, match="some schedulers are scaled per group and some are not"):
-        lr_scheduler.SequentialLR(on, children, [5])
+        scaled(WARMUP, COSINE, inside=(False, True))
 
 
 @pytest.mark.parametrize("module", [torch.optim, optim])

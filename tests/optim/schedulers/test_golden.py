@@ -14,6 +14,8 @@ from torch.nn import Parameter
 
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
+from tests.optim.test_golden import assert_near as near_parameters
+from tests.optim.test_golden import gradient, start
 
 FILE = json.loads((Path(__file__).parents[2] / "golden" / "schedulers.json").read_text())
 CASES = [(name, case) for name, cases in FILE["cases"].items() for case in cases]
@@ -85,8 +87,6 @@ def test_a_schedule(name, case):
 
 # Training
 
-SHAPES = FILE["about"]["param_order"]
-
 
 def corrected_eps(optimizer, step):
     """The golden Adam and AdamW add eps before the bias correction, and ours after it, as torch.
@@ -98,64 +98,35 @@ def corrected_eps(optimizer, step):
             group["eps"] = 1e-6 / math.sqrt(1 - group["betas"][1] ** step)
 
 
-def parameter(name, of_index):
-    """A tensor in the shape of the named parameter from the formulas of its flat index and its number."""
-    index = torch.arange(math.prod(SHAPES[name]), dtype=torch.float64)
-    return of_index(index, list(SHAPES).index(name)).reshape(SHAPES[name]).float()
-
-
-def start(name):
-    return Parameter(parameter(name, lambda i, j: 0.8 * torch.cos(0.5 * i + 1.1 * j + 0.3)))
-
-
-def gradient(name, step):
-    return parameter(name, lambda i, j: 0.5 * torch.sin(0.7 * step + 0.3 * i + j))
-
-
-def optimizer_of(case, params):
-    groups = [{**group, "params": [params[name] for name in group["params"]]} for group in case["groups"]]
-    kwargs = dict(case["kwargs"])
-    if case["optimizer"] == "Adam":
-        kwargs["decoupled_weight_decay"] = True
-    return getattr(optim, case["optimizer"])(groups, **kwargs)
-
-
-def train(case, params, optimizer, schedulers, after):
+@pytest.mark.parametrize("case", FILE["integration"])
+def test_a_run(case):
     """The golden Adam decouples the weight decay of the group, which the scheduler writes.
 
     It adds the constructor's to the gradient besides, which is done by hand here.
     """
-    for step in range(1, 21):
-        for name, p in params.items():
-            coupled = case["kwargs"]["weight_decay"] if case["optimizer"] == "Adam" else 0.0
-            p.grad = gradient(name, step) + coupled * p.detach()
-        corrected_eps(optimizer, step)
-        optimizer.step()
-        for scheduler in schedulers:
-            scheduler.step()
-        after(step)
-
-
-@pytest.mark.parametrize("case", FILE["integration"])
-def test_a_run(case):
     case = FILE["integration"][case]
-    params = {name: start(name) for group in case["groups"] for name in group["params"]}
-    optimizer = optimizer_of(case, params)
+    kwargs, more, coupled = case["kwargs"], {}, 0.0
+    if case["optimizer"] == "Adam":
+        more, coupled = {"decoupled_weight_decay": True}, kwargs["weight_decay"]
+    params = {name: start(name, torch.float32) for group in case["groups"] for name in group["params"]}
+    groups = [{**group, "params": [params[name] for name in group["params"]]} for group in case["groups"]]
+    optimizer = getattr(optim, case["optimizer"])(groups, **kwargs, **more)
     schedulers = [build(each["class"], each["kwargs"], optimizer) for each in case["schedulers"]]
     # the float32 gradients of Adam nearly cancel in some moments
     bound = 2e-5 if case["optimizer"].startswith("Adam") else 1e-5
     seen = {key: [[float(group[key])] for group in optimizer.param_groups] for key in case["series"]}
-
-    def after(step):
+    for step in range(1, 21):
+        for name, p in params.items():
+            p.grad = gradient(name, step, full_rank=False).float() + coupled * p.detach()
+        corrected_eps(optimizer, step)
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
         for key, series in seen.items():
             for values, group in zip(series, optimizer.param_groups):
                 values.append(float(group[key]))
         for name, golden in case["float32"].get(str(step), {}).items():
-            expected = torch.tensor(golden)
-            error = (params[name].detach().flatten() - expected).abs() / expected.abs().clamp(min=0.05)
-            assert error.max() <= bound, (step, name, float(error.max()))
-
-    train(case, params, optimizer, schedulers, after)
+            near_parameters(params[name], golden, bound, (step, name))
     for key, series in case["series"].items():
         for i, golden in enumerate(series):
             assert_near(seen[key][i], golden, (key, i))
