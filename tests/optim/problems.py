@@ -22,31 +22,16 @@ MISSING: dict[int, Iterable[int]] = {1: (1, 2, 7), 2: (1, 2, 3, 4), 3: range(1, 
 
 def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Parameter]:
     """Parameters of every kind that the optimizer takes: Muon gets matrices, the others all shapes and layouts."""
-    generator = torch.Generator().manual_seed(seed)
+    generator, wide = torch.Generator().manual_seed(seed), torch.complex128 if dtype.is_complex else torch.float64
 
     def new(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    if dtype.is_complex:
-
-        def new(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.complex128).to(dtype)
+        return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
 
     if name == "Muon":
         tensors = [new(4, 3), new(3, 7), new(5, 5), new(2, 6), new(3, 4).t(), new(6, 5)[::2], new(6, 1), new(1, 4)]
     else:
-        tensors = [
-            new(4, 3),
-            new(5),
-            new(),
-            new(2, 2),  # never has a gradient
-            new(2, 3, 2, 2),
-            new(3, 4).t(),
-            new(7)[::2],  # elements apart in memory
-            new(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
-            new(0, 3),
-            new(1),
-        ]
+        tensors = [new(4, 3), new(5), new(), new(2, 2), new(2, 3, 2, 2), new(3, 4).t(), new(7)[::2]]
+        tensors += [new(2, 3, 2, 2).contiguous(memory_format=torch.channels_last), new(0, 3), new(1)]
     return [Parameter(t) for t in tensors]
 
 
@@ -115,11 +100,9 @@ def is_rough(row: Row) -> bool:
     return row.name == "Muon" and not hasattr(torch.optim, "Muon")
 
 
-def run(
-    optimizer: torch.optim.Optimizer, params: Sequence[Tensor], first: int, last: int, *, zeros: bool = True
-) -> None:
+def run(optimizer: torch.optim.Optimizer, params: Sequence[Tensor], first: int, last: int) -> None:
     for step in range(first, last + 1):
-        give_gradients(params, step, zeros=zeros)
+        give_gradients(params, step)
         optimizer.step()
 
 

@@ -29,7 +29,6 @@ class Row:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     golden: str | None = None
     groups: tuple[Mapping[str, Any], ...] = ({},)
-    zeros: bool = True  # False: gradients are never exactly zero, as this configuration would divide zero by zero
 
     @property
     def id(self) -> str:
@@ -64,9 +63,10 @@ L2 = {W: 0.1}
 UP = {**L2, **MAX}  # uphill
 MATCH = {"adjust_lr_fn": "match_rms_adamw"}
 CENTERED = {"centered": True}
+NUMBERS = {"lr": 0.01, "alpha": 0.8, "eps": 0.001}
 ABSOLUTE = {"scale_parameter": False}
 CLIP, FIRST = "clip_threshold", "initial_accumulator_value"
-SCHEDULED = ("lr", CLIP, "decay_rate", "beta1", W)  # the numbers of Adafactor that may be
+SCHEDULED = ("lr", CLIP, "decay_rate", "beta1", W, "eps")  # the numbers of Adafactor that may be
 
 ROWS = [
     Row("SGD", "lr", {"lr": 0.1}, "plain"),
@@ -97,7 +97,6 @@ ROWS = [
     Row("Adadelta", "all", {"lr": 2.0, "rho": 0.8, "eps": 1e-4, W: 0.05, **MAX}, "maximize_wd"),
     Row("Adadelta", "groups", {"lr": 1.0}, "groups", ({"rho": 0.7, "eps": 1e-5}, {"lr": 0.3, **MAX})),
     Row("Adadelta", "rho_zero", {"rho": 0.0}),
-    Row("Adadelta", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("Adadelta", "tensors", dict(zip(["lr", "rho", "eps", W], tensors(0.3, 0.8, 1e-4, 0.1)))),
     Row("Adafactor", "lr", {"lr": 0.05}, "scale_parameter"),
     Row("Adafactor", "absolute", {"lr": 0.05, **ABSOLUTE}, "no_scale_parameter"),
@@ -113,19 +112,13 @@ ROWS = [
     Row("Adafactor", "beta1_zero", {"lr": 0.05, "beta1": 0.0}),
     Row("Adafactor", "clip_threshold", {"lr": 0.05, "clip_threshold": 0.5}),
     Row("Adafactor", "group_beta1_or_not", {"lr": 0.05}, None, ({"beta1": 0.9}, {})),
-    Row("Adafactor", "eps_zero", {"lr": 0.05, "eps": (0.0, 0.0)}, zeros=False),
-    Row(
-        "Adafactor",
-        "tensors",
-        {**dict(zip(SCHEDULED, tensors(0.05, 0.5, -0.7, 0.9, 0.1))), "eps": tensors(1e-20, 0.01)},
-    ),
+    Row("Adafactor", "tensors", dict(zip(SCHEDULED, [*tensors(0.05, 0.5, -0.7, 0.9, 0.1), tensors(1e-20, 0.01)]))),
     Row("Adagrad", "defaults", {}, "defaults"),
     Row("Adagrad", "lr_decay", {"lr": 0.1, "lr_decay": 0.1}, "lr_decay"),
     Row("Adagrad", "initial_accumulator", {"lr": 0.1, "initial_accumulator_value": 0.5, W: 0.1}, "init_acc_wd"),
     Row("Adagrad", "eps", {"lr": 0.1, "eps": 0.01}, "eps_big"),
     Row("Adagrad", "maximize_weight_decay", {"lr": 0.05, "lr_decay": 0.02, W: 0.05, **MAX}, "maximize"),
     Row("Adagrad", "groups", {"lr": 0.1, FIRST: 0.1}, "groups", ({"lr_decay": 0.5}, {"lr": 0.02, FIRST: 2.0})),
-    Row("Adagrad", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("Adagrad", "tensors", dict(zip(["lr", "lr_decay", "eps", W], tensors(0.1, 0.1, 1e-4, 0.1)))),
     Row("Adamax", "defaults", {}, "defaults"),
     Row("Adamax", "betas", {"lr": 0.05, B: (0.8, 0.9)}, "lr_betas"),
@@ -170,17 +163,11 @@ ROWS = [
     Row("RMSprop", "alpha_eps", {"lr": 0.02, "alpha": 0.9, "eps": 0.01}, "alpha_eps"),
     Row("RMSprop", "momentum", {"lr": 0.02, "momentum": 0.9}, "momentum"),
     Row("RMSprop", "centered", {"lr": 0.02, "alpha": 0.9, **CENTERED}, "centered"),
-    Row(
-        "RMSprop",
-        "all",
-        {"lr": 0.01, "alpha": 0.8, "eps": 0.001, "momentum": 0.5, **CENTERED, W: 0.1},
-        "centered_momentum_wd",
-    ),
+    Row("RMSprop", "all", {**NUMBERS, "momentum": 0.5, **CENTERED, W: 0.1}, "centered_momentum_wd"),
     Row("RMSprop", "groups", {"lr": 0.02}, "groups", ({"momentum": 0.9, "alpha": 0.9}, {**CENTERED, "lr": 0.01})),
     Row("RMSprop", "maximize_weight_decay", UP),
     Row("RMSprop", "all_maximize", {"momentum": 0.1, **CENTERED, **UP}),
     Row("RMSprop", "alpha_one", {"lr": 1e-9, "alpha": 1.0}),
-    Row("RMSprop", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("RMSprop", "tensors", dict(zip(["lr", "alpha", "eps", W, "momentum"], tensors(0.02, 0.9, 1e-4, 0.1, 0.5)))),
     Row("Rprop", "defaults", {}, "defaults"),
     Row("Rprop", "lr", {"lr": 0.05}, "lr"),
@@ -200,7 +187,6 @@ for _name in ("Adam", "AdamW", "Adamax", "Lamb", "NAdam", "RAdam"):
         "betas": {"lr": 0.05, B: (0.8, 0.95)},
         "betas_zero": {"lr": 0.05, B: (0.0, 0.0)},
         "eps": {"lr": 0.05, "eps": 0.1},
-        "eps_zero": {"lr": 0.05, "eps": 0.0},
         "weight_decay": {"lr": 0.05, **L2},
         "tensors": {"lr": tensor(0.03), B: tensors(0.8, 0.9), "eps": tensor(1e-4), W: tensor(0.1)},
     }
@@ -214,7 +200,7 @@ for _name in ("Adam", "AdamW", "Adamax", "Lamb", "NAdam", "RAdam"):
         _new["amsgrad_all"] = {"lr": 0.05, B: (0.5, 0.9), "eps": 0.01, "amsgrad": True, **UP}
         _new["tensors_amsgrad"] = {**_new["tensors"], "amsgrad": True}
     _known = {row.label for row in ROWS if row.name == _name}
-    ROWS += [Row(_name, k, v, zeros=k != "eps_zero") for k, v in _new.items() if k not in _known]
+    ROWS += [Row(_name, k, v) for k, v in _new.items() if k not in _known]
 
 for _name in ("Adam", "AdamW"):
     _over = ({"lr": 0.1, B: (0.7, 0.9)}, {"eps": 0.01, W: 0.0}, {"amsgrad": True, **MAX})

@@ -45,8 +45,8 @@ def continued(row, at, source, target, path):
     """An optimizer that goes on from step `at`, and another, which has run before, that goes on from its dict."""
     params, others = parameters(row.name), parameters(row.name)
     one, other = source(row, params), target(row, others)
-    run(one, params, 1, at, zeros=row.zeros)
-    run(other, others, 1, 3, zeros=row.zeros)
+    run(one, params, 1, at)
+    run(other, others, 1, 3)
     with torch.no_grad():
         torch._foreach_copy_(others, params)
     torch.save(one.state_dict(), path)
@@ -55,8 +55,8 @@ def continued(row, at, source, target, path):
         group.update(values(group, plain=True))  # torch takes tensors for some hyperparameters only
     other.load_state_dict(saved)
     assert target is theirs or {p: set(state) for p, state in other.state.items()} == keys
-    run(one, params, at + 1, at + MORE, zeros=row.zeros)
-    run(other, others, at + 1, at + MORE, zeros=row.zeros)
+    run(one, params, at + 1, at + MORE)
+    run(other, others, at + 1, at + MORE)
     return one, other
 
 

@@ -39,7 +39,7 @@ def assert_equations_hold(row: Row, optimizer: optim.Optimizer, reference: Refer
     """For the state and its keys from the start, and after each step."""
     for step in range(STEPS + 1):
         for one in (optimizer, reference) if step else ():
-            run(one, flat(one), step, step, zeros=row.zeros)
+            run(one, flat(one), step, step)
         assert_same_steps(row, optimizer, reference, step)
         for p, q in zip(flat(optimizer), flat(reference)):
             assert optimizer.state[p].keys() == reference.state[q].keys()

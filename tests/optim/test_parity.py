@@ -36,28 +36,10 @@ def test_twenty_steps_in_float64(row):
     mine, other = ours(row, parameters(row.name)), theirs(row, parameters(row.name))
     for step in range(1, STEPS + 1):
         for optimizer in (mine, other):
-            run(optimizer, flat(optimizer), step, step, zeros=row.zeros)
+            run(optimizer, flat(optimizer), step, step)
         assert_same_steps(row, mine, other, step)
     moved = any(not torch.equal(p, q) for p, q in zip(flat(mine), parameters(row.name)))
-    # Adadelta without eps divides by an accumulator that stays zero; Rprop clamps its steps to a minimum.
-    assert moved == (row.id != "Adadelta-eps_zero" and (not row.label.endswith("zero_lr") or row.name == "Rprop"))
-
-
-@BY_NAME
-def test_hyperparameters_change_between_steps(row):
-    """Also from a number to a tensor."""
-    mine, other = ours(row, parameters(row.name)), theirs(row, parameters(row.name))
-    for step in range(1, 7):
-        for optimizer in (mine, other):
-            for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * 0.9
-                if "maximize" in group:
-                    group["maximize"] = step % 3 == 0
-        for group in mine.param_groups if step == 2 else ():
-            group["lr"] = tensor(group["lr"])
-        for optimizer in (mine, other):
-            run(optimizer, flat(optimizer), step, step)
-    assert_same_steps(row, mine, other, 6)
+    assert moved == (not row.label.endswith("zero_lr") or row.name == "Rprop")  # which clamps its steps to a minimum
 
 
 def test_a_momentum_that_is_a_tensor_may_be_zero_for_a_while():
