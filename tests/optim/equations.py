@@ -11,7 +11,7 @@ import inspect
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -96,23 +96,16 @@ FUNCTIONS = {
 }
 
 
-def exactly_orthogonal(x: Tensor, h: Mapping[str, Any]) -> Tensor:
-    """The iterations of https://kellerjordan.github.io/posts/muon, in the dtype of `x` instead of bfloat16."""
+def newton_schulz(x: Tensor, h: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
+    """The iterations of https://kellerjordan.github.io/posts/muon, by the operations of torch.optim.Muon."""
     a, b, c = h["ns_coefficients"]
-    x = x / x.norm().clamp(min=h["eps"])
+    tall = x.shape[0] > x.shape[1]
+    y = (x.T if tall else x).to(dtype)
+    y = y / y.norm().clamp(min=h["eps"])
     for _ in range(h["ns_steps"]):
-        gram = x @ x.T
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    return x
-
-
-def torchs_orthogonal(x: Tensor, h: Mapping[str, Any]) -> Tensor:
-    """The same in bfloat16, by torch.optim.Muon: what it takes off a matrix of zeros without momentum."""
-    p = torch.zeros_like(x, dtype=torch.float64).requires_grad_()
-    p.grad = x.double()
-    kept = {key: h[key] for key in ("ns_coefficients", "eps", "ns_steps")}
-    torch.optim.Muon([p], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, **kept).step()
-    return (-p.detach() / math.sqrt(max(1, p.shape[0] / p.shape[1]))).to(x.dtype)
+        gram = y @ y.T
+        y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
+    return (y.T if tall else y).to(x.dtype)
 
 
 def muon_scale(p: Tensor, h: Mapping[str, Any]) -> float:
@@ -126,11 +119,10 @@ class Reference(torch.optim.Optimizer):
     """The optimizer that a class's docstring describes. Its hyperparameters are numbers."""
 
     def __init__(
-        self, cls: type, params: Any, defaults: dict[str, Any], orthogonal: Callable[..., Tensor] | None = None
+        self, cls: type, params: Any, defaults: dict[str, Any], orthogonal_in: torch.dtype = torch.bfloat16
     ) -> None:
         super().__init__(params, defaults)
-        self.equations = Equations(cls)
-        self.orthogonal = orthogonal or (torchs_orthogonal if hasattr(torch.optim, "Muon") else exactly_orthogonal)
+        self.equations, self.orthogonal_in = Equations(cls), orthogonal_in
         self.steps: Counter[Tensor] = Counter()
         for group in self.param_groups:
             self.state.update((p, self.equations.initial(group, p)) for p in group["params"])
@@ -138,11 +130,12 @@ class Reference(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # a reference takes no closure
         for h in self.param_groups:
+
+            def orthogonal(g: Tensor, h: Mapping[str, Any] = h) -> Tensor:
+                return newton_schulz(g.flatten(1), h, self.orthogonal_in).view_as(g)
+
             for p in (p for p in h["params"] if p.grad is not None):
-                symbols = {"t": self.steps[p], "NewtonSchulz": lambda g, h=h: self.newton_schulz(g, h)}
+                symbols = {"t": self.steps[p], "NewtonSchulz": orthogonal}
                 new, self.state[p] = self.equations.step(h, p, self.state[p], symbols)
                 p.copy_(new)
                 self.steps[p] += 1
-
-    def newton_schulz(self, g: Tensor, h: Mapping[str, Any]) -> Tensor:
-        return self.orthogonal(g.flatten(1), h).view_as(g)

@@ -40,7 +40,7 @@ def assert_equations_hold(row: Row, optimizer: optim.Optimizer, reference: Refer
     for step in range(STEPS + 1):
         for one in (optimizer, reference) if step else ():
             run(one, flat(one), step, step)
-        assert_same_steps(row, optimizer, reference, step)
+        assert_same_steps(row, optimizer, reference)
         for p, q in zip(flat(optimizer), flat(reference)):
             assert optimizer.state[p].keys() == reference.state[q].keys()
 

@@ -6,7 +6,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import optim
-from tests.optim.problems import assert_close, flat, is_rough, ours, parameters, run, theirs
+from tests.optim.problems import assert_close, flat, ours, parameters, run, theirs
 from tests.optim.rows import FULLEST, Row, tensor
 
 BY_NAME = pytest.mark.parametrize("row", FULLEST, ids=lambda row: row.name)
@@ -82,8 +82,7 @@ def test_changing_hyperparameters_equals_torch(row, kind):
             other.param_groups[0][key] = new
             put(mine.param_groups[0], key, new)
         step_all((mine, other), step, step)
-    if not is_rough(row):
-        assert_equal(mine, other, 1e-12)
+    assert_equal(mine, other, 1e-12)
 
 
 CYCLED = ("SGD", "Adam")  # have a momentum that OneCycleLR moves
@@ -104,5 +103,4 @@ def test_torch_schedulers(row):
             for schedule in schedulers:
                 schedule.step(*metric)
             assert both[0].param_groups[0]["lr"] == both[1].param_groups[0]["lr"]
-        if not is_rough(row):
-            assert_equal(*both, 1e-12)
+        assert_equal(*both, 1e-12)
