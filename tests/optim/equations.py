@@ -108,13 +108,6 @@ def newton_schulz(x: Tensor, h: Mapping[str, Any], dtype: torch.dtype) -> Tensor
     return (y.T if tall else y).to(x.dtype)
 
 
-def muon_scale(p: Tensor, h: Mapping[str, Any]) -> float:
-    """What the learning rate is multiplied by: the first two dimensions of the parameter count."""
-    height, width = p.shape[:2]
-    like_adam = h["adjust_lr_fn"] in ("cerebras", "match_rms_adamw")
-    return 0.2 * math.sqrt(max(height, width)) if like_adam else math.sqrt(max(1, height / width))
-
-
 class Reference(torch.optim.Optimizer):
     """The optimizer that a class's docstring describes. Its hyperparameters are numbers."""
 
