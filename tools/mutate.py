@@ -3,8 +3,8 @@
     python tools/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
 
 Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
-source). It runs in a copy of the checkout, and is killed where a test fails: of those that mutation_tests.txt names for its
-file, the ones that call the changed function, the quickest first; all of them for a change outside of functions. Which
+source). It runs in a copy of the checkout, and is killed where a test fails: of those that mutation_tests.txt names for
+its file, the ones that call the changed function, the quickest first; all of them for a change outside of functions. Which
 test calls which function is recorded before, on the source as it is. The survivors are printed with their lines, and
 written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of unchanged
 lines that were killed in OLD and survive in NEW.
