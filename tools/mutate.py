@@ -4,10 +4,10 @@
 
 Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
 source). It runs in a copy of the checkout, and is killed where a test fails: of those that mutation_tests.txt names for
-its file, the ones that call the changed function, the quickest first; all of them for a change outside of functions. Which
-test calls which function is recorded before, on the source as it is. The survivors are printed with their lines, and
-written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of unchanged
-lines that were killed in OLD and survive in NEW.
+its file, the ones that call the changed function, the quickest first; all of them for a change outside of functions.
+Which test calls which function is recorded before, on the source as it is. The survivors are printed with their lines,
+and written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of
+unchanged lines that were killed in OLD and survive in NEW.
 
 `--list FILE` takes the mutants of such a file instead of drawing any. They are found again by the name of the function
 and the text of the line, whatever file these are in by now; `--dry` writes the file without running a test.
