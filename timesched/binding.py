@@ -170,7 +170,7 @@ class Bound:
 
     def _put(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups."""
-        if type(value) is not float or not -1e100 < value < 1e100:  # which leaves room for the factors
+        if type(value) is not float or not math.isfinite(value * sum(self.factors)):
             self._check_finite([factor * value for factor in self.factors])
         groups, key, whole = self.optimizer.param_groups, self._key.key, self._key.index is None
         for (i, _), factor in zip(self._selected, self.factors):
