@@ -172,13 +172,14 @@ class Bound:
         """Write a value of the schedule into the selected groups."""
         if type(value) is not float or not math.isfinite(value * sum(self.factors)):
             self._check_finite([factor * value for factor in self.factors])
-        groups, key, whole = self.optimizer.param_groups, self._key.key, self._key.index is None
+        groups, key = self.optimizer.param_groups, self._key.key
+        simple = self._key.index is None and type(value) is float
         for (i, _), factor in zip(self._selected, self.factors):
-            group, each = groups[i], factor * value
-            if whole and type(group[key]) is type(each) is float:  # as nearly always
-                group[key] = each
+            group = groups[i]
+            if simple and type(group[key]) is float:  # as nearly always
+                group[key] = factor * value
             else:
-                self._key.write(group, each)
+                self._key.write(group, factor * value)
 
     def _check_finite(self, values: list[Any]) -> None:
         bad = [] if torch.compiler.is_compiling() else [each for each in values if not is_number(each)]
@@ -303,8 +304,7 @@ class Bound:
                         f"Parameter group {i} is not the one whose {self.key!r} was scheduled: the optimizer's groups "
                         f"were replaced or put in another order; unbind() the scheduler and make another one."
                     )
-            self._selected = [(i, groups[i]) for i, _ in self._selected]
-            self._seen = groups[: len(self._seen)]
+            self._selected, self._seen = [(i, groups[i]) for i, _ in self._selected], groups[: len(self._seen)]
 
     def _take_groups(self) -> None:
         """Select the groups not seen so far, and note their initial values.
