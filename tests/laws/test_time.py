@@ -180,6 +180,8 @@ def test_a_timestamp_survives(stamp):
         assert pickle.loads(pickle.dumps(unit)) is copy.deepcopy(unit) is unit and f"{unit}" == str(unit)
         if unit is not TimeUnit.DURATION:
             assert stamp == stamp.get(unit) == stamp.get(unit.value) and stamp.get(unit) <= stamp
+    with pytest.raises(TypeError, match="'batches' is not a field"):
+        stamp.copy(batches=1)
 
 
 @given(horizons())
