@@ -176,6 +176,7 @@ def test_several_lines_without_colours_are_letters_and_with_them_are_dots():
     plain, coloured = text(lines, 60), text(lines, 60, colours=True)
     assert "a one" in plain and "b two" in plain and "\x1b" not in plain
     assert "\x1b[34m" in coloured and "\x1b[33m" in coloured and not any(0x2800 < ord(each) <= 0x28FF for each in plain)
+    assert all(f"\x1b[{code}m" in text(lines * 3, 60, colours=True) for code in (34, 33, 32, 35, 36, 31))
 
 
 def test_a_picture_as_svg():
