@@ -41,6 +41,13 @@ def test_a_cooldown_starts_at_exactly_the_saved_value(base, decay):
     assert eval(repr(branch), vars(timesched)) == branch
 
 
+@pytest.mark.parametrize(("rate", "middle"), [({}, 2**0.5 - 1), ({"decay_rate": 0.25}, 1 / 3)])
+def test_an_exponential_cooldown(rate, middle):
+    """(r**x - r) / (1 - r) at the share x, where r is 0.5 if it is not given."""
+    cooldown = CooldownScheduler(LinearScheduler(1.0, 1.0), "10ba", decay="exponential", **rate)
+    assert cooldown.at("15ba", Horizon("20ba")) == pytest.approx(middle, rel=1e-15)
+
+
 def test_the_decay_branch_of_a_checkpoint():
     """Loaded silently into a run of any length or ratio, resumed twice, and a branch of the branch."""
     bound, clock = made(COSINE, "100ba"), Clock("100ba")
