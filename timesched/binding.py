@@ -170,16 +170,16 @@ class Bound:
 
     def _put(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups."""
-        if type(value) is not float or not math.isfinite(value * sum(self.factors)):
-            self._check_finite([factor * value for factor in self.factors])
-        groups, key = self.optimizer.param_groups, self._key.key
-        simple = self._key.index is None and type(value) is float
-        for (i, _), factor in zip(self._selected, self.factors):
+        values = [factor * value for factor in self.factors]
+        if type(value) is not float or not math.isfinite(sum(values)):
+            self._check_finite(values)
+        groups, key, whole = self.optimizer.param_groups, self._key.key, self._key.index is None
+        for (i, _), each in zip(self._selected, values):
             group = groups[i]
-            if simple and type(group[key]) is float:  # as nearly always
-                group[key] = factor * value
+            if whole and type(group[key]) is type(each) is float:  # as nearly always
+                group[key] = each
             else:
-                self._key.write(group, factor * value)
+                self._key.write(group, each)
 
     def _check_finite(self, values: list[Any]) -> None:
         bad = [] if torch.compiler.is_compiling() else [each for each in values if not is_number(each)]
