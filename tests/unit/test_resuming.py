@@ -12,7 +12,7 @@ from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, Sequent
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import Binding, Schedulers
 
-COSINE = CosineAnnealingScheduler()
+COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
@@ -25,7 +25,7 @@ def sgd(*groups, lr=1.0):
     return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, momentum=0.5)
 
 
-def made(schedule=LinearScheduler(), duration="10ba", on_change="same", key="lr", tags=None, **rates):  # noqa: B008
+def made(schedule=LINEAR, duration="10ba", on_change="same", key="lr", tags=None, **rates):
     clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]})
     return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
 

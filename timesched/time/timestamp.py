@@ -26,7 +26,6 @@ WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 FIELDS = (*_COUNTERS, *WALL_CLOCKS)
 _TOTAL = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}  # where the total of a unit stands
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_IN = FIELDS.index("batch_in_epoch")
 _IN_EPOCH = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
