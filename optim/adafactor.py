@@ -75,7 +75,7 @@ class Adafactor(RuleOptimizer):
     0.75
 
     Source: https://arxiv.org/abs/1804.04235, algorithms 4 and 5, in the form of Hugging Face's class and of
-    fairseq, not in torch's. tests/optim/reference.py has the plain code.
+    fairseq, not in torch's.
     """
 
     hyper = table(

@@ -199,7 +199,7 @@ class AdamW(AdamBase):
     0.45
 
     Source: https://arxiv.org/abs/1711.05101, algorithm 2, where the weight decay is multiplied by the schedule alone;
-    here, as in torch, by all of the learning rate. tests/optim/reference.py has the plain code.
+    here, as in torch, by all of the learning rate.
     """
 
     may_be_missing = AdamBase.may_be_missing | {"amsgrad"}

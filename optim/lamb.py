@@ -56,8 +56,7 @@ class Lamb(RuleOptimizer):
     >>> round(weight[0].item(), 4)
     2.5
 
-    Source: https://arxiv.org/abs/1904.00962, algorithm 2, without its bias correction. tests/optim/reference.py has the
-    plain code.
+    Source: https://arxiv.org/abs/1904.00962, algorithm 2, without its bias correction.
     """
 
     hyper = table(lr=RATE, betas=BETAS, eps=RATE, weight_decay=RATE, adam=SWITCH)

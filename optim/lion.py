@@ -43,7 +43,7 @@ class Lion(RuleOptimizer):
     >>> round(weight.item(), 4)
     0.625
 
-    Source: https://arxiv.org/abs/2302.06675, algorithm 2. tests/optim/reference.py has the plain code.
+    Source: https://arxiv.org/abs/2302.06675, algorithm 2.
     """
 
     hyper = table(lr=RATE, betas=BETAS, weight_decay=RATE)

@@ -69,7 +69,7 @@ class Muon(RuleOptimizer):
     >>> round(weight[0, 0].item(), 1)
     0.8
 
-    Source: https://kellerjordan.github.io/posts/muon/. tests/optim/reference.py has the plain code.
+    Source: https://kellerjordan.github.io/posts/muon/.
     """
 
     hyper = table(

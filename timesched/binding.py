@@ -13,6 +13,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Any, ClassVar, Literal, overload
 
 import torch
@@ -84,7 +85,7 @@ class Bound:
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
         self._selected: list[tuple[int, dict[str, Any]]] = []  # the groups that it sets, with their indices
         self.factors: list[float] = []  # what the value is multiplied by in each: the initial value, else 1
-        self._seen = 0  # how many groups the optimizer had
+        self._seen: list[dict[str, Any]] = []  # all groups that the optimizer had
         self._prepare()
         self._take_groups()
         self.refresh()
@@ -134,9 +135,9 @@ class Bound:
     def catch_up(self) -> None:
         """Take the groups that were added. Raises `ValueError` where `step` may not write."""
         self._refuse_to_write()
-        if len(self.optimizer.param_groups) != self._seen:
+        if len(self.optimizer.param_groups) > len(self._seen):
             self._take_later_groups()
-        if not torch.compiler.is_compiling() and "torch_xla" in sys.modules:  # the parameters may be on its device now
+        if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # the parameters may be on its device now
             self.hold_tensors()
 
     def _refuse_to_write(self) -> None:
@@ -145,13 +146,12 @@ class Bound:
             raise ValueError(f"This {self._name()} of {self.key!r} {self.refusal}.")
         if not torch.compiler.is_compiling():
             self._refuse_changed_groups()
+        elif self.clock is not None:
+            refuse_graph("A scheduler that follows a clock reads it on the host")
 
     def _value(self, more: int = 0) -> Any:
         """The schedule's value of this moment; without a clock, after some more steps."""
-        if self._read is None:
-            return self._function((self._steps_taken() + more,))
-        refuse_graph("A scheduler that follows a clock reads it on the host")
-        return self._read()
+        return self._function((self._steps_taken() + more,)) if self._read is None else self._read()
 
     def _steps_taken(self) -> Any:
         """The count to compute with: a number if it can be read, else its tensor."""
@@ -291,19 +291,19 @@ class Bound:
         state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
         """
         groups = self.optimizer.param_groups
-        if len(groups) < self._seen:
+        if len(groups) < len(self._seen):
             raise ValueError(
-                f"The optimizer has {len(groups)} parameter groups, and had {self._seen} when its {self.key!r} was "
-                f"scheduled: which are gone is not known here; unbind() the scheduler and make another one."
+                f"The optimizer has {len(groups)} parameter groups, and had {len(self._seen)} when its {self.key!r} "
+                f"was scheduled: which are gone is not known here; unbind() the scheduler and make another one."
             )
-        if any([groups[i] is not known for i, known in self._selected]):
+        if not all(map(is_, groups, self._seen)):
             for i, known in self._selected:
                 if groups[i] is not known and groups[i]["params"] is not known["params"]:
                     raise ValueError(
                         f"Parameter group {i} is not the one whose {self.key!r} was scheduled: the optimizer's groups "
                         f"were replaced or put in another order; unbind() the scheduler and make another one."
                     )
-            self._selected = [(i, groups[i]) for i, _ in self._selected]
+            self._selected, self._seen = [(i, groups[i]) for i, _ in self._selected], groups[: len(self._seen)]
 
     def _take_groups(self) -> None:
         """Select the groups not seen so far, and note their initial values.
@@ -319,7 +319,7 @@ class Bound:
                 f"No parameter group carries the tag {self.tags!r}: "
                 f"{'no group has any' if there == 'none' else 'the tags are ' + there}."
             )
-        new = [i for i in chosen if i >= self._seen]
+        new = [i for i in chosen if i >= len(self._seen)]
         held = [self._key.read(groups[i], f"Parameter group {i}") for i in new]
         factors = [*self.factors, *(self._factor(groups[i], first, x, i) for i, x in zip(new, held))]
         self._refuse_shared(chosen, factors)
@@ -328,7 +328,7 @@ class Bound:
         for i, x in zip(new, held):
             groups[i].setdefault(first, x.detach().clone() if isinstance(x, Tensor) else x)
         self._selected += [(i, groups[i]) for i in new]
-        self.factors, self._seen = factors, len(groups)
+        self.factors, self._seen = factors, list(groups)
 
     def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
         """What the value is multiplied by in a group."""
@@ -351,7 +351,7 @@ class Bound:
     def _take_later_groups(self) -> None:
         refuse_graph("Parameter groups were added")
         groups = self.optimizer.param_groups
-        added = set(range(self._seen, len(groups)))
+        added = set(range(len(self._seen), len(groups)))
         for other in bound_to(self.optimizer):
             both = added.intersection(select(groups, self.tags), select(groups, other.tags))
             if other is not self and other.key == self.key and both:
@@ -408,7 +408,7 @@ class Bound:
         The initial values, the steps, the counters of the clock and its horizon are what the value follows from. Groups
         that were added belong to it; raises `ValueError` where one of them is not for this scheduler, as `step` does.
         """
-        if self.refusal is None and len(self.optimizer.param_groups) > self._seen:
+        if self.refusal is None and len(self.optimizer.param_groups) > len(self._seen):
             self._take_later_groups()
         steps = int(self._count)
         state = {"key": self.key, "tags": self._sorted_tags(), "last_epoch": steps, "schedule": self._name()}

@@ -19,6 +19,7 @@ from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_fie
 from timesched.time.units import Exact, TimeError, TimeUnit
 from timesched.time.value import Time
 
+_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -279,7 +280,7 @@ class Clock:
         if given is not None:
             return _number(what, given)
         if rate is None or of is None:
-            if self.max_duration.unit.name.lower() + "s" == what:
+            if self.max_duration.unit is _UNITS[what]:
                 known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]
                 raise ValueError(
                     f"The run is {self.max_duration} long, and this batch's {what} are not known: pass "

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from timesched.clock import Clock
 from timesched.horizon import Horizon
-from timesched.schedule import Schedule
+from timesched.schedule import Schedule, counts_of
 from timesched.time.units import TimeUnit
 
 
@@ -42,7 +43,7 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
     own = getattr(state, "ssr", None) if ssr is None else ssr
     ratio = 1.0 if own is None else own
     if isinstance(scheduler, Schedule):
-        return partial(scheduler, state, ratio)
+        return _on_clock(scheduler, state, ratio) if type(state) is Clock else partial(scheduler, state, ratio)
     try:
         inspect.signature(scheduler).bind(state, ratio)
     except TypeError:
@@ -53,6 +54,22 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
             ) from None
         return lambda: _multiplier(scheduler, state)
     return lambda: _multiplier(scheduler, state, ratio)
+
+
+def _on_clock(schedule: Schedule, clock: Clock, ratio: float) -> Callable[[], Any]:
+    """The same as calling it with the clock, in half the time: it is resolved where the clock's horizon changes."""
+    horizon: Horizon | None = None
+    function: Any = None
+    counters: Any = ()
+
+    def value() -> Any:
+        nonlocal horizon, function, counters
+        if clock.horizon is not horizon:
+            function, counters = schedule._resolution(Horizon.of(clock, ratio), None)
+            horizon = clock.horizon
+        return function(counts_of(clock.timestamp, counters))
+
+    return value
 
 
 def _multiplier(scheduler: Any, *arguments: Any) -> float:

@@ -71,8 +71,8 @@ class Schedule:
         or when a time in `dur` meets a run without a length.
         """
         horizon = getattr(state, "horizon", None)
-        run = horizon if isinstance(horizon, Horizon) else _length(state)
-        asked = run, ssr, getattr(state, "ssr", None)
+        own = isinstance(horizon, Horizon)
+        asked = (horizon, ssr) if own else (*_length(state), ssr, getattr(state, "ssr", None))
         last, (function, counters) = self._last
         if asked != last:
             function, counters = found = self._resolution(Horizon.of(state, ssr), None)

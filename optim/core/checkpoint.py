@@ -155,7 +155,7 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
         value = torch.as_tensor(value)
         value = value.reshape(()) if value.numel() == 1 else value
     notice_dtensor(value)
-    if form(value) != form(mine):
+    if form(value) != form(mine) or value.layout is not mine.layout or (value.is_meta and not mine.is_meta):
         raise ValueError(
             f"{where}it is {text(value)}, this optimizer's {text(mine)}. (What is distributed otherwise is loaded with "
             "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict.)"

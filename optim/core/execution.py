@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from .blocks import blocks, by_layout
-from .fused import advance
 from .known_counts import KnownCounts
 from .tensor_lists import Tensors
 from .work import STEP, Factors, Work
@@ -44,7 +43,7 @@ def _step_on_numbers(work: Work, known: KnownCounts, contiguous: bool) -> None:
         step_on_tensors([work])
         known.compute(x for name in names for x in work.scalars[name])
         return
-    advance(work)
+    work.advance()
     rows = list(zip(*found)) or [()] * len(work.params)
     for row in dict.fromkeys(rows):
         part, s = work, dict(zip(names, row))
@@ -61,7 +60,7 @@ def step_on_tensors(works: list[Work]) -> None:
     for work in map(_with_dimensions, works):
         device = work.params[0].device
         h = {name: _placed(value, device) for name, value in work.h.items()}
-        advance(work)
+        work.advance()
         s = {
             name: torch.cat(work.scalars[name]).to(_wide(device))
             for name in work.optimizer_class.reads

@@ -18,12 +18,6 @@ from .work import STEP, Work
 ADAGRAD_ON_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adagrad_", "CUDA")
 
 
-def advance(work: Work) -> None:
-    """Add 1 to the counts of steps."""
-    if STEP in work.scalars:
-        torch._foreach_add_(work.scalars[STEP], 1)
-
-
 def fused_sgd(work: Work) -> bool:
     """The step of SGD."""
     h, params = work.h, work.params
@@ -32,7 +26,7 @@ def fused_sgd(work: Work) -> bool:
         return False  # a momentum that is a tensor is 0 for now: the kernel wants no buffer then
     if params[0].is_cpu and params[0].dtype.itemsize < 4:
         return False  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)
-    advance(work)
+    work.advance()
     torch._fused_sgd_(
         params,
         work.grads,
@@ -54,7 +48,7 @@ def fused_adam(work: Work) -> bool:
     m, v, largest = work.tensors
     beta1, beta2 = h["betas"]
     kernel = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
-    advance(work)
+    work.advance()
     kernel(
         work.params,
         work.grads,
@@ -76,7 +70,7 @@ def fused_adagrad(work: Work) -> bool:
     h, arguments = work.h, _arguments(work)
     if arguments is None or not (work.params[0].is_cpu or ADAGRAD_ON_CUDA):
         return False
-    advance(work)
+    work.advance()
     torch._fused_adagrad_(
         work.params, work.grads, work.tensors[0], work.scalars[STEP], lr_decay=h["lr_decay"], eps=h["eps"], **arguments
     )

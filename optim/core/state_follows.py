@@ -142,5 +142,8 @@ def form(x: Any) -> Any:
 
 def text(x: Any) -> str:
     """A tensor by what it must have in common with its parameter's, for a message."""
+    if not isinstance(x, Tensor):
+        return repr(x)
+    layout = "" if x.layout is torch.strided else f" in the layout {x.layout}"
     placed = "" if distribution(x) is None else f" distributed as {distribution(x)}"
-    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{placed}" if isinstance(x, Tensor) else repr(x)
+    return f"{x.dtype} of shape {tuple(x.shape)} on {x.device}{layout}{placed}"

@@ -36,6 +36,11 @@ class Work(NamedTuple):
         """The work with other tensors."""
         return self._replace(params=columns[0], grads=columns[1], tensors=columns[2:])
 
+    def advance(self) -> None:
+        """Add 1 to the counts of steps."""
+        if STEP in self.scalars:
+            torch._foreach_add_(self.scalars[STEP], 1)
+
     def selected(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
 

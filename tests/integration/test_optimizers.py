@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from composer import Event
 
@@ -14,8 +13,6 @@ import timesched
 from tests.integration import training
 from tests.integration.resume import in_another_process
 from tests.integration.training import NextByte, assert_goes_on, column, finish
-from tests.optim.compiling import BACKEND, fresh, graphs
-from tests.optim.problems import assert_close
 from tests.optim.signatures import NAMES
 from timesched.integrations.composer import Binding, Schedules
 
@@ -74,33 +71,3 @@ def test_every_optimizer_trains_is_saved_and_resumed(tmp_path: Path) -> None:
     assert len(resumed) == len(NAMES)
     for name in NAMES:
         assert_goes_on(full[name], resumed[f"{name}/{MIDDLE}"], MIDDLE, name)
-
-
-@pytest.mark.parametrize("name", ["AdamW", "SGD"])
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_compiled_before_and_after_the_trainer_is_built(name: str, order: str, tmp_path: Path) -> None:
-    """One graph for the whole run, with its two schedules; the run that goes on from the middle is the same run."""
-
-    def compiled(**options: Any) -> dict[str, Any]:
-        model, optimizer = make_optimizer(name, torch.float64)
-        if order == "before":
-            optimizer.compile(backend=BACKEND)
-        trainer, record = make_trainer(model, optimizer, **options)
-        if order == "after":
-            optimizer.compile(backend=BACKEND)
-        with fresh():
-            done = finish(trainer, record)
-            assert graphs() == 1
-        return done
-
-    eager = finish(*make_trainer(*make_optimizer(name, torch.float64), **saving(tmp_path / "eager")))
-    done = compiled(**saving(tmp_path / "compiled"))
-    for key in ("lr", "weight_decay"):
-        assert column(done["rows"], key) == pytest.approx(column(eager["rows"], key), rel=1e-14)
-    for key, tensor in eager["tensors"].items():
-        assert_close(done["tensors"][key], tensor, 1e-12, key)
-    assert_goes_on(done, compiled(load_path=str(tmp_path / "compiled" / f"{MIDDLE}.pt")), MIDDLE)
-    # A checkpoint does not say whether its run was compiled.
-    changed = compiled(load_path=str(tmp_path / "eager" / f"{MIDDLE}.pt"))
-    for key, tensor in eager["tensors"].items():
-        assert_close(changed["tensors"][key], tensor, 1e-12, key)

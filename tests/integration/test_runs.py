@@ -190,20 +190,11 @@ def test_values(name: str) -> None:
     assert [lr / BASE_LR for lr in record.of("lr")] == pytest.approx(expected, rel=0, abs=1e-15)
 
 
-def test_t_max_before_the_end_of_the_run() -> None:
-    """Composer compiles before it scales the duration, and its own class then refuses a t_max that ours takes."""
-    for module, t_max, ratio in ((composer.optim, "16ba", 0.5), (composer.optim, "8ba", 1.0), (timesched, "8ba", 1.0)):
-        short = module.LinearWithWarmupScheduler("4ba", t_max=t_max)
-        with pytest.raises(ValueError, match=r"t_max .* must be greater than or equal to max_duration"):
-            make_trainer(max_duration="16ba", schedulers=short, scale_schedule_ratio=ratio)
-
-
-# Our compile_composer_scheduler, and bind
+# Our compile_composer_scheduler
 
 
 @pytest.mark.parametrize("name", ["ba-0.5-LinearWithWarmupScheduler", "tok-1.0-ExponentialScheduler"])
 def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the place of Composer's it gives the same run, also one that is resumed."""
     middle = MIDDLE[CASES[name][1]]
     before, trainer, _ = train(name)
     assert type(trainer.state.schedulers[0]) is LambdaLR
@@ -219,15 +210,3 @@ def test_our_compile_function(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     model = training.NextByte()
     slower = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=BASE_WEIGHT_DECAY)
     assert run(name, model=model, optimizers=slower, load_path=path)["rows"] == resumed["rows"]
-
-
-def test_bound_lr_and_weight_decay() -> None:
-    """Both bound to the Trainer's State, and stepped by the Trainer."""
-    trainer, record = make_trainer(max_duration="8ba")
-    (optimizer,) = trainer.state.optimizers
-    lr = timesched.bind(timesched.LinearScheduler(), optimizer, trainer.state)
-    decay = timesched.bind(timesched.StepScheduler("2ba", 0.5), optimizer, trainer.state, key="weight_decay")
-    trainer.state.schedulers = [lr, decay]
-    finish(trainer, record)
-    assert [x / BASE_LR for x in record.of("lr")] == [1, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25]
-    assert [x / BASE_WEIGHT_DECAY for x in record.of("weight_decay")] == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]

@@ -18,7 +18,7 @@ from timesched.composition import CooldownScheduler, ProductScheduler, SequenceS
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing import Promise
-from timesched.testing.runs import COUNTED, Run, runs
+from timesched.testing.runs import COUNTED, Run
 from timesched.time.units import Exact, TimeUnit
 from timesched.time.value import Time
 
@@ -198,8 +198,11 @@ def _cycling(draw: Any, run: Run, time: Any) -> dict[str, Any]:
     return {**drawn(_CLOSED_ENDS, draw, run, time), "total_iters": time(cycle, 2 * run.batches), "cycle": cycle}
 
 
+_ENDS = {"alpha_i": _ALPHA, "alpha_f": _ALPHA}
 _RAMP = {"t_warmup": _WITHIN, "t_max": _T_MAX, "scale_warmup": _BOOL, "alpha_s": _ALPHA}
 _SLOW = {"t_scale": _PERIOD, "power": _POWER, "alpha_f": _ALPHA}  # a PowerScheduler
+_STAIRS = {"initial_val": _POSITIVE, "total_iters": _PERIOD, "staircase": _BOOL}
+_WAVES = {"initial_val": _ALPHA, "eta_min": _ALPHA}
 _CLOSED_ENDS = {"initial_val": _ALPHA, "end_val": _ALPHA}
 
 
@@ -217,8 +220,15 @@ def _line(start: float, end: float, until: tuple[Exact, TimeUnit], sharp: float 
     return replace(promise, start=start if until[0] > 0 else end, falls=start >= end, rises=start <= end)
 
 
-def _warm(schedule: Any, run: Horizon, peak: float, last: float, sharp: float = 2.0) -> Promise:
-    """A ramp from 0 to `peak`, then a line to `last`; the peak to the end where the ramp takes all the time."""
+def _line_to_t_max(schedule: Any, run: Horizon) -> Promise:
+    sharp = 2.0 + getattr(schedule, "power", 0.0)
+    return _line(getattr(schedule, "alpha_i", 1.0), schedule.alpha_f, run.locate(schedule.t_max), sharp)
+
+
+def _warm(schedule: Any, run: Horizon) -> Promise:
+    """A ramp to the peak, then a line to the end; the peak to the end where the ramp takes all the time."""
+    peak = getattr(schedule, "alpha", getattr(schedule, "alpha_i", 1.0))
+    last, sharp = getattr(schedule, "alpha_f", peak), 2.0 + getattr(schedule, "power", 0.0)
     ramp, unit = run.locate(schedule.t_warmup, schedule.scale_warmup)
     until = run.locate(schedule.t_max)
     room = until[0] > run.change(ramp, unit, until[1])
@@ -464,57 +474,33 @@ ROWS = [
     Row(
         s.ConstantScheduler,
         {"alpha": _ALPHA, "t_max": _ANY},
-        lambda x, run: _between_levels(
-            x.alpha, 1.0, start=x.alpha if x.t_max.exact > 0 else 1.0, end=1.0, until=run.locate(x.t_max)
-        ),
+        lambda x, run: replace(_line(x.alpha, 1.0, run.locate(x.t_max)), continuous=False, condition=1.0),
     ),
-    Row(
-        s.LinearScheduler,
-        {"alpha_i": _ALPHA, "alpha_f": _ALPHA, "t_max": _ANY},
-        lambda x, run: _line(x.alpha_i, x.alpha_f, run.locate(x.t_max)),
-    ),
+    Row(s.LinearScheduler, {**_ENDS, "t_max": _ANY}, _line_to_t_max),
     Row(
         s.ExponentialScheduler,
         {"gamma": _GAMMA, "decay_period": _PERIOD},
         # one rounding of the exponent x moves the value by x * |log gamma| roundings: at most 745, where it underflows
         lambda x, run: replace(_decaying(x.gamma), continuous=0 < x.gamma <= 1, condition=1500.0),
     ),
-    Row(
-        s.CosineAnnealingScheduler,
-        {"t_max": _ANY, "alpha_f": _ALPHA},
-        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max)),
-    ),
+    Row(s.CosineAnnealingScheduler, {"t_max": _ANY, "alpha_f": _ALPHA}, _line_to_t_max),
     Row(s.CosineAnnealingWarmRestartsScheduler, {"t_0": _PERIOD, "t_mult": _T_MULT, "alpha_f": _ALPHA}, _restarts),
-    Row(
-        s.PolynomialScheduler,
-        {"power": _POWER, "t_max": _ANY, "alpha_f": _ALPHA},
-        lambda x, run: _line(1.0, x.alpha_f, run.locate(x.t_max), sharp=2.0 + x.power),
-    ),
+    Row(s.PolynomialScheduler, {"power": _POWER, "t_max": _ANY, "alpha_f": _ALPHA}, _line_to_t_max),
     Row(
         s.MultiStepWithWarmupScheduler,
         {"t_warmup": _WITHIN, "milestones": _times, "gamma": _GAMMA, "scale_warmup": _BOOL, "alpha_s": _ALPHA},
         _multi_step_warm,
     ),
-    Row(s.ConstantWithWarmupScheduler, {**_RAMP, "alpha": _ALPHA}, lambda x, run: _warm(x, run, x.alpha, x.alpha)),
-    Row(
-        s.LinearWithWarmupScheduler,
-        {**_RAMP, "alpha_i": _ALPHA, "alpha_f": _ALPHA},
-        lambda x, run: _warm(x, run, x.alpha_i, x.alpha_f),
-    ),
-    Row(
-        s.CosineAnnealingWithWarmupScheduler, {**_RAMP, "alpha_f": _ALPHA}, lambda x, run: _warm(x, run, 1.0, x.alpha_f)
-    ),
-    Row(
-        s.PolynomialWithWarmupScheduler,
-        {**_RAMP, "power": _POWER, "alpha_f": _ALPHA},
-        lambda x, run: _warm(x, run, 1.0, x.alpha_f, sharp=2.0 + x.power),
-    ),
+    Row(s.ConstantWithWarmupScheduler, {**_RAMP, "alpha": _ALPHA}, _warm),
+    Row(s.LinearWithWarmupScheduler, {**_RAMP, **_ENDS}, _warm),
+    Row(s.CosineAnnealingWithWarmupScheduler, {**_RAMP, "alpha_f": _ALPHA}, _warm),
+    Row(s.PolynomialWithWarmupScheduler, {**_RAMP, "power": _POWER, "alpha_f": _ALPHA}, _warm),
     Row(
         SequenceScheduler,
         {
             "schedules": _either(
                 [
-                    _made(s.LinearScheduler, alpha_i=_ALPHA, alpha_f=_ALPHA, t_max=_WITHIN),
+                    _made(s.LinearScheduler, **_ENDS, t_max=_WITHIN),
                     _made(s.CosineAnnealingScheduler, t_max=_WITHIN, alpha_f=_ALPHA),
                     _made(s.StepScheduler, step_size=_between(0, 1, first=1), gamma=0.5),
                 ],
@@ -544,10 +530,7 @@ ROWS = [
     ),
     Row(
         s.CyclicScheduler,
-        {
-            **{"t_up": _PERIOD, "t_down": _either(None, _PERIOD), "mode": _MODE, "gamma": _GAMMA},
-            **{"alpha_i": _ALPHA, "alpha_f": _ALPHA},
-        },
+        {**_ENDS, "t_up": _PERIOD, "t_down": _either(None, _PERIOD), "mode": _MODE, "gamma": _GAMMA},
         _cyclic,
     ),
     Row(
@@ -576,17 +559,10 @@ CLOSED_FORMS = [
     Row(f.Polynomial, lambda *how: {**_cycling(*how), "power": how[0](_POWER)}, _from_to),
     Row(f.Linear, _cycling, _from_to),
     Row(f.CosineDecay, {**_CLOSED_ENDS, "total_iters": _ANY}, _from_to),
-    Row(
-        f.Exponential,
-        {"initial_val": _POSITIVE, "total_iters": _PERIOD, "decay_rate": _FALLING, "staircase": _BOOL},
-        _scaled(1500.0),
-    ),
+    Row(f.Exponential, {**_STAIRS, "decay_rate": _FALLING}, _scaled(1500.0)),
     Row(
         f.InverseExponentialTimeDecay,
-        {
-            **{"initial_val": _POSITIVE, "total_iters": _PERIOD, "staircase": _BOOL},
-            **{"step_exponent": st.sampled_from([1, 0.5, 2]), "decay_rate": st.floats(0.01, 10)},
-        },
+        {**_STAIRS, "step_exponent": st.sampled_from([1, 0.5, 2]), "decay_rate": st.floats(0.01, 10)},
         _scaled(4.0),
         in_steps=True,
     ),
@@ -616,14 +592,10 @@ CLOSED_FORMS = [
         _scaled(4.0, start=None),
     ),
     Row(f.Step, {"initial_val": _POSITIVE, "step_size": _PERIOD, "gamma": _FALLING}, _scaled(4.0)),
-    Row(
-        f.CosineAnnealing,
-        {"initial_val": _ALPHA, "eta_min": _ALPHA, "T_max": _PERIOD},
-        _waves("initial_val", "eta_min", 4.0, continuous=True),
-    ),
+    Row(f.CosineAnnealing, {**_WAVES, "T_max": _PERIOD}, _waves("initial_val", "eta_min", 4.0, continuous=True)),
     Row(
         f.CosineAnnealingWarmRestarts,
-        {"initial_val": _ALPHA, "eta_min": _ALPHA, "T_0": _PERIOD, "T_mult": _T_MULT},
+        {**_WAVES, "T_0": _PERIOD, "T_mult": _T_MULT},
         _waves("initial_val", "eta_min", 4.0),
     ),
     Row(
@@ -647,8 +619,3 @@ CLOSED_FORMS = [
     ),
     Row(f.Multiplicative, {"initial_val": _POSITIVE, "coefficient": _FALLING}, _scaled(1500.0), in_steps=True),
 ]
-
-
-def schedules() -> st.SearchStrategy[Any]:
-    """Any schedule of timesched, with times in every unit."""
-    return st.sampled_from(ROWS).flatmap(lambda row: runs().flatmap(row.schedules))

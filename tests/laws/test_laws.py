@@ -11,6 +11,7 @@ import timesched
 from optim.closed_form import formulas
 from optim.closed_form.formulas import Formula
 from tests.laws.rows import CLOSED_FORMS, ROWS
+from timesched.batch_plan import BatchSizeScheduler
 from timesched.testing.laws import LAWS
 from timesched.testing.runs import runs, runs_with_plans
 from timesched.time.units import TimeUnit
@@ -26,6 +27,7 @@ def test_law(row, law):
     examples = [eval(example, vars(timesched)) for example in row.examples]
     assert examples and all(type(schedule) is row.schedule for schedule in examples)
 
+    @settings(max_examples=settings.default.max_examples // (2 if law in ("purity", "cost") else 1))
     @given(st.data())
     def holds(data):
         run = data.draw(runs() | runs_with_plans() if law in WITH_PLANS else runs())
@@ -65,6 +67,18 @@ def test_each_schedule_has_a_row():
         formulas.Lambda,
         formulas.Chain,
     }
+
+
+def test_all_are_frozen_and_compare_as_schedules_do():
+    def below(cls):
+        return {cls, *(each for inner in cls.__subclasses__() for each in below(inner))}
+
+    ours = {each for each in below(timesched.Schedule) if each.__module__.partition(".")[0] in ("timesched", "optim")}
+    assert {BatchSizeScheduler, *(row.schedule for row in (*ROWS, *CLOSED_FORMS))} < ours
+    for each in ours - {timesched.Schedule}:
+        assert each.__init__ is timesched.Schedule.__init__ or each.__dataclass_params__.frozen, each
+        assert (each.__eq__, each.__hash__) == (timesched.Schedule.__eq__, timesched.Schedule.__hash__), each
+    assert {each for each in ours if each.__repr__ is not timesched.Schedule.__repr__} == {BatchSizeScheduler}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

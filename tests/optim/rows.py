@@ -1,7 +1,8 @@
 """The one table of the optimizer tests: optimizer x configuration, as data.
 
 A row says what is constructed and what it is held to: torch's optimizer with the same formula (`in_torch`), else the
-plain reference in reference.py; and the case of tests/golden/optimizers.json with the same arguments (`golden`).
+equations of its docstring, to which each row is held in any case; and the case of tests/golden/optimizers.json with
+the same arguments (`golden`).
 Many configurations are those of torch's OptimizerInfo inputs (torch/testing/_internal/common_optimizers.py).
 """
 
@@ -28,7 +29,6 @@ class Row:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     golden: str | None = None
     groups: tuple[Mapping[str, Any], ...] = ({},)
-    zeros: bool = True  # False: gradients are never exactly zero, as this configuration would divide zero by zero
 
     @property
     def id(self) -> str:
@@ -63,9 +63,10 @@ L2 = {W: 0.1}
 UP = {**L2, **MAX}  # uphill
 MATCH = {"adjust_lr_fn": "match_rms_adamw"}
 CENTERED = {"centered": True}
+NUMBERS = {"lr": 0.01, "alpha": 0.8, "eps": 0.001}
 ABSOLUTE = {"scale_parameter": False}
 CLIP, FIRST = "clip_threshold", "initial_accumulator_value"
-SCHEDULED = ("lr", CLIP, "decay_rate", "beta1", W)  # the numbers of Adafactor that may be
+SCHEDULED = ("lr", CLIP, "decay_rate", "beta1", W, "eps")  # the numbers of Adafactor that may be
 
 ROWS = [
     Row("SGD", "lr", {"lr": 0.1}, "plain"),
@@ -73,16 +74,11 @@ ROWS = [
     Row("SGD", "nesterov", {"lr": 0.05, "momentum": 0.9, "nesterov": True, W: 0.01}, "nesterov_wd"),
     Row("SGD", "grad_none", {"lr": 0.05, "momentum": 0.9}, "grad_none"),
     Row("SGD", "groups", {"lr": 0.05, "momentum": 0.9}, "groups", ({"lr": 0.2, "momentum": 0.5}, {W: 0.3})),
-    Row("SGD", "weight_decay", {"lr": 0.01, W: 0.5}),
-    Row("SGD", "maximize", {"lr": 0.01, **MAX}),
     Row("SGD", "maximize_weight_decay", {"lr": 0.01, **UP}),
-    Row("SGD", "momentum_weight_decay", {"lr": 0.01, "momentum": 0.9, **L2}),
     Row("SGD", "dampening", {"lr": 0.05, "momentum": 0.8, "dampening": 0.3}),
-    Row("SGD", "dampening_one", {"lr": 0.05, "momentum": 0.5, "dampening": 1.0}),
     Row("SGD", "dampening_maximize", {"lr": 0.05, "momentum": 0.9, "dampening": 0.1, **UP}),
     Row("SGD", "dampening_without_momentum", {"lr": 0.05, "dampening": 0.5}),
     Row("SGD", "nesterov_maximize", {"lr": 0.05, "momentum": 0.7, "nesterov": True, **UP}),
-    Row("SGD", "momentum_above_one", {"lr": 0.01, "momentum": 1.1}),
     Row("SGD", "zero_lr", {"lr": 0.0, "momentum": 0.9, **L2}),
     Row("SGD", "ints", {"lr": 1, "momentum": 1, W: 1}),
     Row("SGD", "tensors", {"lr": tensor(0.05), "momentum": tensor(0.8), "dampening": tensor(0.3), W: tensor(0.1)}),
@@ -93,9 +89,6 @@ ROWS = [
     Row("ASGD", "maximize_weight_decay", {"lr": 0.05, **UP}, "maximize_wd"),
     Row("ASGD", "t0_zero", {"lr": 0.1, "lambd": 0.1, "alpha": 1.0, "t0": 0.0}, "t0_zero_alpha1"),
     Row("ASGD", "groups", {"lr": 0.05, "t0": 4}, "groups", ({"lr": 0.1, "alpha": 0.9}, {W: 0.05, "lambd": 0.02})),
-    Row("ASGD", "maximize", {"lr": 0.02, **MAX}),
-    Row("ASGD", "weight_decay", {"lr": 0.02, **L2}),
-    Row("ASGD", "zero_lr", {"lr": 0.0, "lambd": 0.0}),
     Row("ASGD", "tensors", dict(zip(["lr", "lambd", "alpha", "t0", W], tensors(0.03, 0.01, 0.6, 5, 0.1)))),
     Row("Adadelta", "defaults", {}, "defaults"),
     Row("Adadelta", "rho", {"lr": 0.5, "rho": 0.5}, "rho"),
@@ -103,11 +96,7 @@ ROWS = [
     Row("Adadelta", "weight_decay", {"lr": 1.0, "rho": 0.9, W: 0.1}, "wd"),
     Row("Adadelta", "all", {"lr": 2.0, "rho": 0.8, "eps": 1e-4, W: 0.05, **MAX}, "maximize_wd"),
     Row("Adadelta", "groups", {"lr": 1.0}, "groups", ({"rho": 0.7, "eps": 1e-5}, {"lr": 0.3, **MAX})),
-    Row("Adadelta", "maximize", MAX),
-    Row("Adadelta", "rho_high", {"rho": 0.95, W: 0.9}),
     Row("Adadelta", "rho_zero", {"rho": 0.0}),
-    Row("Adadelta", "zero_lr", {"lr": 0.0}),
-    Row("Adadelta", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("Adadelta", "tensors", dict(zip(["lr", "rho", "eps", W], tensors(0.3, 0.8, 1e-4, 0.1)))),
     Row("Adafactor", "lr", {"lr": 0.05}, "scale_parameter"),
     Row("Adafactor", "absolute", {"lr": 0.05, **ABSOLUTE}, "no_scale_parameter"),
@@ -123,22 +112,13 @@ ROWS = [
     Row("Adafactor", "beta1_zero", {"lr": 0.05, "beta1": 0.0}),
     Row("Adafactor", "clip_threshold", {"lr": 0.05, "clip_threshold": 0.5}),
     Row("Adafactor", "group_beta1_or_not", {"lr": 0.05}, None, ({"beta1": 0.9}, {})),
-    Row("Adafactor", "zero_lr", {"lr": 0.0}),
-    Row("Adafactor", "eps_zero", {"lr": 0.05, "eps": (0.0, 0.0)}, zeros=False),
-    Row(
-        "Adafactor",
-        "tensors",
-        {**dict(zip(SCHEDULED, tensors(0.05, 0.5, -0.7, 0.9, 0.1))), "eps": tensors(1e-20, 0.01)},
-    ),
+    Row("Adafactor", "tensors", dict(zip(SCHEDULED, [*tensors(0.05, 0.5, -0.7, 0.9, 0.1), tensors(1e-20, 0.01)]))),
     Row("Adagrad", "defaults", {}, "defaults"),
     Row("Adagrad", "lr_decay", {"lr": 0.1, "lr_decay": 0.1}, "lr_decay"),
     Row("Adagrad", "initial_accumulator", {"lr": 0.1, "initial_accumulator_value": 0.5, W: 0.1}, "init_acc_wd"),
     Row("Adagrad", "eps", {"lr": 0.1, "eps": 0.01}, "eps_big"),
     Row("Adagrad", "maximize_weight_decay", {"lr": 0.05, "lr_decay": 0.02, W: 0.05, **MAX}, "maximize"),
     Row("Adagrad", "groups", {"lr": 0.1, FIRST: 0.1}, "groups", ({"lr_decay": 0.5}, {"lr": 0.02, FIRST: 2.0})),
-    Row("Adagrad", "maximize", MAX),
-    Row("Adagrad", "zero_lr", {"lr": 0.0}),
-    Row("Adagrad", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("Adagrad", "tensors", dict(zip(["lr", "lr_decay", "eps", W], tensors(0.1, 0.1, 1e-4, 0.1)))),
     Row("Adamax", "defaults", {}, "defaults"),
     Row("Adamax", "betas", {"lr": 0.05, B: (0.8, 0.9)}, "lr_betas"),
@@ -158,7 +138,6 @@ ROWS = [
     Row("Lion", "weight_decay", {"lr": 0.01, W: 0.5}, "wd"),
     Row("Lion", "beta1_zero", {"lr": 0.02, B: (0.0, 0.9)}, "beta1_zero"),
     Row("Lion", "groups", {"lr": 0.01, W: 0.1}, "groups", ({"lr": 0.05}, {B: (0.6, 0.7), W: 1.0})),
-    Row("Lion", "zero_lr", {"lr": 0.0, W: 0.5}),
     Row("Lion", "tensors", {"lr": tensor(0.03), B: tensors(0.8, 0.7), W: tensor(0.1)}),
     Row("Muon", "defaults", {}, "defaults"),
     Row("Muon", "no_weight_decay", {"lr": 0.1, W: 0.0}, "no_wd"),
@@ -166,18 +145,13 @@ ROWS = [
     Row("Muon", "momentum_zero", {"lr": 0.1, "momentum": 0.0}, "momentum_zero"),
     Row("Muon", "ns_steps_one", {"lr": 0.1, "ns_steps": 1}, "ns_steps"),
     Row("Muon", "groups", {"lr": 0.05}, "groups", ({"lr": 0.2, "momentum": 0.5}, {W: 0.3, "nesterov": False})),
-    Row("Muon", "ns_steps_six", {"lr": 0.01, W: 0.2, "ns_steps": 6}),
-    Row("Muon", "momentum", {"momentum": 0.8}),
     Row("Muon", "coefficients", {"ns_coefficients": (3.4, -4.7, 2.0), "eps": 1e-3}),
     Row("Muon", "original", {"lr": 0.05, "adjust_lr_fn": "original"}),
-    Row("Muon", "none", {"lr": 0.05, "adjust_lr_fn": None, "nesterov": False}),
     Row("Muon", "group_torch", {"lr": 0.05, **MATCH}, None, ({"adjust_lr_fn": "original", W: 0.3}, {})),
     Row("Muon", "group_forms", {"lr": 0.05, W: 0.3}, None, ({"adjust_lr_fn": None}, {}, MATCH)),
-    Row("Muon", "zero_lr", {"lr": 0.0}),
     Row("Muon", "tensors", dict(zip(["lr", W, "momentum"], tensors(0.05, 0.2, 0.8)))),
     Row("NAdam", "momentum_decay", {"lr": 0.05, "momentum_decay": 0.5}),
     Row("NAdam", "momentum_decay_zero", {"momentum_decay": 0}),
-    Row("NAdam", "weight_decay_momentum_decay", {**L2, "momentum_decay": 0.006}),
     Row("NAdam", "groups", {"lr": 0.02}, None, ({"lr": 0.1, B: (0.7, 0.9)}, {"momentum_decay": 0.1}, UP)),
     Row("RAdam", "defaults", {}, "defaults"),
     Row("RAdam", "betas", {"lr": 0.05, B: (0.8, 0.95)}, "lr_betas"),
@@ -189,21 +163,11 @@ ROWS = [
     Row("RMSprop", "alpha_eps", {"lr": 0.02, "alpha": 0.9, "eps": 0.01}, "alpha_eps"),
     Row("RMSprop", "momentum", {"lr": 0.02, "momentum": 0.9}, "momentum"),
     Row("RMSprop", "centered", {"lr": 0.02, "alpha": 0.9, **CENTERED}, "centered"),
-    Row(
-        "RMSprop",
-        "all",
-        {"lr": 0.01, "alpha": 0.8, "eps": 0.001, "momentum": 0.5, **CENTERED, W: 0.1},
-        "centered_momentum_wd",
-    ),
+    Row("RMSprop", "all", {**NUMBERS, "momentum": 0.5, **CENTERED, W: 0.1}, "centered_momentum_wd"),
     Row("RMSprop", "groups", {"lr": 0.02}, "groups", ({"momentum": 0.9, "alpha": 0.9}, {**CENTERED, "lr": 0.01})),
-    Row("RMSprop", "weight_decay", L2),
-    Row("RMSprop", "maximize", MAX),
     Row("RMSprop", "maximize_weight_decay", UP),
     Row("RMSprop", "all_maximize", {"momentum": 0.1, **CENTERED, **UP}),
-    Row("RMSprop", "alpha_zero", {"alpha": 0.0}),
     Row("RMSprop", "alpha_one", {"lr": 1e-9, "alpha": 1.0}),
-    Row("RMSprop", "zero_lr", {"lr": 0.0, "momentum": 0.5}),
-    Row("RMSprop", "eps_zero", {"eps": 0.0}, zeros=False),
     Row("RMSprop", "tensors", dict(zip(["lr", "alpha", "eps", W, "momentum"], tensors(0.02, 0.9, 1e-4, 0.1, 0.5)))),
     Row("Rprop", "defaults", {}, "defaults"),
     Row("Rprop", "lr", {"lr": 0.05}, "lr"),
@@ -212,7 +176,6 @@ ROWS = [
     Row("Rprop", "etas_step_sizes", {"lr": 0.1, "etas": (0.6, 1.1), "step_sizes": (0.05, 0.15)}, "etas_steps"),
     Row("Rprop", "groups", {"lr": 0.02}, "groups", ({"lr": 0.05, "etas": (0.3, 1.3)}, {"step_sizes": (0.015, 0.04)})),
     Row("Rprop", "maximize", {"lr": 0.01, **MAX}),
-    Row("Rprop", "step_sizes_wide", {"step_sizes": (2e-6, 100)}),
     Row("Rprop", "zero_lr", {"lr": 0.0}),
     Row("Rprop", "tensors", {"lr": tensor(0.02), "etas": tensors(0.6, 1.1), "step_sizes": tensors(0.01, 0.1)}),
 ]
@@ -221,17 +184,14 @@ ROWS = [
 for _name in ("Adam", "AdamW", "Adamax", "Lamb", "NAdam", "RAdam"):
     _new: dict[str, Mapping[str, Any]] = {
         "defaults": {},
-        "lr": {"lr": 0.01},
         "betas": {"lr": 0.05, B: (0.8, 0.95)},
         "betas_zero": {"lr": 0.05, B: (0.0, 0.0)},
         "eps": {"lr": 0.05, "eps": 0.1},
-        "eps_zero": {"lr": 0.05, "eps": 0.0},
         "weight_decay": {"lr": 0.05, **L2},
-        "zero_lr": {"lr": 0.0, **L2},
         "tensors": {"lr": tensor(0.03), B: tensors(0.8, 0.9), "eps": tensor(1e-4), W: tensor(0.1)},
     }
     if "maximize" in SIGNATURES[_name]:
-        _new |= {"maximize": {"lr": 0.02, **MAX}, "maximize_weight_decay": {"lr": 0.02, **UP}}
+        _new["maximize_weight_decay"] = {"lr": 0.02, **UP}
     if "decoupled_weight_decay" in SIGNATURES[_name]:
         _new["decoupled"] = {"lr": 0.02, **L2, "decoupled_weight_decay": True}
         _new["decoupled_maximize"] = {"lr": 0.02, **UP, "decoupled_weight_decay": True}
@@ -240,7 +200,7 @@ for _name in ("Adam", "AdamW", "Adamax", "Lamb", "NAdam", "RAdam"):
         _new["amsgrad_all"] = {"lr": 0.05, B: (0.5, 0.9), "eps": 0.01, "amsgrad": True, **UP}
         _new["tensors_amsgrad"] = {**_new["tensors"], "amsgrad": True}
     _known = {row.label for row in ROWS if row.name == _name}
-    ROWS += [Row(_name, k, v, zeros=k != "eps_zero") for k, v in _new.items() if k not in _known]
+    ROWS += [Row(_name, k, v) for k, v in _new.items() if k not in _known]
 
 for _name in ("Adam", "AdamW"):
     _over = ({"lr": 0.1, B: (0.7, 0.9)}, {"eps": 0.01, W: 0.0}, {"amsgrad": True, **MAX})

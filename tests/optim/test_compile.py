@@ -54,7 +54,7 @@ def switched(name):
     def kind(value):
         return value if isinstance(value, (bool, str, type(None))) else isinstance(value, tuple) or value != 0
 
-    rows = [row for row in ROWS if row.name == name and row.groups == ({},) and row.zeros]
+    rows = [row for row in ROWS if row.name == name and row.groups == ({},)]
     chosen = {tuple(map(kind, row.arguments.values())): row for row in reversed(rows)}
     return [values(row.arguments, plain=True) for row in chosen.values()]
 

@@ -2,17 +2,11 @@
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import timesched
-from optim.closed_form.formulas import PiecewiseConstant
 from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, small
 from tests.optim.problems import assert_states_close, flat, give_gradients, ours
-from tests.optim.rows import tensor
-from timesched import Horizon, curves, ops
-from timesched.positions import Frame
-from timesched.time.units import TimeUnit
 
 STEPS = 20
 
@@ -87,48 +81,3 @@ def test_by_hand_after_torchs_scheduler_cannot_work():
     optimizer.compile(backend=BACKEND)
     optimizer.step()
     assert graphs() == 2
-
-
-def test_a_curve_inside_the_graph():
-    """Step, count, and the next value, in the tensor that two optimizers share: one graph for the whole of a run."""
-    steps, lr, done = 40, tensor(0.05), torch.zeros((), dtype=torch.int64)
-    shared = [type(ours(HELD[name], small(name)))(small(name), lr=lr) for name in ("Lion", "AdamW")]
-    plain = [type(one)(small("Lion"), lr=0.05) for one in shared]
-
-    def rate(x):
-        return curves.cosine(x, 0.05, 0.005)
-
-    def train_step():
-        for one in shared:
-            one.step()
-        done.view(1).add_(1)
-        # Through a view: torch drops from a graph what is written into a 0-dim float64 tensor on the CPU itself.
-        lr.view(1).copy_(rate(ops.clip(ops.real(done) / steps)).view(1))
-
-    take = by_hand(train_step)
-    for step in range(steps):
-        assert lr.item() == pytest.approx(rate(step / steps), abs=1e-15)
-        for one in (*shared, *plain):
-            give_gradients(flat(one), step + 1, missing={})
-        take()
-        for one in plain:
-            one.param_groups[0]["lr"] = rate(step / steps)
-            one.step()
-    assert graphs() == 1 and done == steps
-    for one, other in zip(shared, plain):
-        assert_states_close(one, other, 1e-12)
-
-
-@pytest.mark.parametrize("fake_first", [True, False])
-def test_a_table_that_fake_tensors_have_read_holds_its_values(fake_first):
-    formula = PiecewiseConstant(vals=[0.1, 0.2, 0.3], milestones=[3, 5])
-    frame = Frame(Horizon(None), TimeUnit.BATCH)
-    if fake_first:
-        with FakeTensorMode() as mode:
-            function = formula.resolve(frame)
-            assert function((mode.from_tensor(torch.arange(7)),)).shape == (7,)
-    else:
-        function = formula.resolve(frame)
-    assert function((torch.arange(7),)).tolist() == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.3]
-    with FakeTensorMode() as mode:
-        assert function((mode.from_tensor(torch.arange(7)),)).shape == (7,)

@@ -35,7 +35,7 @@ def test_a_step_is_that_of_the_cpu(name, form, monkeypatch):
         params = parameters(name)
         optimizer = ours(row, params)
         for step in range(1, 7):
-            give_gradients(params, step, zeros=row.zeros)
+            give_gradients(params, step)
             with monkeypatch.context() as patch:
                 if there:
                     patch.setattr(torch.Tensor, "is_cuda", True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import optim
-from tests.optim.problems import flat, is_rough, ours, parameters, theirs
+from tests.optim.problems import flat, ours, parameters, theirs
 from tests.optim.rows import FULLEST, ROWS
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -49,7 +49,7 @@ def test_as_near_to_the_exact_run_as_torch(row, dtype):
     """
     exact = train(theirs(row, [p.detach().double().requires_grad_() for p in start(row, dtype)]), dtype)
     plain, mine = (train(build(row, start(row, dtype)), dtype) for build in (theirs, ours))
-    eps = torch.finfo(torch.bfloat16 if is_rough(row) else dtype).eps
+    eps = torch.finfo(dtype).eps
     for i, (m, p, e) in enumerate(zip(mine, plain, exact)):
         if e.numel():
             allowed = 2 * (p - e).abs().max() + 4 * eps * max(1.0, float(e.abs().max()))

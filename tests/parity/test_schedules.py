@@ -43,10 +43,7 @@ def test_every_public_name_is_there() -> None:
 
 @NAMED
 def test_arguments_and_defaults(name: str) -> None:
-    """The same arguments in the same order, by position too, with the same defaults; a warmup has `alpha_s` as well.
-
-    A call takes `(state, ssr)`; ours has None for "the state's own ratio, else 1.0".
-    """
+    """In the same order, by position too; a warmup has `alpha_s` as well. None as ssr: the state's own, else 1.0."""
     ours, theirs = getattr(timesched, name), getattr(composer.optim, name)
     expected = [(each.name, each.kind, each.default) for each in inspect.signature(theirs).parameters.values()]
     if "WithWarmup" in name:
@@ -66,10 +63,7 @@ def plain(value: Any) -> Any:
 
 @NAMED
 def test_attributes(name: str) -> None:
-    """Whatever Composer's schedule holds, ours holds under the same name, nested schedules included.
-
-    Times may be given as Composer's own.
-    """
+    """Those of Composer's schedules and of the nested ones; times may be given as Composer's own."""
     for given in variants(name):
         ours, theirs = pair(name, given)
         for attribute, value in vars(theirs).items():
@@ -108,11 +102,7 @@ def call(schedule: Any, state: Any, ratio: float) -> float | str:
 @pytest.mark.parametrize("ratio", RATIOS)
 @NAMED
 def test_values(name: str, ratio: float) -> None:
-    """Every set of arguments, on runs measured in ep, ba, sp and tok, at every moment that matters.
-
-    Where units do not go together, or t_max is too short for the run, both refuse for the same reason. A clock, which
-    takes the unscaled length and the ratio, gives exactly what the State gives; a call without a ratio has ratio 1.
-    """
+    """On runs measured in ep, ba, sp and tok; what one refuses, both refuse; a clock gives what the State gives."""
     compared = 0
     for unit in LENGTHS:
         state = state_of(scaled(unit, ratio))
@@ -137,21 +127,6 @@ def test_values(name: str, ratio: float) -> None:
     assert compared > 1000
 
 
-def test_iterations() -> None:
-    """The unit that the Trainer counts only if it is told how long an iteration is."""
-    state = state_of("64ba")
-    for name, given, ratio in (
-        ("LinearWithWarmupScheduler", {"t_warmup": "4iter", "t_max": "8iter", "alpha_i": 0.5}, 2.0),
-        ("StepScheduler", {"step_size": "2iter"}, 0.5),
-        ("CosineAnnealingWarmRestartsScheduler", {"t_0": "2iter", "t_mult": 2.0}, 0.5),
-    ):
-        ours, theirs = pair(name, given)
-        for iteration in range(20):
-            at(state, iteration=iteration)
-            assert abs(ours(state) - theirs(state)) <= TOLERANCE
-            assert abs(ours(state, ratio) - theirs(state, ratio)) <= TOLERANCE
-
-
 @pytest.mark.parametrize("name", ["Constant", "Linear", "CosineAnnealing", "Polynomial"])
 def test_t_max_shorter_than_the_run(name: str) -> None:
     """Ours refuses where max(t_max, ratio * t_max) is shorter than the state's max_duration."""
@@ -159,19 +134,15 @@ def test_t_max_shorter_than_the_run(name: str) -> None:
         ("16ba", 1.0, "16ba", False, False),
         ("15ba", 1.0, "16ba", True, True),
         ("16ba", 0.5, "8ba", False, False),
-        ("14ba", 0.5, "16ba", True, True),
         ("8ba", 2.0, "16ba", False, False),
         ("7ba", 2.0, "16ba", True, True),
-        ("1dur", 0.5, "16ba", False, False),
         ("0.5dur", 2.0, "16ba", True, True),  # a part of the run, which the ratio does not stretch again
         ("1ep", 1.0, "16ba", True, True),
-        ("1ep", 2.0, "16ba", False, False),
         ("15ba", 1.0, "2ep", True, True),
         ("1ba", 1.0, "100sp", False, False),  # nothing converts, so nothing is checked
         # What Composer's Trainer calls with while it is built: the duration is not scaled yet.
         ("16ba", 0.5, "16ba", False, True),
         ("2ep", 0.5, "2ep", False, True),
-        ("16tok", 0.5, "16tok", False, True),
     ):
         state = state_of(max_duration)
         both = pair(f"{name}WithWarmupScheduler", {"t_warmup": "0" + t_max.lstrip("0.123456789"), "t_max": t_max})
@@ -244,24 +215,3 @@ def test_a_difference(name: str, given: Any, length: Any, ratio: Any, counts: An
             (ValueError, RuntimeError, ArithmeticError, AssertionError, UserWarning), match=expected or None
         ):
             schedule(state, ratio or 1.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("StepScheduler", {"step_size": "0ba"}),
-        ("StepScheduler", {"step_size": 10}),
-        ("CosineAnnealingScheduler", {"t_max": "ten batches"}),
-        ("CosineAnnealingScheduler", {"alpha_f": math.nan}),
-        ("ConstantScheduler", {"alpha": True}),
-        ("MultiStepScheduler", {"milestones": "10ba"}),
-        ("ExponentialScheduler", {"gamma": -0.5}),
-        ("PolynomialScheduler", {"power": -1.0}),
-        ("CosineAnnealingWarmRestartsScheduler", {"t_0": "4ba", "t_mult": 0.5}),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(name: str, given: dict[str, Any]) -> None:
-    """Composer takes them all, and some only fail at a call, in the middle of a run, or never."""
-    getattr(composer.optim, name)(**given)
-    with pytest.raises((ValueError, TypeError), match=name):
-        getattr(timesched, name)(**given)

@@ -2,7 +2,7 @@
 
 import copy
 import datetime
-import io
+import json
 import math
 import pickle
 from fractions import Fraction
@@ -99,19 +99,6 @@ def test_clocks_that_are_refused(options, words):
         Clock(**{"max_duration": "1ep", **options})
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**12)), max_size=5), st.integers(1, 3))
-def test_saves_and_loads(batches, epoch):
-    clock, other = (Clock("1e15tok", batches_per_epoch=epoch) for _ in range(2))
-    for samples, tokens in batches:
-        clock.tick(samples, tokens)
-    file = io.BytesIO()
-    torch.save(clock.state_dict(), file)
-    file.seek(0)
-    state = torch.load(file, weights_only=True)
-    other.load_state_dict(state)
-    assert other.timestamp == clock.timestamp and all(type(value) is int for value in state.values())
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -188,6 +175,9 @@ def test_counts_like_steps_of_a_timestamp(epoch, batch, sample, moves):
         assert clock.timestamp == expected and repr(clock.timestamp) == repr(expected)
         seen.append((clock.timestamp, clock.timestamp.state_dict()))
     assert all(stamp.state_dict() == state for stamp, state in seen)
+    other, state = Clock("100iter", batches_per_epoch=epoch), json.loads(json.dumps(clock.state_dict()))
+    other.load_state_dict(state)
+    assert other.timestamp == clock.timestamp and all(type(value) is int for value in state.values())
 
 
 def test_fractional_rates_count_whole_numbers_or_are_refused():

@@ -6,18 +6,7 @@ import pytest
 import torch
 
 import timesched
-from timesched import (
-    Clock,
-    CooldownScheduler,
-    CosineAnnealingScheduler,
-    Horizon,
-    LinearScheduler,
-    PowerScheduler,
-    ProductScheduler,
-    SequenceScheduler,
-    WarmupStableDecayScheduler,
-    bind,
-)
+from timesched import *  # noqa: F403  # these are tests of all that is public
 
 COSINE = CosineAnnealingScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
@@ -50,6 +39,13 @@ def test_a_cooldown_starts_at_exactly_the_saved_value(base, decay):
     assert values[37] == base(clock) and values[57:] == [0.01] * 43 and values[57] < values[56]
     assert values[:37] == [base.at(f"{n}ba", Horizon("100ba")) for n in range(37)]
     assert eval(repr(branch), vars(timesched)) == branch
+
+
+@pytest.mark.parametrize(("rate", "middle"), [({}, 2**0.5 - 1), ({"decay_rate": 0.25}, 1 / 3)])
+def test_an_exponential_cooldown(rate, middle):
+    """(r**x - r) / (1 - r) at the share x, where r is 0.5 if it is not given."""
+    cooldown = CooldownScheduler(LinearScheduler(1.0, 1.0), "10ba", decay="exponential", **rate)
+    assert cooldown.at("15ba", Horizon("20ba")) == pytest.approx(middle, rel=1e-15)
 
 
 def test_the_decay_branch_of_a_checkpoint():

@@ -141,11 +141,8 @@ def test_a_notebook_draws_a_schedule_on_a_run_that_suits_it(schedule, length):
     shown = schedule._repr_html_()
     picture = ElementTree.fromstring(shown[shown.index("<svg") :])
     assert any("polyline" in each.tag for each in picture) and type(schedule).__name__ in shown
-
-
-def test_a_notebook_draws_nothing_where_units_have_no_common_run():
-    schedule = MultiStepScheduler(["30ep", "60ba"])
-    assert presumed(schedule) is None and schedule._repr_html_() is None
+    without = MultiStepScheduler(["30ep", "60ba"])  # units of which there is no common run
+    assert presumed(without) is None and without._repr_html_() is None
 
 
 @given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
@@ -179,6 +176,7 @@ def test_several_lines_without_colours_are_letters_and_with_them_are_dots():
     plain, coloured = text(lines, 60), text(lines, 60, colours=True)
     assert "a one" in plain and "b two" in plain and "\x1b" not in plain
     assert "\x1b[34m" in coloured and "\x1b[33m" in coloured and not any(0x2800 < ord(each) <= 0x28FF for each in plain)
+    assert all(f"\x1b[{code}m" in text(lines * 3, 60, colours=True) for code in (34, 33, 32, 35, 36, 31))
 
 
 def test_a_picture_as_svg():

@@ -9,20 +9,10 @@ import pytest
 import torch
 
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
-from timesched import (
-    Clock,
-    CosineAnnealingScheduler,
-    CosineAnnealingWithWarmupScheduler,
-    InverseSquareRootWithWarmupScheduler,
-    LinearScheduler,
-    PowerScheduler,
-    Timestamp,
-    WarmupStableDecayScheduler,
-    bind,
-)
+from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import Binding, Schedulers
 
-COSINE = CosineAnnealingScheduler()
+COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
@@ -35,7 +25,7 @@ def sgd(*groups, lr=1.0):
     return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, momentum=0.5)
 
 
-def made(schedule=LinearScheduler(), duration="10ba", on_change="same", key="lr", tags=None, **rates):  # noqa: B008
+def made(schedule=LINEAR, duration="10ba", on_change="same", key="lr", tags=None, **rates):
     clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]})
     return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
 
@@ -375,28 +365,6 @@ def test_a_sequence_on_a_clock_is_extended_in_its_first_part():
     assert longer[2].get_last_lr() == early[2].get_last_lr()
     with pytest.raises(ValueError, match=r"value at step 30: \[0\.9"):
         longer[2].load_state_dict(late[2].state_dict())
-
-
-class Steep(LinearLR):
-    """A user's class, whose own arguments are in its attributes."""
-
-    def __init__(self, optimizer, power):
-        self.power = power
-        super().__init__(optimizer, 1.0, 0.0, 10)
-
-    def _get_closed_form_lr(self):
-        return super()._get_closed_form_lr() ** self.power
-
-
-def test_a_closed_form_of_a_user():
-    state = Steep(sgd(), 2).state_dict()
-    assert "Steep(power=2, " in state["schedule"] and state["value"] == [1.0]
-    state = {**state, "last_epoch": 5, "value": [0.25]}
-    with pytest.raises(ValueError, match=r"\[0\.25\] saved, \[0\.125\] now"):
-        Steep(sgd(), 3).load_state_dict(state)
-    other = Steep(sgd(), 2)
-    other.load_state_dict(state)
-    assert other.get_last_lr() == [0.25]
 
 
 # States that are refused

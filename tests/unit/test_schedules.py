@@ -92,20 +92,12 @@ def test_values(schedule, values):
     assert {batch: schedule.at(Time(batch, "ba"), RUN) for batch in values} == values
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"),
-    [
-        ("sqrt", "1-sqrt"),
-        ("minus_sqrt", "1-sqrt"),
-        ("Cosine", "cosine"),
-        ("exp", "exponential"),
-        ("square", "1-square"),
-    ],
-)
-def test_a_wrong_shape_names_the_nearest_right_one(wrong, near):
-    with pytest.raises(ValueError, match=rf"decay='{wrong}': it is one of .* Did you mean '{near}'\?") as error:
-        WarmupStableDecayScheduler("1ba", decay=wrong)
-    assert str(error.value).count(", ") == 6  # of seven shapes
+def test_a_wrong_shape_names_the_nearest_right_one():
+    near = {"sqrt": "1-sqrt", "minus_sqrt": "1-sqrt", "Cosine": "cosine", "exp": "exponential", "square": "1-square"}
+    for wrong, right in near.items():
+        with pytest.raises(ValueError, match=rf"decay='{wrong}': it is one of .* Did you mean '{right}'\?") as error:
+            WarmupStableDecayScheduler("1ba", decay=wrong)
+        assert str(error.value).count(", ") == 6  # of seven shapes
     with pytest.raises(ValueError, match="Did you mean 'square'"):
         WarmupScheduler(LinearScheduler(), "1ba", warmup="1-square")
 
@@ -213,8 +205,6 @@ def run_of(batch, max_duration, length=None, **more):
 def test_any_state_will_do():
     state = run_of(25, "100ba", 10, horizon=7)  # an attribute that is none of ours
     assert LinearScheduler()(state) == 0.75
-    state.max_duration = "50ba"
-    assert LinearScheduler()(state) == 0.5
     state.max_duration = None
     assert StepScheduler("10ba", 0.5)(state) == 0.25
     with pytest.raises(ValueError, match="length of the run"):
@@ -278,19 +268,16 @@ def test_epochs_and_seconds_may_be_fractional():
         LinearScheduler()(state)
 
 
-@pytest.mark.parametrize("unit", ["iter", "ep", "ba", "sp", "tok", "sec", "dur"])
-def test_all_seven_units(unit):
-    schedule = LinearScheduler(t_max=Time(1 if unit == "dur" else 100, unit))
-    run = Horizon(Time(100, "ba" if unit == "dur" else unit))
-    assert schedule.at(Time(25, "ba" if unit == "dur" else unit), run) == 0.75
-    assert schedule.at("0.25dur", run) == 0.75
-
-
-@pytest.mark.parametrize("count", [-1, -0.5, math.nan])
-def test_times_before_the_start_are_refused(count):
-    for call in (LinearScheduler().curve(RUN, "ba"), lambda count: LinearScheduler().at(f"{count}ba", RUN)):
-        with pytest.raises(ValueError):
-            call(count)
+@pytest.mark.parametrize("unit", [unit for unit in TimeUnit if unit is not TimeUnit.DURATION])
+def test_all_units_that_count(unit):
+    run = Horizon(Time(100, unit))
+    for schedule in (LinearScheduler(), LinearScheduler(t_max=Time(100, unit))):
+        assert schedule.at(Time(25, unit), run) == schedule.at("0.25dur", run) == 0.75
+        for count in (-1, -0.5, math.nan):
+            with pytest.raises(ValueError):
+                schedule.at(f"{count}{unit.value}", run)
+            with pytest.raises(ValueError):
+                schedule.curve(run, unit)(count)
 
 
 def test_threads_share_a_schedule():

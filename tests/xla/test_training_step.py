@@ -75,7 +75,7 @@ def assert_close(rates, expected):
 @pytest.mark.parametrize("stem", [*EXAMPLES, "Custom"])
 def test_a_closed_form(stem):
     def make_schedulers(on):
-        made.append(Custom(on, total_iters=10) if stem == "Custom" else make(stem, EXAMPLES[stem][0], on))
+        made.append(Custom(on, total_iters=10) if stem == "Custom" else make(stem, EXAMPLES[stem][-1], on))
         return made
 
     made = []

@@ -111,7 +111,10 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
             "initial_learning_rate"
         )
     largest = max(map(abs, found.values()))
-    jumps = list(_jumps(source, options.jump / 100 * largest))
+    intended = {count for name, count in marks if name in _INTENDED}
+    places = sorted({count for _, count in marks if 0 < count < length} - intended)
+    sides = [(count, value(Fraction(count) - _CLOSE), value(count)) for count in places]
+    jumps = [each for each in sides if abs(each[2] - each[1]) > options.jump / 100 * largest]
     for count, before, after in jumps[:1]:
         more = f", and {len(jumps) - 1} more" if jumps[1:] else ""
         yield (
@@ -128,17 +131,6 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
                 f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {_text(reached)}{unit.value}, "
                 f"in a run of {_text(length)}{unit.value}: end the schedule with the run, as with '1dur'"
             )
-
-
-def _jumps(source: Source, least: float) -> Iterator[tuple[Exact, float, float]]:
-    """The marks within the run at which the value jumps, though it is not meant to, with the values on both sides."""
-    unit, length = counted(source.horizon)
-    marks, value = source.marks(), source.curve(unit)
-    intended = {count for name, count in marks if name in _INTENDED}
-    for count in sorted({count for _, count in marks if 0 < count < length} - intended):
-        before, after = value(Fraction(count) - _CLOSE), value(count)
-        if abs(after - before) > least:
-            yield count, before, after
 
 
 def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:

@@ -101,7 +101,6 @@ class Moment:
 
 
 COUNTED = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)  # the units that convert
-ALL_UNITS = tuple(TimeUnit)
 
 
 @st.composite

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from operator import add
 from typing import Any
 
 from torch import Tensor
@@ -182,10 +181,11 @@ class Timestamp(Ordered):
 
     def after_batch(self, samples: int, tokens: int, took: int, batches: int | None = None) -> Timestamp:
         """The same of numbers that are checked, `took` in microseconds; the epoch ends if it has so many `batches`."""
-        numbers = self._numbers
-        more = (0, 0, 1, samples, tokens, 0, tokens, 1, samples, tokens, took, took, took, took - numbers[-1])
-        after = Timestamp._of(tuple(map(add, numbers, more)))  # in the order of FIELDS
-        return after.to_next_epoch() if batches is not None and after._numbers[_IN] >= batches else after
+        iteration, epoch, batch, sample, token, e, t, b_in, s_in, t_in, total, wct_i, wct_e, _ = self._numbers
+        counts = (iteration, epoch, batch + 1, sample + samples, token + tokens, e, t + tokens)
+        within = (b_in + 1, s_in + samples, t_in + tokens, total + took, wct_i + took, wct_e + took, took)
+        after = Timestamp._of(counts + within)  # in the order of FIELDS
+        return after.to_next_epoch() if batches is not None and b_in + 1 >= batches else after
 
     def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
         """These counters as numbers; the seconds exactly."""

@@ -23,20 +23,12 @@ trainer:
     backend: {backend_type: CSX}
     seed: 1
     optimizer:
-      SGD:                       # comments are left alone
-        lr: 0.01
-        momentum: 0.9
+      SGD: {lr: 0.01, momentum: 0.9}  # comments are left alone
     schedulers:
     - SequentialLR:
         schedulers:
-        - LinearLR:
-            initial_learning_rate: 0.01
-            end_learning_rate: 0.001
-            total_iters: 500
-        - CosineDecayLR:
-            initial_learning_rate: 0.001
-            end_learning_rate: 0.0
-            total_iters: 500
+        - LinearLR: {initial_learning_rate: 0.01, end_learning_rate: 0.001, total_iters: 500}
+        - CosineDecayLR: {initial_learning_rate: 0.001, end_learning_rate: 0.0, total_iters: 500}
   fit:
     ckpt_path: null
 """
@@ -105,7 +97,7 @@ def test_tags_and_two_schedulers():
     assert values(optimizer, "weight_decay") == [0.1, 0.0, 0.0, 0.1] and values(optimizer) == [0.0] * 4
 
 
-@pytest.mark.parametrize("optimizer", [{"SGD": {"lr": 0.1}}, {"sgd": {"lr": 0.1}}, sgd])
+@pytest.mark.parametrize("optimizer", [{"SGD": {"lr": 0.1}}, {"sgd": {"lr": 0.1}}, lambda on: optim.SGD(on, lr=0.1)])
 @pytest.mark.parametrize(
     "schedulers",
     [
@@ -113,20 +105,15 @@ def test_tags_and_two_schedulers():
         {"linearlr": LINEAR},
         [lambda optimizer: lr_scheduler.LinearLR(optimizer, **LINEAR)],
         lambda optimizer: lr_scheduler.LinearLR(optimizer, **LINEAR),
+        None,
+        [],
     ],
 )
 def test_forms_of_one_config(optimizer, schedulers):
-    config = {"optimizer": optimizer, "schedulers": schedulers}
-    made, some = build(network(), config)
+    made, some = build(network().named_parameters(), {"optimizer": optimizer, "schedulers": schedulers})
     other = sgd(network())
-    assert list(map(description, some)) == [description(lr_scheduler.LinearLR(other, **LINEAR))]
-    assert outline(made) == outline(other)
-
-
-@pytest.mark.parametrize(("arguments", "rest"), [(None, {}), ({}, {"schedulers": None}), ({}, {"schedulers": []})])
-def test_an_optimizer_alone(arguments, rest):
-    made, schedulers = build(network().named_parameters(), {"optimizer": {"AdamW": arguments}, **rest})
-    assert outline(made) == outline(optim.AdamW(network().named_parameters())) and schedulers == []
+    expected = [description(lr_scheduler.LinearLR(other, **LINEAR))] if schedulers else []
+    assert list(map(description, some)) == expected and outline(made) == outline(other)
 
 
 def entry(name, arguments):

@@ -1,5 +1,7 @@
 """configure_optimizer and configure_lr_scheduler: names, numbers, dicts and lists of dicts."""
 
+import copy
+
 import numpy
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 import optim
 from optim import lr_scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
-from tests.optim.config.objects import description, network, outline, train, values
+from tests.optim.config.objects import description, network, outline, values
 from tests.optim.rows import FULLEST
 
 WARMUP = {"scheduler": "LinearLR", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 4}
@@ -24,21 +26,9 @@ def test_each_optimizer_is_what_its_class_makes(row):
 
     for model, other, third in zip(models(), models(), models()):
         lists = {key: list(value) if isinstance(value, tuple) else value for key, value in row.kwargs.items()}
-        made = configure_optimizer(row.name.lower(), list(model.named_parameters()), **lists)
+        made = configure_optimizer(optimizer_type=row.name.lower(), params=list(model.named_parameters()), **lists)
         assert outline(made) == outline(getattr(optim, row.name)(other.named_parameters(), **row.kwargs))
         assert outline(build(third, {"optimizer": {row.name: row.kwargs}}).optimizer) == outline(made)
-
-
-def test_the_example_of_the_reference():
-    model, reference = network(), network()
-    optimizer_params = {"optimizer_type": "SGD", "lr": 0.001, "momentum": 0.5}
-    optimizer = configure_optimizer(
-        optimizer_type=optimizer_params.pop("optimizer_type"), params=model.parameters(), **optimizer_params
-    )
-    train(model, optimizer)
-    train(reference, torch.optim.SGD(reference.parameters(), lr=0.001, momentum=0.5))
-    for p, q in zip(model.parameters(), reference.parameters()):
-        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)  # single precision; the kernels are the same
 
 
 def sgd(*groups):
@@ -50,36 +40,27 @@ def by_hand(entry, optimizer):
     return getattr(lr_scheduler, entry["scheduler"])(optimizer, **given)
 
 
-@pytest.mark.parametrize("rate", [0.01, 1, 0, numpy.float32(0.25)])
-def test_a_number_is_constant(rate):
-    scheduler = configure_lr_scheduler(sgd(), rate)
-    assert type(scheduler) is lr_scheduler.ConstantLR and scheduler.values(3) == [rate] * 3
-    assert values(scheduler.optimizer) == [rate]
+MAIN = "main_scheduler"
+SIX = {**STEPS, "total_iters": 6}  # a class without this argument has it for its length alone
+# What is given, the dicts of the schedulers that it makes, and the milestones between them; without any: a chain.
+FORMS = [
+    *((rate, [{"scheduler": "ConstantLR", "learning_rate": rate}], []) for rate in (0.01, 1, 0, numpy.float32(0.25))),
+    *(({**WARMUP, "scheduler": name}, [WARMUP], []) for name in ("LinearLR", "linearlr", "Linear", "linear")),
+    # the last one needs no total_iters, as no milestone follows
+    *(([{**WARMUP, MAIN: "sequential"}, SIX, last], [WARMUP, STEPS, last], [4, 10]) for last in (COSINE, STEPS)),
+    *(([{**COSINE, MAIN: main}, STEPS], [COSINE, STEPS], None) for main in ("ChainedLR", "ChainedScheduler")),
+    ([COSINE, {**STEPS, MAIN: "chained"}], [COSINE, STEPS], None),
+]
 
 
-@pytest.mark.parametrize("written", ["LinearLR", "linearlr", "Linear", "linear"])
-def test_a_dict_is_one_scheduler(written):
-    entry = {**WARMUP, "scheduler": written}
-    assert description(configure_lr_scheduler(sgd(), entry)) == description(by_hand(WARMUP, sgd()))
-    assert entry == {**WARMUP, "scheduler": written}
-
-
-@pytest.mark.parametrize("last", [COSINE, STEPS])  # which needs no total_iters, as no milestone follows
-def test_a_list_is_a_sequence(last):
-    """A class without the argument total_iters has it for its length alone."""
-    entries, other = [{**WARMUP, "main_scheduler": "sequential"}, {**STEPS, "total_iters": 6}, last], sgd()
-    scheduler = configure_lr_scheduler(sgd(), entries)
-    children = [by_hand(each, other) for each in (WARMUP, STEPS, last)]
-    assert description(scheduler) == description(lr_scheduler.SequentialLR(other, children, [4, 10]))
-
-
-@pytest.mark.parametrize("main", ["ChainedLR", "ChainedScheduler", "chained"])
-@pytest.mark.parametrize("where", [0, 1])
-def test_a_list_is_chained_if_one_says_so(main, where):
-    entries, other = [COSINE, STEPS], sgd()
-    entries[where] = {**entries[where], "main_scheduler": main}
-    chained = lr_scheduler.ChainedLR([by_hand(COSINE, other), by_hand(STEPS, other)])
-    assert description(configure_lr_scheduler(sgd(), entries)) == description(chained)
+@pytest.mark.parametrize(("given", "entries", "milestones"), FORMS)
+def test_forms_of_a_learning_rate(given, entries, milestones):
+    other, before = sgd(), copy.deepcopy(given)
+    children = [by_hand(each, other) for each in entries]
+    chained = lr_scheduler.ChainedLR(children) if milestones is None else children[0]
+    expected = lr_scheduler.SequentialLR(other, children, milestones) if milestones else chained
+    made = configure_lr_scheduler(sgd(), given)
+    assert description(made) == description(expected) and values(made.optimizer) == values(other) and given == before
 
 
 def test_factors_of_groups():

@@ -70,7 +70,6 @@ def test_every_parameter_has_the_tags_of_the_rules_that_match_it(names, rules, r
 
 
 def test_the_groups_of_overlapping_globs():
-    """Two filters that overlap in part: a group for each one alone, for both, and for none."""
     model = tree(["encoder.weight", "encoder.bias", "head.weight", "head.bias"])
     rules = [{"params": "*bias", "tags": "bias_params"}, {"params": "encoder*", "tags": ["encoder", "early"]}]
     groups = configure_param_groups(model, rules, no_decay=False)
@@ -174,54 +173,16 @@ def test_a_scheduler_multiplies_by_them():
     assert {type(factor) for factor, _ in found.values()} == {float, type(None)} and found["3.weight"] == (None, 0.5)
 
 
-# Modules that share modules: every name counts
-
-
-@st.composite
-def graphs(draw):
-    """Some modules, each with children among those after it, and parameters among three."""
-    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
-    modules = [nn.Module() for _ in range(draw(st.integers(1, 5)))]
-    for number, module in enumerate(modules):
-        for name in "ab":
-            if number + 1 < len(modules) and draw(st.booleans()):
-                module.add_module(name, modules[draw(st.integers(number + 1, len(modules) - 1))])
-        for name in "wb":
-            if name not in module._modules and draw(st.booleans()):
-                module.register_parameter(name, parameters[draw(st.integers(0, 2))])
-    return modules[0]
-
-
-def all_names(module, prefix=""):
-    """Every name of every parameter, one path after the other."""
-    for name, parameter in module._parameters.items():
-        yield prefix + name, parameter
-    for name, child in module._modules.items():
-        yield from all_names(child, f"{prefix}{name}.")
-
-
-@given(model=graphs(), glob=st.text("ab.w*?", min_size=1, max_size=6))
-def test_a_glob_selects_what_any_name_matches(model, glob):
-    names = list(all_names(model))
-    if not names:
-        return
-    expected = {id(parameter) for name, parameter in names if fnmatch.fnmatchcase(name, glob)}
-    for given_model in (model, names):
-        rules = [{"params": glob, "tags": "a"}]
-        if not expected:
-            with pytest.raises(ValueError, match="matches no parameter's name"):
-                configure_param_groups(given_model, rules, no_decay=False)
-            continue
-        groups = configure_param_groups(given_model, rules, no_decay=False)
-        assert {id(p) for group in groups if "tags" in group for _, p in group["params"]} == expected
-        order = [name for name, _ in configure_param_groups(given_model, no_decay=False)[0]["params"]]
-        firsts = {id(p): name for name, p in reversed(names)}
-        assert order == list(dict.fromkeys(firsts[id(p)] for _, p in names))
-
-
 def test_a_module_used_twice_and_one_that_reaches_itself():
+    """Every name counts, also of a tensor and among pairs; the first of them stands in the group."""
     layer = nn.Linear(2, 2)
-    model = nn.Sequential(layer, nn.ReLU(), layer)
+    model = nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(2, 2))
+    model[3].bias = layer.bias
     model[1].above = model
-    groups = configure_param_groups(model, [{"params": "2.*", "tags": "again"}])
-    assert by_name(groups, "tags") == {"0.weight": ["again"], "0.bias": ["again"]}
+    pairs = [(f"{i}.{name}", p) for i in (0, 2, 3) for name, p in model[i].named_parameters()]
+    chosen = {"2.*": {"0.weight", "0.bias"}, "3.*": {"0.bias", "3.weight"}, "0.?ias": {"0.bias"}}
+    for given_model, no_decay in ((model, True), (pairs, False)):
+        for glob, names in chosen.items():
+            groups = configure_param_groups(given_model, [{"params": glob, "tags": "a"}], no_decay=no_decay)
+            tags = by_name(groups, "tags")
+            assert tags.keys() == {"0.weight", "0.bias", "3.weight"} and {n for n in tags if tags[n]} == names

@@ -16,11 +16,9 @@ from tests.optim.schedulers.building import (
     count,
     floats,
     make,
-    moved,
     name_of,
     optimizer,
     rates,
-    stepped,
     value,
 )
 from tests.optim.schedulers.rows import COSINE, EXAMPLES, WARMUP
@@ -80,28 +78,13 @@ def test_signatures_names_and_bases(signature, family):
 
 @pytest.mark.parametrize("stem", EXAMPLES)
 def test_docstrings(stem):
-    """The same headings in the same order, and every argument; those of weight decays lead to them."""
+    """Every argument, between the formula and the example; those of weight decays lead to them."""
     cls = class_of(stem)
     doc = inspect.getdoc(cls)
-    headings = re.findall(r"^(Formula:|Args:|>>> import torch|Source: )", doc, re.M)
-    assert headings[:3] == ["Formula:", "Args:", ">>> import torch"]
-    assert headings[3:4] == ["Source: "] or stem in ("Constant", "Sequential", "ScalePerParam")
     listed = re.findall(r"^    (\w+(?:, \w+)*): ", doc[doc.index("Args:") : doc.index(">>>")], re.M)
     names = [name for several in listed for name in several.split(", ") if not name.endswith("Error")]
     assert names == list(inspect.signature(cls).parameters)
     assert f"`{name_of(stem, 'lr')}`" in class_of(stem, "wd").__doc__
-
-
-@FAMILY
-def test_what_is_public(family):
-    """All classes that the module defines, sorted, and nothing else; each method of a base has a docstring."""
-    module = MODULES[family]
-    own = {name for name, cls in vars(module).items() if inspect.isclass(cls) and cls.__module__ == module.__name__}
-    assert module.__all__ == sorted(own | ({"ChainedScheduler"} if family == "lr" else set()))
-    assert lr_scheduler.ChainedScheduler is lr_scheduler.ChainedLR and scheduler.__all__ == ["Scheduler"]
-    for cls in (BASES[family], scheduler.Scheduler):
-        methods = [member for name, member in vars(cls).items() if name[0] != "_" and callable(member)]
-        assert inspect.getdoc(cls) and all(map(inspect.getdoc, methods))
 
 
 @KIND
@@ -123,14 +106,9 @@ def test_the_methods_of_the_reference(kind):
     now += 100  # what was returned is not what is held
     assert count(one) == 2 and rates(on) == [values[2], 0.5] and value(one) == float(one._get_closed_form_lr())
     assert floats(last) == [values[0], 0.5] and one.values(5) == values
-
-
-def test_the_methods_of_weight_decay():
-    one = make(*COSINE, optimizer(), "wd")
-    one.step()
-    (now,) = one.values(2)[1:]
-    assert one.get_wd() == one.get() == one.get_last_wd() == one.get_last_value() == [value(one)] == [now]
-    assert float(one._get_closed_form_wd()) == now
+    one = make(*COSINE, optimizer(kind), "wd")
+    for held in (one.get_wd(), one.get(), one.get_last_wd(), one.get_last_value(), [one._get_closed_form_wd()]):
+        assert floats(held) == [value(one)] == one.values(1)
 
 
 @KIND
@@ -162,17 +140,6 @@ def test_what_is_no_count(wrong):
     assert count(one) == 0
 
 
-def test_the_arguments_are_attributes():
-    """As they were read, under the names that they were given by."""
-    on = optimizer()
-    one = lr_scheduler.PolynomialLR(on, 0.1, end_learning_rate=0.0, total_iters=40.0)
-    assert (one.initial_learning_rate, one.end_learning_rate, one.total_iters, one.cycle) == (0.1, 0.0, 40, False)
-    assert type(one.total_iters) is int
-    children = [make(*each, on) for each in (WARMUP, COSINE)]
-    both = lr_scheduler.SequentialLR(on, children, milestones=[5])
-    assert both.schedulers == children and both.milestones == [5]
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -189,19 +156,3 @@ def test_calls_that_change_nothing(kind, call, words):
     with pytest.raises(ValueError, match=words):
         call(one)
     assert count(one) == 0 and value(one) == value(one, 1) == one.values(1)[0]
-
-
-@KIND
-def test_stepping_leaves_nothing_behind(kind):
-    """No wrapper, hook or counter on the optimizer, and no attribute of the scheduler that was not there before."""
-    on = optimizer(kind)
-
-    def traces():
-        return set(vars(on)), [len(held) for name, held in vars(on).items() if name.endswith("_hooks")]
-
-    before, step, keys = traces(), on.step.__func__, set(on.param_groups[0])
-    one = make(*COSINE, on)
-    attributes = set(vars(one))
-    stepped(moved(one, 5), 9)
-    assert traces() == before and on.step.__func__ is step
-    assert set(vars(one)) == attributes and set(on.param_groups[0]) == keys | {"initial_lr"}

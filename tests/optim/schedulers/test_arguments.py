@@ -63,7 +63,6 @@ def refused(stem, arguments, words, family="lr"):
 
 @pytest.mark.parametrize(("stem", "name", "wrong"), [*EACH_ARGUMENT, *RANGES], ids=str)
 def test_numbers_counts_and_choices(stem, name, wrong):
-    """Each argument of each class with what it cannot be, in the words of its family."""
     for family in ("lr", "wd"):
         public = RATES.get(name, name) if family == "lr" else name
         message = refused(stem, {**good(stem), name: wrong}, rf"{name_of(stem, family)}\.{public}\b", family)
@@ -120,7 +119,6 @@ def test_arguments_that_contradict_each_other(stem, arguments, words):
 @pytest.mark.parametrize("stem", ["Sequential", "Chained"])
 @pytest.mark.parametrize("wrong", NO_CHILDREN.values(), ids=NO_CHILDREN)
 def test_what_is_no_child(stem, wrong):
-    """Named by its place, and who owns the key stays as it was."""
     on = optimizer()
     first = make(*WARMUP, on)
     schedulers = [first, wrong(on)]
@@ -144,6 +142,11 @@ class Mine(lr_scheduler.PiecewiseConstantLR):
         *(
             (lambda on, m=m: lr_scheduler.MultiStepLR(on, 0.1, 0.5, m, clock=timesched.Clock("10ba")), "put them in or")
             for m in (["0.5dur", "0.1dur"], [8, "0.1dur"], ["4ba", "0.3dur"])
+        ),
+        # rates that are missing: a one-cycle schedule ends one step before its total, so the two have to go together
+        *(
+            (lambda on, t=t: lr_scheduler.OneCycleLR(on, 0.1, 1.0, t, clock=timesched.Clock("10ba")), words)
+            for t, words in (("100tok", "samples_per_batch|tokens_per_sample"), ("2ep", "batches_per_epoch"))
         ),
         (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock="4ba"), "clock"),
         (lambda on: lr_scheduler.ConstantLR(on, 0.1, clock=timesched.LinearScheduler()), "clock"),

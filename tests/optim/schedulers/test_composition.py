@@ -53,7 +53,6 @@ def test_children_with_the_tags_of_the_parent(kind, own):
     [("a", "c", "c"), ("a", None, "c"), ("a", None, None), (None, "a", "c"), (None, "a", None)],
 )
 def test_children_with_other_tags(own, first, second):
-    """Refused, naming the tags; who owns what stays as it was."""
     on = optimizer("numbers", *GROUPS)
     children = [make(*WARMUP, on, param_group_tags=first), make(*COSINE, on, param_group_tags=second)]
     refusals = [child.refusal for child in children]

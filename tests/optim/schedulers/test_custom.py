@@ -95,7 +95,6 @@ class Half(lr_scheduler.CosineDecayLR):
 
 @KIND
 def test_a_closed_form_made_of_a_formula(kind):
-    """Over steps or the time of a run, alone or in a sequence."""
     halves = [0.5 * value for value in lr_scheduler.CosineDecayLR(optimizer(), 1.0, 0.0, 10).values(8)]
     one = Half(optimizer(kind), 1.0, 0.0, 10)
     assert one.values(8) == stepped(one, 8) == pytest.approx(halves, rel=1e-15)
@@ -165,17 +164,6 @@ def test_an_element_of_a_tuple(module):
 # Functions of the step
 
 
-class OnSteps(lr_scheduler.LambdaLR):
-    """With an argument of its own."""
-
-    def __init__(self, optimizer, initial_learning_rate, rate):
-        self.rate = rate
-        super().__init__(optimizer, initial_learning_rate)
-
-    def set_lr_lambda(self):
-        return lambda t: self.rate ** t.double()
-
-
 class OnValues(weight_decay_scheduler.MultiplicativeWD):
     def set_lr_lambda(self):
         return [lambda t: 1.0 / (1.0 + t.double()), lambda t: 2.0]
@@ -183,10 +171,6 @@ class OnValues(weight_decay_scheduler.MultiplicativeWD):
 
 @KIND
 def test_functions_of_the_step(kind):
-    one = OnSteps(optimizer(kind), 0.1, rate=0.5)
-    assert stepped(one, 10) == [0.1 * 0.5**t for t in range(10)] == one.values(10)
-    with pytest.raises(ValueError, match=r"(?s)rate=0\.5.*rate=0\.25"):
-        OnSteps(optimizer(kind), 0.1, rate=0.25).load_state_dict(one.state_dict())
     many = OnValues(optimizer(kind), 0.1, 0.9)
     assert stepped(many, 10) == pytest.approx([0.2 / (1 + t) for t in range(10)], rel=1e-15)
 

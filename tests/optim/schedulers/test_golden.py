@@ -100,10 +100,7 @@ def corrected_eps(optimizer, step):
 
 @pytest.mark.parametrize("case", FILE["integration"])
 def test_a_run(case):
-    """The golden Adam decouples the weight decay of the group, which the scheduler writes.
-
-    It adds the constructor's to the gradient besides, which is done by hand here.
-    """
+    """The golden Adam decouples the weight decay of the group, and adds the constructor's to the gradient besides."""
     case = FILE["integration"][case]
     kwargs, more, coupled = case["kwargs"], {}, 0.0
     if case["optimizer"] == "Adam":

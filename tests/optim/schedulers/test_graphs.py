@@ -1,8 +1,6 @@
 """Closed forms in one graph with the optimizer's step, against the same in eager mode with numbers, and around it."""
 
 import copy
-import functools
-import itertools
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ import optim
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from tests.optim.compiling import by_hand, fresh, graphs
-from tests.optim.schedulers.building import KIND, count, make, moved, one_group, optimizer, rates, value
+from tests.optim.schedulers.building import count, make, moved, one_group, optimizer, value
 from tests.optim.schedulers.rows import COSINE, EXAMPLES
 from tests.optim.schedulers.test_custom import Beta, CustomScheduler
 from timesched import Clock
@@ -24,13 +22,6 @@ EAGER = "eager"  # captures graphs, and compiles nothing
 def _fresh():
     with fresh():
         yield
-
-
-class InPlace(lr_scheduler.LRScheduler):
-    """The step tensor belongs to the closed form."""
-
-    def _get_closed_form_lr(self):
-        return self.last_epoch.clamp_(max=3).double() * 0.1
 
 
 def rate_and_decay(on):
@@ -52,7 +43,7 @@ def scaled(on):
 
 
 MAKERS = {stem: lambda on, stem=stem: [make(stem, EXAMPLES[stem][-1], on)] for stem in EXAMPLES}
-MAKERS |= {each.__name__: each for each in (rate_and_decay, nested, scaled)} | {"InPlace": lambda on: [InPlace(on)]}
+MAKERS |= {each.__name__: each for each in (rate_and_decay, nested, scaled)}
 
 
 def race(name, backend="aot_eager", kind=optim.AdamW):
@@ -112,20 +103,6 @@ def test_the_scheduler_outside_of_a_compiled_optimizer(early):
     assert on.param_groups[0]["lr"] is held and held == 0.0 and graphs() == 1
 
 
-@KIND
-def test_any_order_of_steps_and_loads(kind):
-    """o: the optimizer's step, s: the scheduler's, l: a load. The value is always that of the scheduler's steps."""
-    for order in sorted({*itertools.permutations("oossl"), tuple("sssoo"), tuple("lss")}):
-        on = optimizer(kind)
-        one = make(*COSINE, on)
-        values, state = one.values(5), one.state_dict()
-        calls = {"o": on.step, "s": one.step, "l": functools.partial(one.load_state_dict, state)}
-        for each in order:
-            on.param_groups[0]["params"][0].grad = torch.ones(3)
-            calls[each]()
-            assert value(one) == values[count(one)], order
-
-
 @pytest.mark.parametrize("kind", ["tensors", "our tensors"])
 def test_loading_compiles_nothing_again(kind):
     on = optimizer(kind)
@@ -144,7 +121,6 @@ def test_loading_compiles_nothing_again(kind):
 
 
 def test_counts_stay_exact_in_a_graph():
-    """In float32 the count would stay at 2**24 for ever, and in float64 at 2**53."""
     schedule = lr_scheduler.MultiStepLR(optimizer("our tensors"), 1.0, 0.5, [2**24 + 1, 2**53 + 1])
     take = by_hand(lambda: schedule.step())
     for milestone, expected in ((2**24 + 1, 0.5), (2**53 + 1, 0.25)):
@@ -178,18 +154,6 @@ def test_what_a_graph_cannot_do():
     assert value(timed) == CosineDecayLR(optimizer(), 0.1, 0.0, 20).values(2)[1]
 
 
-def test_a_tensor_of_another_optimizer():
-    """torch's optimizers break graphs, but the scheduler's own step is one; the rate may require a gradient."""
-    for requires_grad in (False, True):
-        rate = torch.tensor(0.1, dtype=torch.float64, requires_grad=requires_grad)
-        one = LinearLR(optimizer(lr=rate), 1.0, 0.0, 10)
-        take = by_hand(one.step)
-        for step in range(3):
-            assert rate.item() == pytest.approx(1.0 - 0.1 * step, rel=1e-15)
-            take()
-        assert one.optimizer.param_groups[0]["lr"] is rate and rate.requires_grad is requires_grad and rate.is_leaf
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_numbers_that_a_graph_writes(dtype):
     """As they are, and not only tensors: inductor drops what is written into a 0-dim float64 tensor itself."""
@@ -207,14 +171,3 @@ def test_numbers_that_a_graph_writes(dtype):
                     rate.fill_(0.7)
                 take()
                 assert [float(rate) for rate in held] == expected
-
-
-def test_groups_that_were_replaced_in_a_graph():
-    """There they are not looked at: it is the next eager call that refuses."""
-    on = optimizer("tensors", {}, {})
-    one = LinearLR(on, 0.0, 1.0, 10)
-    by_hand(one.step, EAGER)()
-    on.param_groups[0] = {**on.param_groups[0], **one_group(lr=torch.tensor(0.7, dtype=torch.float64))}
-    with pytest.raises(ValueError, match="group 0 is not the one"):
-        one.step()
-    assert rates(on)[0] == 0.7

@@ -220,7 +220,6 @@ def test_phases_of_no_length(stem, arguments, expected, kind):
 
 
 def test_a_model_on_the_meta_device():
-    """Its schedulers count and have values, on the host."""
     with torch.device("meta"):
         on = optim.AdamW(torch.nn.Linear(3, 3).parameters(), lr=1.0)
         children = [lr.LinearLR(on, 0.0, 0.5, 2), lr.CosineDecayLR(on, 0.5, 0.0, 3)]
@@ -236,39 +235,27 @@ def test_a_model_on_the_meta_device():
 
 # Ours and torch's, where no golden number binds; of all classes tests/docs compares the calls in choosing.md.
 # torch counts what each mode of a cycle does, whatever `scale_mode` says.
-PAIRS = {
-    "WarmRestarts": (
-        lambda on: lr.CosineAnnealingWarmRestarts(on, 0.1, 5, 2, 0.02),
-        lambda on: theirs.CosineAnnealingWarmRestarts(on, 5, 2, 0.02),
-    ),
-    "triangular2": (
-        lambda on: lr.CyclicLR(on, 0.1, 1.0, 6, mode="triangular2", scale_mode="iterations"),
-        lambda on: theirs.CyclicLR(on, 0.1, 1.0, 6, mode="triangular2", cycle_momentum=False),
-    ),
-    "exp_range": (
-        lambda on: lr.CyclicLR(on, 0.1, 1.0, 7, 4, mode="exp_range", gamma=0.97),
-        lambda on: theirs.CyclicLR(on, 0.1, 1.0, 7, 4, mode="exp_range", gamma=0.97, cycle_momentum=False),
-    ),
-    "OneCycle": (
-        lambda on: lr.OneCycleLR(on, 0.1, 1.0, 60, pct_start=0.25, three_phase=True),
-        lambda on: theirs.OneCycleLR(
-            on, 1.0, 60, pct_start=0.25, three_phase=True, div_factor=10, cycle_momentum=False
-        ),
-    ),
-}
+STILL = {"cycle_momentum": False}
+UP, RATE = {"base_lr": 0.1, "max_lr": 1.0}, {"initial_learning_rate": 0.1}
+PAIRS = [  # the class, the arguments of both, ours, and torch's
+    ("CosineAnnealingWarmRestarts", {"T_0": 5, "T_mult": 2, "eta_min": 0.02}, RATE, {}),
+    ("CyclicLR", {**UP, "step_size_up": 6, "mode": "triangular2"}, {"scale_mode": "iterations"}, STILL),
+    ("CyclicLR", {**UP, "step_size_up": 7, "step_size_down": 4, "mode": "exp_range", "gamma": 0.97}, {}, STILL),
+    ("OneCycleLR", {"max_lr": 1.0, "total_steps": 60, "three_phase": True}, RATE, {"div_factor": 10, **STILL}),
+]
 
 
-@pytest.mark.parametrize(("mine", "new"), PAIRS.values(), ids=PAIRS)
-def test_the_values_of_torch(mine, new):
+@pytest.mark.parametrize(("name", "both", "mine", "more"), PAIRS)
+def test_the_values_of_torch(name, both, mine, more):
     on = optimizer(lr=0.1)
-    other = new(on)
+    other = getattr(theirs, name)(on, **both, **more)
     expected = rates(on)
     while len(expected) < 60:
         on.step()
         other.step()
         expected += rates(on)
     # torch multiplies its way along, which costs a rounding each step
-    assert stepped(mine(optimizer()), 60) == pytest.approx(expected, rel=0, abs=1e-12)
+    assert stepped(getattr(lr, name)(optimizer(), **both, **mine), 60) == pytest.approx(expected, rel=0, abs=1e-12)
 
 
 def test_torchs_own_schedulers_beside_ours():

@@ -1,13 +1,13 @@
 """Change one thing in the source at a time, and see whether the tests of that file notice. Not part of make test.
 
-    python tests/mutation/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
+    python tools/mutate.py --count 300 --seed 0 --jobs 2 timesched optim
 
 Each mutant is one changed operator, comparison, number or condition, drawn at random (the same for the same seed and
-source). It runs in a copy of the checkout, and is killed where a test fails: of those that tests.txt names for its
-file, the ones that call the changed function, the quickest first; all of them for a change outside of functions. Which
-test calls which function is recorded before, on the source as it is. The survivors are printed with their lines, and
-written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of unchanged
-lines that were killed in OLD and survive in NEW.
+source). It runs in a copy of the checkout, and is killed where a test fails: of those that mutation_tests.txt names for
+its file, the ones that call the changed function, the quickest first; all of them for a change outside of functions.
+Which test calls which function is recorded before, on the source as it is. The survivors are printed with their lines,
+and written to --out as JSON, by which two runs are compared: `--compare OLD.json NEW.json` lists the mutants of
+unchanged lines that were killed in OLD and survive in NEW.
 
 `--list FILE` takes the mutants of such a file instead of drawing any. They are found again by the name of the function
 and the text of the line, whatever file these are in by now; `--dry` writes the file without running a test.
@@ -39,7 +39,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PACKAGES = (f"{ROOT}/timesched/", f"{ROOT}/optim/")
 TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
 MEMORY = 16 << 30  # bytes of address space, for one that fills a list without end
@@ -110,12 +110,12 @@ def _put(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
 
 
 def tests_of(file: str) -> list[str]:
-    """The tests that cover a file, as tests.txt says: `pattern: paths` in each line, the first that fits."""
-    for row in Path(__file__).with_name("tests.txt").read_text(encoding="utf-8").splitlines():
+    """The tests that cover a file, as mutation_tests.txt says: `pattern: paths` in each line, the first that fits."""
+    for row in Path(__file__).with_name("mutation_tests.txt").read_text(encoding="utf-8").splitlines():
         pattern, _, paths = row.partition(":")
         if row.strip() and not row.startswith("#") and fnmatch(file, pattern.strip()):
             return paths.split()
-    raise SystemExit(f"{file}: tests.txt names no tests for it; add a line.")
+    raise SystemExit(f"{file}: mutation_tests.txt names no tests for it; add a line.")
 
 
 class Recorder:
