@@ -12,7 +12,8 @@ from typing import Any
 
 from timesched.clock import Clock
 from timesched.horizon import Horizon
-from timesched.schedule import Schedule, counts_of
+from timesched.schedule import Schedule
+from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
 
