@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,23 +124,25 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        (buffer,) = states
-        cerebras = k["adjust_lr_fn"] == "cerebras"
-        lerp_(buffer, g, k["one_minus_momentum"])
+        lerp_(states[0], g, k["one_minus_momentum"])
         for chosen in by_shape(p, alone=k["placement"] is not None):  # one after the other, as directions take memory
-            xs, gs, buffers = ([column[i] for i in chosen] for column in (p, g, buffer))
-            directions: Tensors = buffers
-            if k["nesterov"]:
-                directions = add(gs, buffers, k["momentum"]) if cerebras else lerp(gs, buffers, k["momentum"])
-            parts = [from_local(x, k["placement"], i) for i, x in zip(chosen, directions)]
-            stacked = parts[0].dim() == 3 if k["flatten"] is None else not k["flatten"]
-            step_size = k["lr"] * _adjustment(parts[0].shape, stacked, k["adjust_lr_fn"])
-            if not is_zero(k["weight_decay"]):
-                mul_(xs, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
-            whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
-            steps = _orthogonal(whole, stacked, k["ns_coefficients"], k["ns_steps"], k["eps"])
-            back = [distributed_as(x.to(xs[0].dtype), part) for x, part in zip(steps, parts)]
-            add_(xs, [local(x, x) for x in back], -step_size)
+            _move(k, chosen, *([column[i] for i in chosen] for column in (p, g, states[0])))
+
+
+def _move(k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Tensors) -> None:
+    """Move the chosen parameters, which have one shape."""
+    cerebras, directions = k["adjust_lr_fn"] == "cerebras", buffer
+    if k["nesterov"]:
+        directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
+    parts = [from_local(x, k["placement"], i) for i, x in zip(chosen, directions)]
+    stacked = parts[0].dim() == 3 if k["flatten"] is None else not k["flatten"]
+    step_size = k["lr"] * _adjustment(parts[0].shape, stacked, k["adjust_lr_fn"])
+    if not is_zero(k["weight_decay"]):
+        mul_(p, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
+    whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
+    steps = _orthogonal(whole, stacked, k["ns_coefficients"], k["ns_steps"], k["eps"])
+    back = [distributed_as(x.to(p[0].dtype), part) for x, part in zip(steps, parts)]
+    add_(p, [local(x, x) for x in back], -step_size)
 
 
 def _adjustment(shape: torch.Size, stacked: bool, form: str | None) -> float:
