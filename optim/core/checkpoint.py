@@ -133,11 +133,10 @@ def _state(
             raise ValueError(
                 f"{where}{found}{_switched(group, new)}; load it into an optimizer built as the saved one was."
             )
-        count = given.get(STEP)
-        count = count.item() if isinstance(count, Tensor) and count.numel() == 1 else count
-        if isinstance(count, (int, float)) and not 0 <= count < math.inf:
-            raise ValueError(f"{where}step: {count} is no count of steps: it is to be 0 or more.")
-        writes += [(mine, entry, _fitting(value, mine[entry], f"{where}{entry}: ")) for entry, value in given.items()]
+        fitted = {entry: _fitting(value, mine[entry], f"{where}{entry}: ") for entry, value in given.items()}
+        if not 0 <= float(fitted.get(STEP, 0)) < math.inf:
+            raise ValueError(f"{where}step: {fitted[STEP]} is no count of steps: it is to be 0 or more.")
+        writes += [(mine, entry, value) for entry, value in fitted.items()]
     return writes
 
 

@@ -112,7 +112,7 @@ class RuleOptimizer(Optimizer):
             return loss
         follow(self)
         live = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if self._compiled is not None and self._has_graph_for(live):
+        if self._compiled is not None and live and self._has_graph_for(live):
             self.hold_tensors()  # where a number was put in
             self._compiled(self.gather())
         else:
