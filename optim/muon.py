@@ -146,9 +146,7 @@ def _move(k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Ten
 
 
 def _adjustment(shape: torch.Size, stacked: bool, form: str | None) -> float:
-    rows, columns = shape[-2:] if stacked else (shape[0], shape[1:].numel())
-    if form == "cerebras":  # of a convolution, its first two sizes
-        rows, columns = (rows, columns) if stacked else shape[:2]
+    rows, columns = shape[-2:] if stacked else (shape[0], shape[1] if form == "cerebras" else shape[1:].numel())
     if form in ("cerebras", "match_rms_adamw"):
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1.0, rows / columns)) if columns else 1.0

@@ -314,11 +314,7 @@ class Bound:
         groups, first = self.optimizer.param_groups, "initial_" + self.key
         chosen = select(groups, self.tags)
         if not chosen:
-            there = known_tags(groups)
-            raise ValueError(
-                f"No parameter group carries the tag {self.tags!r}: "
-                f"{'no group has any' if there == 'none' else 'the tags are ' + there}."
-            )
+            raise ValueError(f"No parameter group carries the tag {self.tags!r}: {known_tags(groups)}.")
         new = [i for i in chosen if i >= len(self._seen)]
         held = [self._key.read(groups[i], f"Parameter group {i}") for i in new]
         factors = [*self.factors, *(self._factor(groups[i], first, x, i) for i, x in zip(new, held))]
@@ -378,7 +374,7 @@ class Bound:
                 other.refusal = (
                     f"was superseded by {self._name()}, which was made later: step that one. For two schedules of one "
                     f"number, {several if self.relative and other.relative else closed}; or give them different tags "
-                    f"(there are: {known_tags(groups)})"
+                    f"({known_tags(groups)})"
                 )
                 other._leave_clock()
         _bound[self.optimizer] = [*map(weakref.ref, others), weakref.ref(self)]

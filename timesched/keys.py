@@ -106,7 +106,8 @@ def as_list(tags: Any) -> list[Any]:
 
 def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
-    return ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)})) or "none"
+    found = ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)}))
+    return f"the tags are {found}" if found else "no group has any"
 
 
 def is_number(value: Any) -> bool:

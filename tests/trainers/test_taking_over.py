@@ -36,7 +36,7 @@ def test_a_run_of_the_trainers_own_scheduler(tmp_path):
 def test_another_number_of_entries(tmp_path):
     """Each goes on from the state of its key, and what is new begins at the clock."""
     run(tmp_path, ENTRIES[0], **SAVED)
-    with pytest.raises(ValueError, match="holds 1 schedules, and here are 2"):
+    with pytest.raises(ValueError, match="is of 1 such schedules, and here are 2"):
         run(tmp_path, *ENTRIES, resume=tmp_path / "checkpoint-6", **COUNT)
     after = run(tmp_path, *ENTRIES, resume=tmp_path / "checkpoint-6", on_change="new", **COUNT)
     rows = after.recorder.rows

@@ -27,9 +27,7 @@ class MicrobatchSchedulers(CountingSchedulers):
 
     fix = "call step({}=...), or give schedule() the rates that they follow from"
 
-    def __init__(
-        self, optimizer: Any, clock: Clock, entries: Any, accelerator: Accelerator, on_change: OnChange
-    ) -> None:
+    def __init__(self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any) -> None:
         super().__init__(optimizer, clock, entries, on_change)
         self.accelerator = accelerator
         self.counts: dict[str, Any] = {}  # of the microbatches since the optimizer's last step
@@ -101,6 +99,6 @@ def schedule(
         ssr=ssr,
         process_group=accelerator.num_processes > 1,
     )
-    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, accelerator, on_change)
+    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator)
     accelerator.register_for_checkpointing(made)
     return made

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from torch.optim import Optimizer
@@ -71,9 +72,7 @@ class Schedulers(LRScheduler):
     (0.2, 0.05)
     """
 
-    def __init__(
-        self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: OnChange = "same"
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Any, on_change: OnChange = "same") -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
         found = bindings(entries)
@@ -109,18 +108,15 @@ class Schedulers(LRScheduler):
         With `on_change="new"`, each schedule goes on from the state of its key and tags, if there is one, and what has
         no such states is passed over: the trainer, or its user, says where the run is.
         """
-        states = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
-        held = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
-        states = states if isinstance(states, (list, tuple)) else []
-        new = self.on_change == "new"
-        if len(states) != len(self.bound) and not new:
-            raise ValueError(
-                f"The state holds {held}, and here are {len(self.bound)}: make those that were saved, "
-                f'or pass on_change="new" to go on with the present ones.'
-            )
+        states = state_dict.get("schedulers", [])
         pairs = list(zip(self.bound, states))
-        if new:
+        if self.on_change == "new":
             pairs = [(each, state) for each in self.bound for state in states if each.is_of(state)]
+        elif len(states) != len(self.bound):
+            raise ValueError(
+                f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
+                f'saved, or pass on_change="new" to go on with the present ones.'
+            )
         found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
         for each, read in found:
             each.take_state(read)
@@ -151,11 +147,10 @@ class CountingSchedulers(Schedulers):
 
     fix = ""  # how to give the counts
 
-    def __init__(
-        self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: OnChange = "same"
-    ) -> None:
-        super().__init__(optimizer, clock, entries, on_change)
-        self.units = {unit for each in self.bound for unit in each.units()}  # once, as that takes longer than a tick
+    @cached_property
+    def units(self) -> set[TimeUnit]:
+        """What is read of the clock."""
+        return {unit for each in self.bound for unit in each.units()}
 
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
