@@ -88,3 +88,16 @@ def test_the_trainer_comes_first(tmp_path):
     optimizer = optim.AdamW(made.model.parameters())
     with pytest.raises(TypeError, match=r"schedule\(AdamW, Model, ...\): pass the LightningModule, its optimizer"):
         lightning.schedule(optimizer, Model(), LinearScheduler())
+
+
+def test_epochs_are_those_that_the_trainer_goes_on_with(tmp_path):
+    """It counts them from its steps, in their present length: 4 batches before, 11 now."""
+    schedules = LinearScheduler(t_max="2ep")
+    run(tmp_path, schedules, **SAVED)
+    now = {"resume": tmp_path / "checkpoint-6", "gradient_accumulation_steps": 1, **COUNT}
+    with pytest.raises(ValueError, match="multiplier at step 6: .0.25. saved, "):
+        run(tmp_path, schedules, **now)
+    after = run(tmp_path, schedules, on_change="new", **now)
+    rates = [row["lr"][0] for row in after.recorder.rows]
+    assert rates == pytest.approx([0.01 * max(0, 1 - i / 22) for i in range(6, 33)], rel=1e-14)
+    assert (after.lr_scheduler.clock.timestamp.epoch, after.state.epoch) == (3, 3.0)
