@@ -303,7 +303,7 @@ def test_several_on_one_clock_load_together_or_not_at_all():
     before = schedulers.state_dict(), copy.deepcopy(optimizer.state_dict())
     broken = copy.deepcopy(state)
     broken["schedulers"][1]["base"] = [None]
-    for wrong, words in ((state, "another schedule"), (broken, "initial momentum"), ({"schedulers": []}, "holds 0")):
+    for wrong, words in ((state, "another schedule"), (broken, "initial momentum"), ({"schedulers": []}, "is of 0")):
         with pytest.raises(ValueError, match=words):
             schedulers.load_state_dict(wrong)
         assert (schedulers.state_dict(), optimizer.state_dict()) == before and clock.timestamp.batch == 0
