@@ -33,9 +33,9 @@ class Muon(RuleOptimizer):
     where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
     λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
     X = a*X + (b*A + c*A@A) @ X with A = X @ X.T, where (a, b, c) is `ns_coefficients`, and so comes near the orthogonal
-    matrix next to G. A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture; one of more is
-    the weight of a convolution, a matrix of `shape[0]` rows, in whose s (in the form "cerebras") n and m are its first
-    two sizes.
+    matrix next to G. A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5
+    is the weight of a convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its
+    first two sizes.
 
     State of a parameter of shape S:
         momentum_buffer: S, B = 0
@@ -141,7 +141,7 @@ def _move(k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Ten
         mul_(p, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
     whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
     steps = _orthogonal(whole, stacked, k["ns_coefficients"], k["ns_steps"], k["eps"])
-    back = [distributed_as(x.to(p[0].dtype), part) for x, part in zip(steps, parts)]
+    back = [distributed_as(x, part) for x, part in zip(steps, parts)]
     add_(p, [local(x, x) for x in back], -step_size)
 
 
@@ -159,12 +159,10 @@ def _orthogonal(
 
     Several are computed at once, and so are the matrices of a stack.
     """
-    shape = xs[0].shape
-    rows, columns = (shape[-2], shape[-1]) if stacked else (shape[0], shape[1:].numel())
-    together = torch.stack(list(xs)) if len(xs) > 1 else xs[0]
-    alone = together.numel() == rows * columns
-    flat = together.reshape((rows, columns) if alone else (-1, rows, columns)).bfloat16()
-    return list(_newton_schulz(flat, coefficients, steps, eps).reshape(len(xs), *shape).unbind())
+    together = torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
+    flat = (together.flatten(0, -3) if stacked else together.flatten(2)).bfloat16()
+    found = _newton_schulz(flat[0] if len(flat) == 1 else flat, coefficients, steps, eps)
+    return list(found.reshape(together.shape).to(xs[0].dtype).unbind())
 
 
 def _newton_schulz(flat: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:

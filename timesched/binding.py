@@ -623,9 +623,8 @@ def bind(
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
     kind = BoundLR if Key(key).name == "lr" else Bound
-    made = kind(optimizer, scheduler, key, tags, clock, ssr, on_change=on_change)
-    warn_of_long_warmup(scheduler, clock)
-    return made
+    warn_of_long_warmup(scheduler, clock, ssr)
+    return kind(optimizer, scheduler, key, tags, clock, ssr, on_change=on_change)
 
 
 def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:

@@ -118,7 +118,7 @@ class Clock:
         """Count one batch: its samples and tokens, and the time it took. Padding counts if you count it.
 
         What is None follows from the clock's rates, and counts 0 if they are unknown; a number that is given wins over
-        the rate, as for a short last batch. `duration` None is the time since the last tick. A 0-dim tensor of a whole
+        the rate, as for a short last batch. `duration` None is the time since the last tick. A tensor of one whole
         number is read. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch. With a
         `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of six integers.
 
@@ -127,9 +127,11 @@ class Clock:
         is counted then.
         """
         now = time.monotonic()
-        took = round((now - self._last) * 1e6) if duration is None else read_field("duration", duration)
-        if self.process_group not in (None, False):
-            samples, tokens, took = self._over_ranks(samples, tokens, took)
+        duration = datetime.timedelta(seconds=now - self._last) if duration is None else duration
+        if self.process_group in (None, False):
+            took = read_field("duration", duration)
+        else:
+            samples, tokens, took = self._over_ranks(samples, tokens, duration)
         batches, size, length = self.horizon.rates
         size = size.at(self) if isinstance(size, BatchSizes) else size
         more_samples = self._count("samples", samples, size, 1)
@@ -175,7 +177,7 @@ class Clock:
         self.go_to(self.read_state(state))
 
     def go_to(self, timestamp: Timestamp) -> None:
-        """Continue from a timestamp, as from a state; from the last whole batch of its epoch."""
+        """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
         self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
         self._last = time.monotonic()
 
@@ -185,9 +187,9 @@ class Clock:
         Raises `KeyError` or `TimeError` for the state of another object.
         """
         loaded = Timestamp()
-        if isinstance(state, Mapping) and "last_epoch" in state:
-            raise KeyError("this is the state of a scheduler: load it there, or pass its 'clock' here.")
         if isinstance(state, Mapping):
+            if "last_epoch" in state:
+                raise KeyError("this is the state of a scheduler: load it there, or pass its 'clock' here.")
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
@@ -245,24 +247,24 @@ class Clock:
         """Undo `notify`."""
         self._listeners.discard(listener)
 
-    def _over_ranks(self, samples: Any, tokens: Any, took: int) -> tuple[int | None, int | None, int]:
+    def _over_ranks(self, samples: Any, tokens: Any, duration: Any) -> tuple[int | None, int | None, int]:
         """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
         given = {"samples": samples, "tokens": tokens}
-        wrong = None
+        wrong: Exception | None = None
         try:
             row = [0 if each is None else _number(what, each) for what, each in given.items()]
-        except TimeError as error:  # the other ranks wait for this one: all are to raise
-            row, wrong = [0, 0], error
-        row += [each is not None for each in given.values()]
-        row += [took if dist.get_rank(group) == 0 else 0, wrong is not None]
-        device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-        numbers = torch.tensor(row, dtype=torch.int64, device=device)
+            row += [each is not None for each in given.values()]
+            row += [read_field("duration", duration) if dist.get_rank(group) == 0 else 0, 0]
+            numbers = torch.tensor(row, dtype=torch.int64)
+        except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
+            numbers, wrong = torch.tensor([0, 0, 0, 0, 0, 1]), error
+        numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         dist.all_reduce(numbers, group=group)
         *counts, some_samples, some_tokens, took, bad = numbers.tolist()
         ranks = dist.get_world_size(group)
         if bad:
-            raise wrong or TimeError(f"{bad} of {ranks} ranks gave tick() a count that is none: see the error there.")
+            raise wrong or TimeError(f"{bad} of {ranks} ranks gave tick() what is no count: see the error there.")
         for what, some in zip(given, (some_samples, some_tokens)):
             if some not in (0, ranks):
                 raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")

@@ -54,8 +54,8 @@ class Horizon:
     """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
 
     `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, or None if it is
-    not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
-    1.5ba, and the run ends at the first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
+    not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is 1.5ba, and the run ends at the
+    first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
     `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed. The
     float 5 / 3 as `ssr` stands for exactly five thirds, and so for any quotient of numbers up to a million.
     `samples_per_batch` may also be a `BatchPlan`, whose batches change their size. Batches then convert to samples and
@@ -152,9 +152,7 @@ class Horizon:
 
     def with_epochs_of(self, other: Horizon) -> Horizon:
         """The same run with epochs as long as those of another, where both know how long they are."""
-        if self.rates[0] is None or other.rates[0] in (None, self.rates[0]):
-            return self
-        rates = other.rates[0], *self.rates[1:]
+        rates = self.rates[0] and (other.rates[0] or self.rates[0]), *self.rates[1:]
         return Horizon._of(self._unscaled, self._ratio, rates, self.max_duration is self._unscaled)
 
     @property

@@ -7,6 +7,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -97,14 +98,15 @@ def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     return {unit for one in as_several(schedule) if isinstance(one, Schedule) for unit in one.units(clock)}
 
 
-def warn_of_long_warmup(schedule: Any, clock: Any) -> None:
-    """Warn of a schedule whose warmup lasts longer than the run."""
-    horizon = Horizon.of(clock) if hasattr(clock, "max_duration") else Horizon(None)
-    for one in as_several(schedule):
-        for name, time in one.marks(horizon) if isinstance(one, Schedule) and horizon.max_duration else []:
-            if name == "warmup" and not horizon.falls_short(time) and horizon.convert(time, "dur").exact > 1:
-                warnings.warn(
-                    f"{one!r} warms up until {time}, and the run ends at {horizon.max_duration}: it never gets to its "
-                    f"full value.",
-                    stacklevel=3,
-                )
+def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
+    """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
+    with suppress(TypeError, ValueError):
+        horizon = Horizon.of(clock, ssr)
+        for one in as_several(schedule):
+            for name, time in one.marks(horizon) if isinstance(one, Schedule) else []:
+                if name == "warmup" and horizon.convert(time, "dur").exact > 1:
+                    warnings.warn(
+                        f"{one!r} warms up until {time}, and the run ends at {horizon.max_duration}: it never gets to "
+                        f"its full value.",
+                        stacklevel=3,
+                    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -112,15 +113,16 @@ class RuleOptimizer(Optimizer):
             return loss
         follow(self)
         live = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if self._compiled is not None and live and self._has_graph_for(live):
+        if self._compiled is not None and live and self._is_compiled_for(live):
             self.hold_tensors()  # where a number was put in
-            self._compiled(self.gather())
-        else:
-            for work in self.gather():
-                eager_step(work, self._known)
-            # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a
-            # backward pass has changed.
-            torch.autograd.graph.increment_version(live)
+            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
+                self._compiled(self.gather())
+                return loss
+        for work in self.gather():
+            eager_step(work, self._known)
+        # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
+        # pass has changed.
+        torch.autograd.graph.increment_version(live)
         return loss
 
     def _accelerator_graph_capture_health_check(self) -> None:
@@ -145,9 +147,10 @@ class RuleOptimizer(Optimizer):
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             options["options"] = INDUCTOR_ON_CPU
         self._compiled = torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
+        self._sets = set()
 
-    def _has_graph_for(self, live: list[Tensor]) -> bool:
-        """Whether the parameters with a gradient are one of the first two sets; with a third, compiling ends."""
+    def _is_compiled_for(self, live: list[Tensor]) -> bool:
+        """Whether a step of these parameters, which have gradients, is compiled: at a third set of them, no more."""
         self._sets.add(tuple(map(id, live)))
         if len(self._sets) > MOST_GRAPHS:
             self._compiled = None
@@ -171,8 +174,9 @@ class RuleOptimizer(Optimizer):
             for alike in grouped_by_kind(live, self.by_rank):
                 names = self.tensor_states(group, alike[0])
                 states = [self.state[p] for p in alike]
-                # Steps are counted wherever there is a count, also while no factor needs it.
-                counted = scalars if STEP in scalars or STEP not in states[0] else (*scalars, STEP)
+                # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
+                more = STEP not in scalars and None not in names and all(STEP in state for state in states)
+                counted = (*scalars, STEP) if more else scalars
                 for name in (*counted, *names):
                     if name is not None and name not in states[0]:
                         self._refuse(group, name)

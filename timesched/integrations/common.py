@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +83,11 @@ class Schedulers(LRScheduler):
             for each in self.bound:
                 each.catch_up()  # two of one key are refused
 
+    @cached_property
+    def units(self) -> set[TimeUnit]:
+        """What the schedules read of the clock."""
+        return {unit for each in self.bound for unit in each.units()}
+
     def step(self, epoch: int | None = None) -> None:
         """Write the values of this moment."""
         for each in self.bound:
@@ -120,12 +125,16 @@ class Schedulers(LRScheduler):
         found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
         for each, read in found:
             each.take_state(read)
-        self.loaded = bool(found)
+        if states and not found:
+            self.clock.load_state_dict(states[0]["clock"])
+        self.loaded = bool(states)
 
-    def begin_at(self, batches: int, **counts: int) -> None:
-        """Put the clock, which no state has set, to where a trainer says that its run is; other counts from the rates.
+    def begin_at(self, batches: int, **counts: Any) -> None:
+        """Put the clock, if no state has set it, to where the run is: after so many batches.
 
-        Raises `ValueError` where that was not asked for by `on_change="new"`.
+        `counts`: the fields of a `Timestamp` that are known; samples and tokens else follow from the clock's rates.
+        Raises `ValueError` where that was not asked for by `on_change="new"`, and where a count that a schedule reads
+        is not known.
         """
         if self.loaded or not batches:
             return
@@ -134,23 +143,20 @@ class Schedulers(LRScheduler):
                 f"The run goes on after {batches} batches, and its checkpoint has no state of these schedules: pass "
                 f'on_change="new" to go on with them from there.'
             )
-        horizon = self.clock.horizon
+        at = batches, TimeUnit.BATCH
+        for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
+            if (name := unit.name.lower()) not in counts:
+                with nullcontext() if unit in self.units else suppress(ValueError):
+                    counts[name] = int(self.clock.horizon.change(*at, unit))
+            at = (counts[name], unit) if name in counts else at
         epoch, within = divmod(batches, self.clock.dataloader_len or batches + 1)
-        size, length = horizon.samples_per_batch, horizon.tokens_per_sample
-        samples = int(batches * size) if isinstance(size, (int, Fraction)) else 0
-        known: dict[str, Any] = {"sample": samples, "token": int(samples * (length or 0))}
-        self.clock.go_to(Timestamp(epoch=epoch, batch=batches, batch_in_epoch=within, **known | counts))
+        self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": within} | counts))
 
 
 class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
 
     fix = ""  # how to give the counts
-
-    @cached_property
-    def units(self) -> set[TimeUnit]:
-        """What is read of the clock."""
-        return {unit for each in self.bound for unit in each.units()}
 
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""

@@ -160,9 +160,8 @@ class _Counting(Callback):
                 "what schedule() returned, as it is, or the list of several."
             )
         if trainer.ckpt_path is not None and not any(each.loaded for each in self.made):
-            self.made[0].begin_at(
-                trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
-            )
+            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
+            self.made[0].begin_at(batches, epoch=trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note what a microbatch is made of."""

@@ -74,9 +74,8 @@ def schedule(
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
-    ignored = {"lr_scheduler_type": "linear", "warmup_steps": 0}
-    asked = {name: getattr(trainer.args, name) for name in ignored}
-    given = [f"{name}={value!r}" for name, value in asked.items() if value != ignored[name]]
+    usual = {"lr_scheduler_type": "linear", "warmup_steps": 0}
+    given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
     counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
@@ -161,9 +160,8 @@ class _Counting(TrainerCallback):
         """Take up the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
         self.tokens = state.num_input_tokens_seen
         batches, epoch = state.global_step, self.clock.dataloader_len
-        samples = batches * self.batch_size
-        if epoch is not None:
-            samples = batches // epoch * self.examples + batches % epoch * self.batch_size
+        missing = self.batch_size - self.last_batch_size
+        samples = batches * self.batch_size - (batches // epoch * missing if epoch else 0)
         counts = {"token": self.tokens} if self.counts_tokens else {}
         self.made.begin_at(batches, sample=samples, **counts)
 

@@ -282,9 +282,8 @@ def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 def epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Law 6b: what counts epochs alone depends on the epoch and the share of it that is done, whatever was before."""
-    if not isinstance(schedule, Schedule):
-        return
-    if not {time.unit for time in times_in(schedule)} <= {TimeUnit.EPOCH, TimeUnit.DURATION}:
+    allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
+    if not isinstance(schedule, Schedule) or not {time.unit for time in times_in(schedule)} <= allowed:
         return
     more, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
     lengths = {"batches": more * run.batches, "batches_per_epoch": more * run.batches_per_epoch}

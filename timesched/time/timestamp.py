@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -265,8 +266,9 @@ def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
 
 def _count(timestamp: Any, which: Counter) -> Any:
     if isinstance(which, InEpochs):
-        in_epoch = _checked(timestamp.batch_in_epoch, TimeUnit.BATCH)
-        return _count(timestamp, TimeUnit.EPOCH) * which.length + min(in_epoch, which.length)
+        done, longest = _checked(timestamp.batch_in_epoch, TimeUnit.BATCH), which.length
+        done = done.clamp(max=math.ceil(longest)) if isinstance(done, Tensor) else min(done, longest)
+        return _count(timestamp, TimeUnit.EPOCH) * longest + done
     time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else counter(timestamp, which)
     return _checked(time, which)
 
