@@ -255,7 +255,7 @@ class Clock:
         try:
             row = [0 if each is None else _number(what, each) for what, each in given.items()]
             row += [each is not None for each in given.values()]
-            row += [read_field("duration", duration) if dist.get_rank(group) == 0 else 0, 0]
+            row += [read_field("duration", duration) * (dist.get_rank(group) == 0), 0]
             numbers = torch.tensor(row, dtype=torch.int64)
         except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
             numbers, wrong = torch.tensor([0, 0, 0, 0, 0, 1]), error

@@ -31,16 +31,33 @@ def test_a_step_between_forward_and_backward_is_noticed(row, beside):
             second.backward()
 
 
-def test_steps_are_counted_while_the_dampening_is_zero():
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [{"dampening": dampening} for dampening in (0.0, 0.0, 0.5, 0.5)],
+        [{"momentum": momentum} for momentum in (0.0, 0.0, 0.9, 0.9, 0.9)],  # torch's buffer begins with the third
+    ],
+)
+def test_sgd_with_dampening_or_momentum_through_zero(settings):
     p, q = (Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2))
     mine = optim.SGD([p], lr=1.0, momentum=0.9, dampening=0.5)
     torchs = torch.optim.SGD([q], lr=1.0, momentum=0.9, dampening=0.5)
-    for dampening in (0.0, 0.0, 0.5, 0.5):
+    for values in settings:
         for each in (mine, torchs):
-            each.param_groups[0]["dampening"] = dampening
+            each.param_groups[0].update(values)
         p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
         mine.step(), torchs.step()
         assert p.item() == pytest.approx(q.item(), rel=1e-15)
+
+
+def test_a_count_that_began_anew_while_the_dampening_is_zero():
+    first, second = (Parameter(torch.zeros(2)) for _ in range(2))
+    optimizer = optim.SGD([first, second], lr=1.0, momentum=0.9, dampening=0.5)
+    optimizer.param_groups[0]["dampening"] = 0.0
+    optimizer.reset_state([second])
+    first.grad, second.grad = torch.ones(2), torch.ones(2)
+    optimizer.step()
+    assert torch.equal(first, second)
 
 
 @pytest.mark.skipif(TorchVersion(torch.__version__) < "2.9", reason="this torch compiles no step")
@@ -59,6 +76,10 @@ def test_gradients_that_come_and_go_end_in_eager_steps():
             compiled.step(), eager.step()
     assert sum("third set of parameters that have gradients" in str(each.message) for each in caught) == 1
     assert all(torch.allclose(p, q, rtol=1e-6) for p, q in zip(params, others))
+    compiled.compile(backend="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled.step()  # compiled again, until a third set comes
 
 
 @pytest.mark.parametrize("count", [torch.tensor(-3.0), torch.tensor(float("nan")), torch.tensor(float("inf"))])

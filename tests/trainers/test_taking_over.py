@@ -33,6 +33,16 @@ def test_a_run_of_the_trainers_own_scheduler(tmp_path):
         assert stamp.token == after.state.num_input_tokens_seen
 
 
+@pytest.mark.parametrize("drop", [False, True])
+def test_the_samples_of_whole_epochs(drop, tmp_path):
+    """The last batch of an epoch is smaller, or is left out."""
+    options = {"dataloader_drop_last": drop, **COUNT}
+    new_trainer(tmp_path, save_strategy="steps", save_steps=6, **options).train()
+    whole = run(tmp_path, ENTRIES[0], **options)
+    after = run(tmp_path, ENTRIES[0], resume=tmp_path / "checkpoint-6", on_change="new", **options)
+    assert after.lr_scheduler.clock.timestamp.sample == whole.lr_scheduler.clock.timestamp.sample
+
+
 def test_another_number_of_entries(tmp_path):
     """Each goes on from the state of its key, and what is new begins at the clock."""
     run(tmp_path, ENTRIES[0], **SAVED)

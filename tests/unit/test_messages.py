@@ -88,6 +88,7 @@ def test_a_run_is_extended_whatever_its_length_converts_to():
         ([LinearScheduler(), LinearWithWarmupScheduler("8ba")], 0.5, "8ba"),
         (LinearWithWarmupScheduler("10ba", scale_warmup=True), 0.5, None),
         (LinearWithWarmupScheduler("10ba"), 1.0, None),
+        (MultiStepWithWarmupScheduler("10sec", ["5ba"]), 1.0, None),  # seconds do not convert to batches
     ],
 )
 def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
