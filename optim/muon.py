@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,10 +30,12 @@ class Muon(RuleOptimizer):
         θ = θ - η*λ*θ                               if adjust_lr_fn != "cerebras"
         θ = θ - η*s*O
 
-    where θ is a parameter, g its gradient, n and m the sizes of its first two dimensions, η is `lr`, μ is `momentum`,
-    and λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
+    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
+    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
     X = a*X + (b*A + c*A@A) @ X with A = X @ X.T, where (a, b, c) is `ns_coefficients`, and so comes near the orthogonal
-    matrix next to G. A parameter of more than 2 dimensions counts as a matrix of `shape[0]` rows there.
+    matrix next to G. A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5
+    is the weight of a convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its
+    first two sizes.
 
     State of a parameter of shape S:
         momentum_buffer: S, B = 0
@@ -52,6 +54,8 @@ class Muon(RuleOptimizer):
             values mean torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by
             1 - `momentum`: "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over
             columns if that is above 1.
+        flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
+            of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
         enable_global_step: keep the state `step`.
 
     Raises:
@@ -77,7 +81,9 @@ class Muon(RuleOptimizer):
         ns_coefficients=Several((Number(scheduled=False),) * 3),
         eps=Number(low=0.0, scheduled=False),
         adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw")),
+        flatten=Choice((None, True, False)),
     )
+    may_be_missing = frozenset(("flatten",))
     elementwise = False
     reads = ()
 
@@ -93,6 +99,7 @@ class Muon(RuleOptimizer):
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
         eps: float = 1e-7,
         adjust_lr_fn: str | None = "cerebras",
+        flatten: bool | None = None,
         enable_global_step: bool = False,
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
@@ -117,43 +124,49 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        (buffer,) = states
-        cerebras = k["adjust_lr_fn"] == "cerebras"
-        lerp_(buffer, g, k["one_minus_momentum"])
-        directions = buffer
-        if k["nesterov"]:
-            directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
-        for chosen in by_shape(p, alone=k["placement"] is not None):
-            xs = [p[i] for i in chosen]
-            parts = [from_local(directions[i], k["placement"], i) for i in chosen]
-            step_size = k["lr"] * _adjustment(parts[0], k["adjust_lr_fn"])
-            if not is_zero(k["weight_decay"]):
-                mul_(xs, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
-            arguments = k["ns_coefficients"], k["ns_steps"], k["eps"]
-            if len(chosen) == 1:
-                step = _orthogonal(parts[0], *arguments).to(xs[0].dtype)
-                steps = [local(step, step)]
-            else:
-                flat = _orthogonal_rows(torch.stack(parts).flatten(2).bfloat16(), *arguments).to(xs[0].dtype)
-                steps = list(flat.reshape(-1, *xs[0].shape).unbind())
-            add_(xs, steps, -step_size)
+        lerp_(states[0], g, k["one_minus_momentum"])
+        for chosen in by_shape(p, alone=k["placement"] is not None):  # one after the other, as directions take memory
+            _move(k, chosen, *([column[i] for i in chosen] for column in (p, g, states[0])))
 
 
-def _adjustment(x: Tensor, form: str | None) -> float:
-    rows, columns = x.shape[:2]
+def _move(k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Tensors) -> None:
+    """Move the chosen parameters, which have one shape."""
+    cerebras, directions = k["adjust_lr_fn"] == "cerebras", buffer
+    if k["nesterov"]:
+        directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
+    parts = [from_local(x, k["placement"], i) for i, x in zip(chosen, directions)]
+    stacked = parts[0].dim() == 3 if k["flatten"] is None else not k["flatten"]
+    step_size = k["lr"] * _adjustment(parts[0].shape, stacked, k["adjust_lr_fn"])
+    if not is_zero(k["weight_decay"]):
+        mul_(p, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
+    whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
+    steps = _orthogonal(whole, stacked, k["ns_coefficients"], k["ns_steps"], k["eps"])
+    back = [distributed_as(x, part) for x, part in zip(steps, parts)]
+    add_(p, [local(x, x) for x in back], -step_size)
+
+
+def _adjustment(shape: torch.Size, stacked: bool, form: str | None) -> float:
+    rows, columns = shape[-2:] if stacked else (shape[0], shape[1] if form == "cerebras" else shape[1:].numel())
     if form in ("cerebras", "match_rms_adamw"):
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1.0, rows / columns)) if columns else 1.0
 
 
-def _orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """The orthogonal matrix next to `x`, about: its singular values come near 1; in bfloat16, as torch does."""
-    flat = full_tensor(x).flatten(1).bfloat16()  # all rows are needed, so that every rank computes all
-    return distributed_as(_orthogonal_rows(flat, coefficients, steps, eps).reshape(x.shape), x)
+def _orthogonal(
+    xs: Tensors, stacked: bool, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> list[Tensor]:
+    """The orthogonal matrices next to tensors of one shape, about: singular values near 1; in bfloat16, as torch's.
+
+    Several are computed at once, and so are the matrices of a stack.
+    """
+    together = torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
+    flat = (together.flatten(0, -3) if stacked else together.flatten(2)).bfloat16()
+    found = _newton_schulz(flat[0] if len(flat) == 1 else flat, coefficients, steps, eps)
+    return list(found.reshape(together.shape).to(xs[0].dtype).unbind())
 
 
-def _orthogonal_rows(flat: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """The same for a matrix in bfloat16, or for several in one tensor."""
+def _newton_schulz(flat: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
+    """For a matrix in bfloat16, or several in one tensor."""
     tall = flat.shape[-2] > flat.shape[-1]
     y = flat.mT if tall else flat
     norm = y.norm() if y.dim() == 2 else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)

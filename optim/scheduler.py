@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from timesched.binding import Bound, checked_count
+from timesched.binding import Bound
 from timesched.horizon import Horizon
+from timesched.keys import checked_count
 from timesched.positions import Frame, asked_in
 from timesched.schedule import Schedule, times_in
 from timesched.time.timestamp import Timestamp

@@ -18,12 +18,12 @@ from timesched.horizon import BatchSizes, Horizon
 from timesched.ops import Value
 from timesched.positions import Counts, Frame, Milestones, Resolved
 from timesched.schedule import Schedule
+from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeError, TimeUnit, exact
-from timesched.time.value import Time, counter
+from timesched.time.value import Time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
-_POWERS = {"": 0, "K": 3, "M": 6, "B": 9, "T": 12}
-_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,3})?)([KMBT]?)", re.ASCII)
+_COUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,3})?[KMBT]?", re.ASCII)
 Entries = tuple[tuple[Time[Any], int], ...]
 
 
@@ -69,8 +69,8 @@ class BatchPlan(BatchSizes):
             raise TypeError(f"{state!r} has no counters: pass a Clock, or another state with a timestamp.")
         size = self.entries[0][1]
         for threshold, next_size in self.entries[1:]:
-            count, unit = horizon.locate(threshold)
-            if counter(timestamp, unit).exact < count:
+            count, counter = horizon.place(threshold)
+            if counts_of(timestamp, (counter,))[0] < count:
                 break
             size = next_size
         return size
@@ -137,11 +137,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
-    written = _COUNT.fullmatch(value) if isinstance(value, str) else None
-    if written is not None:
+    if isinstance(value, str) and _COUNT.fullmatch(value):
         if unit is None:
             raise TimeError(f"BatchPlan: the threshold {value!r} has no unit: pass one, as in unit='tok'.")
-        value = Fraction(written[1]) * 10 ** _POWERS[written[2]]
+        value += unit.value
     try:
         time = Time.from_input(value, unit)
     except TimeError as error:

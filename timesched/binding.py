@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
@@ -24,13 +22,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
-from timesched.horizon import Horizon
-from timesched.keys import Key, as_list, is_number, known_tags, select
+from timesched.horizon import Horizon, State
+from timesched.keys import Key, as_list, checked_count, finite, is_number, known_tags, select
 from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
-from timesched.reading import reader, text_of, units_of
+from timesched.reading import reader, text_of, units_of, warn_of_long_warmup
+from timesched.schedule import Schedule
 from timesched.time.timestamp import Timestamp
-from timesched.time.units import TimeUnit, exact
+from timesched.time.units import TimeUnit
 
 _UNBOUND = "was unbound: make another one"
 _CLOSE = 1e-12  # of the larger of two values: the last bit of a cosine differs between processors
@@ -315,7 +314,7 @@ class Bound:
         groups, first = self.optimizer.param_groups, "initial_" + self.key
         chosen = select(groups, self.tags)
         if not chosen:
-            raise ValueError(f"No parameter group carries the tag {self.tags!r}: the tags are {known_tags(groups)}.")
+            raise ValueError(f"No parameter group carries the tag {self.tags!r}: {known_tags(groups)}.")
         new = [i for i in chosen if i >= len(self._seen)]
         held = [self._key.read(groups[i], f"Parameter group {i}") for i in new]
         factors = [*self.factors, *(self._factor(groups[i], first, x, i) for i, x in zip(new, held))]
@@ -375,7 +374,7 @@ class Bound:
                 other.refusal = (
                     f"was superseded by {self._name()}, which was made later: step that one. For two schedules of one "
                     f"number, {several if self.relative and other.relative else closed}; or give them different tags "
-                    f"(there are: {known_tags(groups)})"
+                    f"({known_tags(groups)})"
                 )
                 other._leave_clock()
         _bound[self.optimizer] = [*map(weakref.ref, others), weakref.ref(self)]
@@ -465,11 +464,15 @@ class Bound:
         if isinstance(clock, Clock):
             if "clock" not in state:
                 raise ValueError(f"{name}: the state has no clock: make the scheduler without one, or load another.")
-            clock, stamp = copy.copy(clock), Clock.read_state(state["clock"])
+            clock, stamp = copy.copy(clock), clock.read_state(state["clock"])
             clock.timestamp = stamp
         if self.on_change == "same":
             self._refuse_other(state, clock, steps)
         return steps, factors, stamp
+
+    def is_of(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state is of this key and of these tags."""
+        return (state["key"], state["tags"]) == (self.key, self._sorted_tags())
 
     def _refuse_other(self, state: Mapping[str, Any], clock: Any, steps: int) -> None:
         """Raise `ValueError` where the state is of another schedule or horizon, and its value not the present one."""
@@ -559,6 +562,34 @@ class BoundLR(Bound, LambdaLR):
         return [(lambda epoch: self._value()) if i in self.indices else (lambda epoch: 1.0) for i in groups]
 
 
+One = Schedule | Callable[..., float]
+OnChange = Literal["same", "new"]
+
+
+@overload
+def bind(
+    scheduler: One | Sequence[One],
+    optimizer: Optimizer,
+    clock: Clock | State,
+    key: Literal["lr"] = "lr",
+    tags: Any = None,
+    ssr: float | None = None,
+    on_change: OnChange = "same",
+) -> BoundLR: ...
+
+
+@overload
+def bind(
+    scheduler: One | Sequence[One],
+    optimizer: Optimizer,
+    clock: Clock | State,
+    key: str | tuple[str, int],
+    tags: Any = None,
+    ssr: float | None = None,
+    on_change: OnChange = "same",
+) -> Bound: ...
+
+
 def bind(
     scheduler: Any,
     optimizer: Optimizer,
@@ -567,7 +598,7 @@ def bind(
     tags: Any = None,
     ssr: float | None = None,
     on_change: str = "same",
-) -> Any:
+) -> Bound:
     """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
 
     `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
@@ -592,6 +623,7 @@ def bind(
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
     kind = BoundLR if Key(key).name == "lr" else Bound
+    warn_of_long_warmup(scheduler, clock, ssr)
     return kind(optimizer, scheduler, key, tags, clock, ssr, on_change=on_change)
 
 
@@ -605,48 +637,3 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     if len(optimizers) != 1:
         raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule takes one: use bind().")
     return BoundLR(optimizers[0], scheduler, "lr", None, state, ssr)
-
-
-@contextmanager
-def unchanged_on_error(optimizer: Optimizer) -> Iterator[None]:
-    """On an error, give the optimizer its groups and their values back, and the keys to those that owned them."""
-    earlier = bound_to(optimizer)
-    groups = [(group, dict(group)) for group in optimizer.param_groups]
-    tensors = [(each, each.detach().clone()) for _, values in groups for each in _tensors(values)]
-    try:
-        yield
-    except BaseException:
-        for each in bound_to(optimizer):
-            if each not in earlier:
-                each.unbind()
-        for each in earlier:
-            if each.refusal is not None:
-                each.take_back()
-        with torch.no_grad():
-            for tensor, value in tensors:
-                tensor.copy_(value)
-        optimizer.param_groups[:] = [group for group, _ in groups]
-        for group, values in groups:
-            group.clear()
-            group.update(values)
-        raise
-
-
-def _tensors(values: dict[str, Any]) -> Iterator[Tensor]:
-    for name, value in values.items():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, Tensor) and name != "params":
-                yield each
-
-
-def checked_count(count: Any, name: str, least: int = 0) -> int:
-    """A number of steps; raises `ValueError` for what is none."""
-    if isinstance(count, numbers.Integral) and not isinstance(count, bool) and least <= int(count) < 2**63 - 1:
-        return int(count)
-    start = " (or -1, to start at 0)" if least < 0 else ""
-    raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
-
-
-def finite(value: Any, what: str) -> float:
-    """An initial value as a float; raises `TimeError` for what is no finite number."""
-    return float(exact(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what))

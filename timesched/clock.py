@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import BatchSizes, Horizon, Rate
-from timesched.time.timestamp import WALL_CLOCKS, Timestamp, read_field
+from timesched.horizon import BatchSizes, Horizon, Rate, positive
+from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
 from timesched.time.units import Exact, TimeError, TimeUnit
-from timesched.time.value import Time, counter
+from timesched.time.value import Time
 
 _UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -47,7 +49,7 @@ class Clock:
 
     def __init__(
         self,
-        max_duration: Time[Any] | str | int,
+        max_duration: Time[Any] | str,
         batches_per_epoch: Rate | None = None,
         samples_per_batch: Rate | BatchSizes | None = None,
         tokens_per_sample: Rate | None = None,
@@ -73,7 +75,7 @@ class Clock:
                 f"process_group={process_group!r}, and torch.distributed is not initialised: call init_process_group() "
                 f"before the clock is made."
             )
-        self._stop = None if stop_at is None else self.horizon.locate(stop_at, scale=False)
+        self._stop = None if stop_at is None else self.horizon.place(stop_at, scale=False)
         if self._stop is not None and self._stop[0] < 0:
             raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
         self._given = False  # whether a batch was counted by what tick() was given
@@ -99,9 +101,8 @@ class Clock:
     @property
     def done(self) -> bool:
         """Whether the run has reached its (scaled) length, or `stop_at`."""
-        if self._stop is not None and counter(self.timestamp, self._stop[1]).exact >= self._stop[0]:
-            return True
-        return self.horizon._is_over(self.timestamp)
+        ends = [end for end in (self.horizon._end, self._stop) if end is not None]
+        return any([counts_of(self.timestamp, (counter,))[0] >= end for end, counter in ends])
 
     @property
     def fraction(self) -> float:
@@ -117,18 +118,20 @@ class Clock:
         """Count one batch: its samples and tokens, and the time it took. Padding counts if you count it.
 
         What is None follows from the clock's rates, and counts 0 if they are unknown; a number that is given wins over
-        the rate, as for a short last batch. `duration` None is the time since the last tick. A 0-dim tensor of a whole
+        the rate, as for a short last batch. `duration` None is the time since the last tick. A tensor of one whole
         number is read. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch. With a
-        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of five integers.
+        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of six integers.
 
         Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
-        known, and when only some ranks give it; `TimeError` for negative and fractional numbers; nothing is counted
-        then.
+        known, and when only some ranks give it; `TimeError` for negative and fractional numbers, on all ranks; nothing
+        is counted then.
         """
         now = time.monotonic()
-        took = round((now - self._last) * 1e6) if duration is None else read_field("duration", duration)
-        if self.process_group not in (None, False):
-            samples, tokens, took = self._over_ranks(samples, tokens, took)
+        duration = datetime.timedelta(seconds=now - self._last) if duration is None else duration
+        if self.process_group in (None, False):
+            took = read_field("duration", duration)
+        else:
+            samples, tokens, took = self._over_ranks(samples, tokens, duration)
         batches, size, length = self.horizon.rates
         size = size.at(self) if isinstance(size, BatchSizes) else size
         more_samples = self._count("samples", samples, size, 1)
@@ -154,12 +157,19 @@ class Clock:
         self.timestamp = self.timestamp.to_next_iteration()
 
     def state_dict(self) -> dict[str, int]:
-        """The counters as plain ints, the wall clocks in microseconds; loads with `torch.load(weights_only=True)`."""
+        """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.
+
+        It loads with `torch.load(weights_only=True)`.
+        """
         state = self.timestamp.state_dict()
-        return state | {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
+        state |= {name: state[name] // _MICROSECOND for name in WALL_CLOCKS}
+        return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
+
+        An epoch that had another number of batches, and was not at its end, goes on at the same share of it, rounded
+        down to a batch; all other counts stay what they are.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
         when it cannot write; nothing is changed then.
@@ -167,21 +177,29 @@ class Clock:
         self.go_to(self.read_state(state))
 
     def go_to(self, timestamp: Timestamp) -> None:
-        """Continue from a timestamp, as from a state."""
-        self._set(timestamp=timestamp)
+        """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
+        self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
         self._last = time.monotonic()
 
-    @staticmethod
-    def read_state(state: Mapping[str, Any]) -> Timestamp:
-        """The timestamp of a clock's state. Raises `KeyError` or `TimeError` for that of another object."""
+    def read_state(self, state: Mapping[str, Any]) -> Timestamp:
+        """The timestamp of a clock's state, its batch in the epoch as an exact share of the epochs here.
+
+        Raises `KeyError` or `TimeError` for the state of another object.
+        """
         loaded = Timestamp()
         if isinstance(state, Mapping):
+            if "last_epoch" in state:
+                raise KeyError("this is the state of a scheduler: load it there, or pass its 'clock' here.")
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
-        return loaded
+        then, now = state.get("batches_per_epoch"), self.dataloader_len
+        if then is None or now is None or then == now:
+            return loaded
+        share: Any = Fraction(now, positive(then, "batches_per_epoch"))
+        return loaded._with(batch_in_epoch=loaded.batch_in_epoch.exact * share)
 
-    def extend(self, max_duration: Time[Any] | str | int) -> None:
+    def extend(self, max_duration: Time[Any] | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
         `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
@@ -193,11 +211,10 @@ class Clock:
         >>> clock.max_duration
         Time(20, TimeUnit.BATCH)
         """
-        longer = self.horizon._lasting(Time.from_input(max_duration, TimeUnit.EPOCH))
-        assert longer.max_duration is not None
-        now = longer.convert(self.max_duration, longer.max_duration.unit)
-        if longer.max_duration <= now:
-            raise ValueError(f"A run of {now} cannot be extended to {longer.max_duration}: give a greater length.")
+        longer, now = self.horizon._lasting(max_duration), self.max_duration
+        end = longer.max_duration
+        if end is None or end.exact <= longer.change(now.exact, now.unit, end.unit):
+            raise ValueError(f"A run of {now} cannot be extended to {end}: give a greater length.")
         self._set(horizon=longer)
 
     def _set(self, **changed: Any) -> None:
@@ -230,18 +247,24 @@ class Clock:
         """Undo `notify`."""
         self._listeners.discard(listener)
 
-    def _over_ranks(self, samples: Any, tokens: Any, took: int) -> tuple[int | None, int | None, int]:
+    def _over_ranks(self, samples: Any, tokens: Any, duration: Any) -> tuple[int | None, int | None, int]:
         """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
         given = {"samples": samples, "tokens": tokens}
-        row = [0 if each is None else _number(what, each) for what, each in given.items()]
-        row += [each is not None for each in given.values()]
-        row += [took if dist.get_rank(group) == 0 else 0]
-        device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-        numbers = torch.tensor(row, dtype=torch.int64, device=device)
+        wrong: Exception | None = None
+        try:
+            row = [0 if each is None else _number(what, each) for what, each in given.items()]
+            row += [each is not None for each in given.values()]
+            row += [read_field("duration", duration) * (dist.get_rank(group) == 0), 0]
+            numbers = torch.tensor(row, dtype=torch.int64)
+        except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
+            numbers, wrong = torch.tensor([0, 0, 0, 0, 0, 1]), error
+        numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         dist.all_reduce(numbers, group=group)
-        *counts, some_samples, some_tokens, took = numbers.tolist()
+        *counts, some_samples, some_tokens, took, bad = numbers.tolist()
         ranks = dist.get_world_size(group)
+        if bad:
+            raise wrong or TimeError(f"{bad} of {ranks} ranks gave tick() what is no count: see the error there.")
         for what, some in zip(given, (some_samples, some_tokens)):
             if some not in (0, ranks):
                 raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")
@@ -277,4 +300,4 @@ class Clock:
 
 def _number(what: str, given: Any) -> int:
     """A count that was given, of `samples` or `tokens`."""
-    return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.dim() == 0 else given)
+    return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.numel() == 1 else given)

@@ -171,7 +171,7 @@ class CooldownScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.horizon is not None:
-            frame = frame.on(self.horizon)
+            frame = frame.on(self.horizon.with_epochs_of(frame.horizon))
         frame.refuse_short(self.t_max, self)
         begin, end = self._decay(frame)
         frame.note("decay", begin)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
-from timesched.time.units import Exact, TimeUnit, exact, number_text
-from timesched.time.value import Time, counter
+from timesched.time.timestamp import counts_of
+from timesched.time.units import Counter, Exact, InEpochs, TimeError, TimeUnit, exact, number_text, unit_of
+from timesched.time.value import Time
 
 Rate = int | float | Fraction
 
@@ -52,9 +53,9 @@ class BatchSizes:
 class Horizon:
     """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
 
-    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, a plain int
-    counts epochs, None if it is not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is
-    1.5ba, and the run ends at the first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
+    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, or None if it is
+    not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is 1.5ba, and the run ends at the
+    first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
     `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed. The
     float 5 / 3 as `ssr` stands for exactly five thirds, and so for any quotient of numbers up to a million.
     `samples_per_batch` may also be a `BatchPlan`, whose batches change their size. Batches then convert to samples and
@@ -68,12 +69,11 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_ends", "_key", "_length", "_ratio", "_stages", "_unscaled", "max_duration", "rates", "ssr")
+    __slots__ = ("_end", "_key", "_ratio", "_stages", "_unscaled", "max_duration", "rates", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
-    _length: tuple[Exact, TimeUnit] | None  # the scaled length, in batches where it is in epochs and their length known
-    _ends: tuple[tuple[Exact, TimeUnit], ...]  # where the run is over, on one counter or on another
+    _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
     rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a plan
     _stages: _Stages | None  # of that plan, on this run
     _ratio: Exact
@@ -81,7 +81,7 @@ class Horizon:
 
     def __init__(
         self,
-        max_duration: Time[Any] | str | int | None,
+        max_duration: Time[Any] | str | None,
         *,
         batches_per_epoch: Rate | None = None,
         samples_per_batch: Rate | BatchSizes | None = None,
@@ -104,8 +104,7 @@ class Horizon:
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "max_duration", full)
-        put(self, "_length", None if full is None else self._counted(full.exact, full.unit))
-        put(self, "_ends", () if full is None else tuple({self._length, (full.exact, full.unit)}))
+        put(self, "_end", None if full is None else self._counted(full.exact, full.unit))
         put(self, "_key", (None if full is None else (full.exact, full.unit), rates, ratio))
         put(self, "_stages", None)
         if isinstance(rates[1], BatchSizes):
@@ -134,7 +133,7 @@ class Horizon:
             )
         batches = state.dataloader_len
         return cls._of(
-            _read_length(state.max_duration, _not_negative),  # a run that was stopped at once has length 0
+            _read_length(state.max_duration, _not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
             given[0] if given else 1,
             (None if batches is None else positive(batches, "dataloader_len"), None, None),
             scaled=True,
@@ -147,9 +146,14 @@ class Horizon:
         horizon._fill(length, ratio, rates, scaled)
         return horizon
 
-    def _lasting(self, max_duration: Time[Any]) -> Horizon:
+    def _lasting(self, max_duration: Time[Any] | str) -> Horizon:
         """The same run with another length, before scaling."""
         return Horizon._of(_read_length(max_duration, positive), self._ratio, self.rates, scaled=False)
+
+    def with_epochs_of(self, other: Horizon) -> Horizon:
+        """The same run with epochs as long as those of another, where both know how long they are."""
+        rates = self.rates[0] and (other.rates[0] or self.rates[0]), *self.rates[1:]
+        return Horizon._of(self._unscaled, self._ratio, rates, self.max_duration is self._unscaled)
 
     @property
     def batches_per_epoch(self) -> Exact | None:
@@ -173,20 +177,25 @@ class Horizon:
         return self._stages is None or (one in _CHAIN[:2]) == (other in _CHAIN[:2])
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
-        """Where a time of a schedule lies on this run: an exact count, and the unit whose counter reaches it.
+        """Where a time of a schedule lies on this run: an exact count, and its unit.
 
         `dur` follows the run's length, and is in its unit; an epoch is counted in batches if its length is known. The
         ratio stretches every other time, unless `scale` is False. Raises `ValueError` for a `dur` when the run's
         length is not known.
         """
+        count, counter = self.place(time, scale)
+        return count, unit_of(counter)
+
+    def place(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, Counter]:
+        """Where a time lies, as `locate` says, and the counter that reaches it."""
         time = Time.from_input(time)
         if time.unit is TimeUnit.DURATION:
-            if self._length is None:
+            if self._end is None:
                 raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
-            count, unit = self._length
-            return time.exact * count, unit
-        count, unit = self._counted(time.exact, time.unit)
-        return (count * self._ratio if scale else count), unit
+            count, counter = self._end
+            return time.exact * count, counter
+        count, counter = self._counted(time.exact, time.unit)
+        return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """An exact count of one unit as an exact count of another; with a batch plan, from the start of the run.
@@ -206,17 +215,18 @@ class Horizon:
             return self.change(self._stages.samples(self.change(count, old, TimeUnit.BATCH)), TimeUnit.SAMPLE, new)
         if self._stages is not None and j <= 1 < i:
             return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
+        found = count
         for k in range(min(i, j), max(i, j)):
             rate = self.rates[k]
             if rate is None:
                 hint = " (the state's dataloader_len)" if k == 0 else ""
                 raise ValueError(
                     f"{number_text(count)}{old.value} cannot be converted to {new.value}: {_RATES[k]}{hint} is not "
-                    f"known. Give it, as in Clock(..., {_RATES[k]}=...) or Horizon(..., {_RATES[k]}=...), or write "
-                    f"both times in one unit."
+                    f"known. Give it, as {_RATES[k]}=..., to the Clock, the Horizon or the adapter of the trainer, or "
+                    f"write both times in one unit."
                 )
-            count = count * rate if i < j else Fraction(count) / rate
-        return count
+            found = found * rate if i < j else Fraction(found) / rate
+        return found
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.
@@ -251,10 +261,10 @@ class Horizon:
         time, unit = Time.from_input(time), TimeUnit(unit)
         count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)
         if unit is TimeUnit.DURATION and own is not unit:
-            if self._length is None:
+            if self._end is None:
                 raise ValueError(f"{time} as a fraction of the run needs its length: set max_duration.")
-            length, last = self._length
-            return Time(Fraction(self.change(count, own, last)) / length, unit)
+            length, last = self._end
+            return Time(Fraction(self.change(count, own, unit_of(last))) / length, unit)
         return Time(self.change(count, own, unit), unit)
 
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
@@ -278,36 +288,27 @@ class Horizon:
     def progress(self, timestamp: Any) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
 
-        A run in epochs is measured in batches if the length of an epoch is known, and is over, too, once its last
-        epoch was ended early. Raises `ValueError` when the length of the run is not known.
+        A run in epochs is measured by its epochs, and by the batches of the present one if the length of an epoch is
+        known. Raises `ValueError` when the length of the run is not known.
         """
-        if self._length is None or self.max_duration is None:
+        if self._end is None:
             raise ValueError("How much of a run is done depends on its length, which is not known: set max_duration.")
-        done = [Fraction(counter(timestamp, unit).exact) / end if end else 1 for end, unit in self._ends]
-        return done[0] if len(done) == 1 else max(done)
-
-    def _is_over(self, timestamp: Any) -> bool:
-        """Whether the (scaled) run is over at a timestamp: whether its `progress` has reached 1."""
-        if not self._ends:
-            self.progress(timestamp)  # raises
-        for end, unit in self._ends:  # noqa: SIM110  # a generator would take twice as long
-            if counter(timestamp, unit).exact >= end:
-                return True
-        return False
+        end, counter = self._end
+        return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time[Any] | str) -> bool:
         """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
-        if self._length is None:
+        if self._end is None:
             return False
-        length, unit = self._length
+        length, counter = self._end
         try:
-            return all(self.change(*self.locate(time, scale), unit) < length for scale in (True, False))
+            return all(self.change(*self.locate(time, scale), unit_of(counter)) < length for scale in (True, False))
         except ValueError:
             return False
 
-    def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, TimeUnit]:
+    def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
         if unit is TimeUnit.EPOCH and self.rates[0] is not None:
-            return count * self.rates[0], TimeUnit.BATCH
+            return count * self.rates[0], InEpochs(self.rates[0])
         return count, unit
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -397,10 +398,14 @@ def _not_negative(value: Any, what: str) -> Exact:
     return 0 if exact(value, what) == 0 else positive(value, what)
 
 
-def _read_length(value: Any, check: Callable[[Any, str], Exact]) -> Time[Any] | None:
+def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
+    """The length of a run; a plain number counts in `unit`, and is refused without."""
     if value is None:
         return None
-    time = Time.from_input(value, TimeUnit.EPOCH)
+    try:
+        time = Time.from_input(value, unit)
+    except TimeError as error:
+        raise TimeError(f"max_duration: {error}") from None
     if time.unit is TimeUnit.DURATION:
         raise ValueError(f"max_duration {time} is a fraction of itself: give it in another unit, such as '10ep'.")
     check(time.exact, f"max_duration ({time})")

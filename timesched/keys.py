@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from timesched.time.units import exact
 
 
 class Key:
@@ -103,7 +106,8 @@ def as_list(tags: Any) -> list[Any]:
 
 def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
-    return ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)})) or "none"
+    found = ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)}))
+    return f"the tags are {found}" if found else "no group has any"
 
 
 def is_number(value: Any) -> bool:
@@ -113,3 +117,16 @@ def is_number(value: Any) -> bool:
             return False
         return value.device.type != "cpu" or math.isfinite(value)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def checked_count(count: Any, name: str, least: int = 0) -> int:
+    """A number of steps; raises `ValueError` for what is none."""
+    if isinstance(count, numbers.Integral) and not isinstance(count, bool) and least <= int(count) < 2**63 - 1:
+        return int(count)
+    start = " (or -1, to start at 0)" if least < 0 else ""
+    raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
+
+
+def finite(value: Any, what: str) -> float:
+    """An initial value as a float; raises `TimeError` for what is no finite number."""
+    return float(exact(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what))

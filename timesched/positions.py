@@ -20,7 +20,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact, number_text, unit_of
 from timesched.time.value import TimeLike
 
 Counts = tuple[Any, ...]
@@ -200,7 +200,7 @@ class Frame:
         self.horizon = horizon
         self.origin = origin
         self.unit = unit
-        self.units: list[TimeUnit] = [] if unit is None else [unit]
+        self.counters: list[Counter] = [] if unit is None else [unit]
         self.section = section
         self.notes: list[tuple[str, Mark]] = []
 
@@ -211,12 +211,12 @@ class Frame:
 
     def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
         """The point on its counter at which a time of the schedule is reached; kept under the name `note`."""
-        count, unit = self.horizon.locate(time, scale)
+        count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
-            count, unit = self.change(count, unit, self.unit), self.unit
-        if unit not in self.units:
-            self.units.append(unit)
-        mark = Mark(self.units.index(unit), unit, count)
+            count, counter = self.change(count, unit_of(counter), self.unit), self.unit
+        if counter not in self.counters:
+            self.counters.append(counter)
+        mark = Mark(self.counters.index(counter), unit_of(counter), count)
         if note:
             self.note(note, mark)
         return mark
@@ -276,20 +276,21 @@ class Frame:
     def first(self) -> Frame:
         """The frame of the first schedule of a sequence: the same counters, but not all of the run."""
         inner = Frame(self.horizon, self.unit, section=True, origin=self.origin)
-        inner.units, inner.notes = self.units, self.notes
+        inner.counters, inner.notes = self.counters, self.notes
         return inner
 
     def on(self, horizon: Horizon) -> Frame:
         """The frame of the same counters on another horizon."""
         inner = Frame(horizon, self.unit, self.section)
-        inner.units, inner.notes = self.units, self.notes
+        inner.counters, inner.notes = self.counters, self.notes
         return inner
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of what `resolve` makes of a frame like this one."""
         inner = Frame(self.horizon, self.unit, self.section, self.origin)
         function = resolve(inner)
-        return float(function(tuple([exact(self.change(mark.count, mark.unit, unit)) for unit in inner.units])))
+        counts = [exact(self.change(mark.count, mark.unit, unit_of(each))) for each in inner.counters]
+        return float(function(tuple(counts)))
 
     def refuse_short(self, t_max: TimeLike, schedule: object) -> None:
         """Raise `ValueError` where the run goes on after the last time of a schedule, unless the next one begins."""
@@ -309,10 +310,11 @@ class Frame:
             count = mark.count + self.change(start.count, start.unit, mark.unit)
             self.note(name, Mark(mark.counter, mark.unit, count))
         moves: list[Callable[[Counts], Value]] = []
-        for unit in inner.units:
-            if unit not in self.units:
-                self.units.append(unit)
-            moves.append(_since(self.units.index(unit), exact(self.change(start.count, start.unit, unit))))
+        for each in inner.counters:
+            if each not in self.counters:
+                self.counters.append(each)
+            begin = exact(self.change(start.count, start.unit, unit_of(each)))
+            moves.append(_since(self.counters.index(each), begin))
         return lambda counts: function(tuple([since(counts) for since in moves]))
 
     def period(self, time: TimeLike) -> Period:
@@ -330,7 +332,7 @@ def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolv
         return resolve(Frame(horizon, unit))
     frame = Frame(horizon)
     function = resolve(frame)
-    units = frame.units
+    units = list(map(unit_of, frame.counters))
     if units in ([], [unit]):
         return function
     for each in units:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from timesched.clock import Clock
 from timesched.horizon import Horizon
-from timesched.schedule import Schedule, counts_of
+from timesched.schedule import Schedule
+from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
 
@@ -51,27 +54,34 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
                 f"{scheduler!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
                 f"let it take (state, ssr)."
             ) from None
-        return lambda: _multiplier(scheduler(state), scheduler)
-    return lambda: _multiplier(scheduler(state, ratio), scheduler)
+        return lambda: _multiplier(scheduler, state)
+    return lambda: _multiplier(scheduler, state, ratio)
 
 
 def _on_clock(schedule: Schedule, clock: Clock, ratio: float) -> Callable[[], Any]:
     """The same as calling it with the clock, in half the time: it is resolved where the clock's horizon changes."""
     horizon: Horizon | None = None
     function: Any = None
-    units: Any = ()
+    counters: Any = ()
 
     def value() -> Any:
-        nonlocal horizon, function, units
+        nonlocal horizon, function, counters
         if clock.horizon is not horizon:
-            function, units = schedule._resolution(Horizon.of(clock, ratio), None)
+            function, counters = schedule._resolution(Horizon.of(clock, ratio), None)
             horizon = clock.horizon
-        return function(counts_of(clock.timestamp, units))
+        return function(counts_of(clock.timestamp, counters))
 
     return value
 
 
-def _multiplier(value: Any, scheduler: Any) -> float:
+def _multiplier(scheduler: Any, *arguments: Any) -> float:
+    try:
+        value = scheduler(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{called(scheduler)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
+            f"state.timestamp.batch.value for the batches so far."
+        ) from error
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{scheduler!r} returned {value!r}: a schedule returns a finite number.")
     return float(value)
@@ -86,3 +96,17 @@ def text_of(schedule: Any) -> str:
 def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     """The units that are read of a clock, as far as the schedules say so: functions of a user do not."""
     return {unit for one in as_several(schedule) if isinstance(one, Schedule) for unit in one.units(clock)}
+
+
+def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
+    """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
+    with suppress(TypeError, ValueError):
+        horizon = Horizon.of(clock, ssr)
+        for one in as_several(schedule):
+            for name, time in one.marks(horizon) if isinstance(one, Schedule) else []:
+                if name == "warmup" and horizon.convert(time, "dur").exact > 1:
+                    warnings.warn(
+                        f"{one!r} warms up until {time}, and the run ends at {horizon.max_duration}: it never gets to "
+                        f"its full value.",
+                        stacklevel=3,
+                    )

@@ -12,18 +12,17 @@ from torch import Tensor
 
 from timesched.horizon import Horizon
 from timesched.positions import Frame, Resolved, asked_in
-from timesched.time.timestamp import Timestamp
-from timesched.time.units import FRACTIONAL, TimeError, TimeUnit, exact
-from timesched.time.value import Time, TimeLike, counter
+from timesched.time.timestamp import counts_of
+from timesched.time.units import Counter, InEpochs, TimeError, TimeUnit, exact, unit_of
+from timesched.time.value import Time, TimeLike
 
 if TYPE_CHECKING:
     from timesched.composition import CooldownScheduler
 
-_COUNTER = {unit: unit.name.lower() for unit in TimeUnit if unit not in (TimeUnit.SECOND, TimeUnit.DURATION)}
 _KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
 
-Resolution = tuple[Resolved, Sequence[TimeUnit]]  # a schedule on a run, and the units of the counts that it takes
+Resolution = tuple[Resolved, Sequence[Counter]]  # a schedule on a run, and the counters whose counts it takes
 
 
 @runtime_checkable
@@ -74,11 +73,11 @@ class Schedule:
         horizon = getattr(state, "horizon", None)
         own = isinstance(horizon, Horizon)
         asked = (horizon, ssr) if own else (*_length(state), ssr, getattr(state, "ssr", None))
-        last, (function, units) = self._last
+        last, (function, counters) = self._last
         if asked != last:
-            function, units = found = self._resolution(Horizon.of(state, ssr), None)
+            function, counters = found = self._resolution(Horizon.of(state, ssr), None)
             object.__setattr__(self, "_last", (asked, found))  # one object, so that no thread sees half of it
-        return function(counts_of(state.timestamp, units))  # type: ignore[no-any-return]  # of counts that are numbers
+        return function(counts_of(state.timestamp, counters))  # type: ignore[no-any-return]  # of counts that are numbers
 
     def at(self, time: Any, horizon: Any) -> float:
         """The multiplier at one time of a run: a time, a text, or a timestamp, on the run's own (stretched) clock.
@@ -88,8 +87,8 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            function, units = self._resolution(horizon, None)
-            return float(function(counts_of(time, units)))
+            function, counters = self._resolution(horizon, None)
+            return float(function(counts_of(time, counters)))
         time = Time.from_input(time)
         if time.exact < 0:
             raise TimeError(f"{time} is negative: a schedule begins at 0.")
@@ -121,7 +120,7 @@ class Schedule:
         >>> [unit.value for unit in LinearScheduler().units(Horizon("1e9tok"))]
         ['tok']
         """
-        return tuple(self._resolution(Horizon.of(horizon), None)[1])
+        return tuple(dict.fromkeys(map(unit_of, self._resolution(Horizon.of(horizon), None)[1])))
 
     def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
@@ -192,8 +191,11 @@ class Schedule:
         if not hasattr(at, "timestamp"):
             raise TypeError(f"at={at!r} is no moment of a run: pass a Clock that stands there.")
         horizon = Horizon.of(at)
-        _, unit = horizon.locate(t_decay)  # in which the two times need no rate
-        start = counter(at.timestamp, unit)
+        _, counter = horizon.place(t_decay)  # in whose unit the two times need no rate
+        count, unit = counts_of(at.timestamp, (counter,))[0], unit_of(counter)
+        if isinstance(counter, InEpochs):
+            count, unit = Fraction(count) / counter.length, TimeUnit.EPOCH
+        start = Time._of(exact(count), unit)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> Resolution:
@@ -202,7 +204,7 @@ class Schedule:
         if found is None:
             if unit is None:
                 frame = Frame(horizon)
-                found = self.resolve(frame), frame.units
+                found = self.resolve(frame), frame.counters
             else:
                 found = asked_in(unit, horizon, self.resolve), [unit]
             recent = dict(list(self._resolved.items())[1 - _KEPT :])  # a new one: another thread may read the old one
@@ -234,25 +236,6 @@ def _length(state: Any) -> tuple[Any, ...]:
     """The length of a run and of its epochs in values that never change, as the times of other packages may."""
     length, batches = state.max_duration, state.dataloader_len
     return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches)
-
-
-def counts_of(timestamp: Any, units: Sequence[TimeUnit]) -> tuple[Any, ...]:
-    """The counters of a timestamp, checked where it is not ours; a tensor is not, since that would read it."""
-    if type(timestamp) is Timestamp:
-        return timestamp.counts(units)
-    return tuple([_count(timestamp, unit) for unit in units])
-
-
-def _count(timestamp: Any, unit: TimeUnit) -> Any:
-    time = getattr(timestamp, _COUNTER[unit]) if unit in _COUNTER else counter(timestamp, unit)
-    count = getattr(time, "value", time)  # some states count in plain numbers
-    if (type(count) is int and count >= 0) or isinstance(count, Tensor):
-        return count
-    number = exact(count, f"a counter of {unit.name.lower()}s")
-    if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL):
-        rule = "a number, 0 or more" if unit in FRACTIONAL else "a whole number, 0 or more"
-        raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {rule}.")
-    return number
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:

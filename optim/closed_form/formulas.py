@@ -430,7 +430,7 @@ class Chain(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = [schedule.resolve(frame) for schedule in self.schedules]
-        start = tuple(0 for _ in frame.units)
+        start = tuple(0 for _ in frame.counters)
         starts = [float(function(start)) for function in others]
         for begin in starts:
             if begin == 0.0 or not math.isfinite(begin):

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.drawing.table import Table, values_table
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
+from timesched.unchanged import unchanged_on_error
 
 from .. import lr_scheduler
 from ..closed_form.preview import sources

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from .hyperparameters import KNOWN, as_tags, check_group
 from .sharding import notice_dtensor
 from .state_follows import follow, form, text
+from .work import STEP
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer
@@ -131,7 +133,10 @@ def _state(
             raise ValueError(
                 f"{where}{found}{_switched(group, new)}; load it into an optimizer built as the saved one was."
             )
-        writes += [(mine, entry, _fitting(value, mine[entry], f"{where}{entry}: ")) for entry, value in given.items()]
+        fitted = {entry: _fitting(value, mine[entry], f"{where}{entry}: ") for entry, value in given.items()}
+        if not 0 <= float(fitted.get(STEP, 0)) < math.inf:
+            raise ValueError(f"{where}step: {fitted[STEP]} is no count of steps: it is to be 0 or more.")
+        writes += [(mine, entry, value) for entry, value in fitted.items()]
     return writes
 
 
@@ -160,7 +165,7 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
 def _taken(mine: Any, value: Any) -> Any:
     """`value` as what `mine` is: a tensor stays one, a number a number."""
     if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
-        return type(mine)(map(_taken, mine, value))
+        return tuple(map(_taken, mine, value))
     if isinstance(mine, Tensor):
         return torch.as_tensor(value, dtype=mine.dtype, device=mine.device).detach().reshape(mine.shape).clone()
     if isinstance(mine, (int, float)) and isinstance(value, Tensor):
@@ -174,7 +179,7 @@ def _put(mine: Any, value: Any, written: dict[int, Tensor]) -> Any:
     A tensor that several groups share becomes one for each, if they were saved with different values.
     """
     if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
-        return type(mine)(_put(*pair, written) for pair in zip(mine, value))
+        return tuple(_put(*pair, written) for pair in zip(mine, value))
     if not isinstance(mine, Tensor) or not torch.equal(written.setdefault(id(mine), value), value):
         return value
     return mine.copy_(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from operator import itemgetter
@@ -26,6 +27,8 @@ from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind
 # would be compared with each. Those of one tensor are still found, and 150 tensors compile in 0.6 of the time.
 INDUCTOR_ON_CPU = {"max_fusion_buffer_group_pairwise_attempts": 2}
 
+MOST_GRAPHS = 2  # for sets of parameters that have gradients: such as with and without a part that is frozen
+
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 
@@ -41,12 +44,13 @@ class RuleOptimizer(Optimizer):
     def __init__(self, params: Any, given: dict[str, Any], enable_global_step: bool = False) -> None:
         """`given`: the arguments of the constructor, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled: Callable[..., None] | None = None
+        self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
         self._known = KnownCounts()
         super().__init__(params, {k: v for k, v in given.items() if k in self.hyper}, enable_global_step)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._compiled = None  # a copy is compiled anew
+        self._compiled, self._sets = None, set()  # a copy is compiled anew
         self._known = KnownCounts()
 
     # What a subclass says
@@ -108,13 +112,17 @@ class RuleOptimizer(Optimizer):
             step_on_tensors(self.gather())
             return loss
         follow(self)
-        if self._compiled is not None:
+        live = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        if self._compiled is not None and live and self._is_compiled_for(live):
             self.hold_tensors()  # where a number was put in
-            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # too many sets of gradients: then eagerly
+            with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
                 self._compiled(self.gather())
                 return loss
         for work in self.gather():
             eager_step(work, self._known)
+        # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
+        # pass has changed.
+        torch.autograd.graph.increment_version(live)
         return loss
 
     def _accelerator_graph_capture_health_check(self) -> None:
@@ -139,6 +147,20 @@ class RuleOptimizer(Optimizer):
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             options["options"] = INDUCTOR_ON_CPU
         self._compiled = torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
+        self._sets = set()
+
+    def _is_compiled_for(self, live: list[Tensor]) -> bool:
+        """Whether a step of these parameters, which have gradients, is compiled: at a third set of them, no more."""
+        self._sets.add(tuple(map(id, live)))
+        if len(self._sets) > MOST_GRAPHS:
+            self._compiled = None
+            warnings.warn(
+                f"{type(self).__name__}: this is the third set of parameters that have gradients, and each would be "
+                "compiled anew: steps are taken uncompiled from now on. Compile only where the same parameters have "
+                "gradients in every step.",
+                stacklevel=4,
+            )
+        return self._compiled is not None
 
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
@@ -152,7 +174,10 @@ class RuleOptimizer(Optimizer):
             for alike in grouped_by_kind(live, self.by_rank):
                 names = self.tensor_states(group, alike[0])
                 states = [self.state[p] for p in alike]
-                for name in (*scalars, *names):
+                # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
+                more = STEP not in scalars and None not in names and all(STEP in state for state in states)
+                counted = (*scalars, STEP) if more else scalars
+                for name in (*counted, *names):
                     if name is not None and name not in states[0]:
                         self._refuse(group, name)
                 work = Work(
@@ -160,7 +185,7 @@ class RuleOptimizer(Optimizer):
                     h,
                     alike,
                     grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
-                    {name: list(map(itemgetter(name), states)) for name in scalars},
+                    {name: list(map(itemgetter(name), states)) for name in counted},
                     [list(map(itemgetter(name), states)) if name else [] for name in names],
                 )
                 works.append(as_plain_tensors(work))

@@ -61,7 +61,7 @@ def as_plain_tensors(work: Work) -> Work:
         columns = [[local(x, x) for x in column] for column in columns]
         work = work._replace(placement=Placement(*distributed, [(p.shape, p.stride()) for p in work.params]))
     if work.params[0].is_complex():
-        columns = [[torch.view_as_real(x) for x in column] for column in columns]
+        columns = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
     return work.with_columns(columns)
 
 

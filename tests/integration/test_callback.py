@@ -81,9 +81,14 @@ def test_schedulers_in_closed_form(kind: Any) -> None:
 
 
 def test_the_ratio() -> None:
-    """A run that is half as long: times in batches shrink with it, also those of a closed form that has the clock."""
+    """A run that is half as long: times in batches shrink with it, also those of a closed form that has the clock.
+
+    Composer refuses the ratio without `schedulers=`: the length is given scaled already, as docs/composer.md says.
+    """
     step = MultiStepScheduler(["8ba"], 0.5)
     entries = Binding(step, "lr", "matrix"), Binding(linear, "betas[0]"), partial(DECAY, total_iters="20ba")
+    with pytest.raises(ValueError, match="scale_schedule_ratio"):
+        make_trainer([Schedules(*entries, ssr=0.5)], max_duration="20ba", scale_schedule_ratio=0.5)
     trainer, record = make_trainer([Schedules(*entries, ssr=0.5)], max_duration="10ba")
     finish(trainer, record)
     assert record.of("lr", MATRIX) == [0.1] * 4 + [0.05] * 6

@@ -174,7 +174,7 @@ RUNS: dict[str, tuple[Any, dict[str, Any], list[dict[str, Any]], list[float]]] =
         LinearScheduler(t_max="3ep"),
         {"max_duration": "1ep"},
         [{"duration": "2ep", "train_dataloader": data(batch_size=8)}],
-        [1, 1, *(1 - t / 24 for t in range(1, 8)), *(1 - t / 12 for t in (8, 9, 10, 11)), 0, 0, 0],
+        [1, 1, *(1 - t / 24 for t in range(1, 8)), *(1 - t / 12 for t in range(4, 11))],  # epochs are epochs
     ),
 }
 

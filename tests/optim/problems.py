@@ -79,7 +79,7 @@ def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Opti
     groups = dealt(row, params, plain=True)
     if not torch_has(row):
         return Reference(getattr(optim, row.name), groups, arguments)
-    for key in ("correct_bias", *(["decoupled_weight_decay"] if row.name == "Adam" else [])):
+    for key in ("correct_bias", "flatten", *(["decoupled_weight_decay"] if row.name == "Adam" else [])):
         arguments.pop(key, None)
     optimizer: torch.optim.Optimizer = getattr(torch.optim, row.in_torch)(groups, **arguments, **extra)
     if row.name == "Adagrad":  # torch reads the initial value from the constructor, whatever the group says

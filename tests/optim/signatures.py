@@ -31,7 +31,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     "Lion": {"lr": 0.0001, "betas": (0.9, 0.99), "weight_decay": 0.0},
     "Muon": {
         **{"lr": 0.02, "weight_decay": 0.01, "momentum": 0.95, "nesterov": True, "ns_steps": 5},
-        **{"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-07, "adjust_lr_fn": "cerebras"},
+        **{"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-07, "adjust_lr_fn": "cerebras", "flatten": None},
     },
     "NAdam": {
         **{"lr": 0.002, "betas": (0.9, 0.999), "eps": 1e-08, "weight_decay": 0, "momentum_decay": 0.004},
@@ -47,7 +47,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
 KEYWORD_ONLY = {
     "Adam": {"maximize", "decoupled_weight_decay"},
     "AdamW": {"maximize"},
-    "Muon": {"ns_coefficients", "eps", "adjust_lr_fn"},
+    "Muon": {"ns_coefficients", "eps", "adjust_lr_fn", "flatten"},
     "NAdam": {"decoupled_weight_decay", "maximize"},
     "RAdam": {"decoupled_weight_decay", "maximize"},
     "RMSprop": {"maximize"},

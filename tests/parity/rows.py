@@ -130,7 +130,8 @@ def moments(ratio: float) -> Iterator[dict[str, int]]:
     for batch in range(int(64 * ratio) + 12):
         for off in (-1, 0, 1) if batch % 4 == 0 else (0,):
             fine = {"sample": max(4 * batch + off, 0), "token": max(40 * batch + off, 0)}
-            yield {"epoch": batch // BATCHES_PER_EPOCH, "batch": batch, **fine}
+            epoch, batch_in_epoch = divmod(batch, BATCHES_PER_EPOCH)
+            yield {"epoch": epoch, "batch": batch, "batch_in_epoch": batch_in_epoch, **fine}
 
 
 def at(state: State, **counts: int) -> State:

@@ -70,6 +70,11 @@ def a_number_of_one_rank_alone_is_refused_on_all() -> None:
     with pytest.raises(ValueError, match=r"1 of 2 ranks called tick\(tokens=...\)"):
         clock.tick(tokens=5 if dist.get_rank() == 0 else None)
     assert clock.timestamp.batch == 0
+    for bad in ({"tokens": -5}, {"tokens": 2**63}, {"tokens": torch.empty((), device="meta")}, {"duration": -1}):
+        last = dist.get_rank() == 1  # the others raise as it does
+        with pytest.raises((ValueError, RuntimeError), match=None if last else "1 of 2 ranks gave tick"):
+            clock.tick(**{"tokens": 5, **(bad if last else {})})
+        assert clock.timestamp.batch == 0
 
 
 def a_clock_that_counts_alone_says_so_once() -> None:

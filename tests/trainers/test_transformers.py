@@ -252,8 +252,8 @@ def test_a_checkpoint_of_other_schedules(saved: Any, tmp_path: Path) -> None:
     for entries, checkpoint, options, message in (
         (ENTRIES, saved[1], longer, "(?s)400tok.*500tok.* saved, .* now"),
         ([*ENTRIES[:2], Binding(LINE, "betas[0]")], saved[1], RESUMED, "another schedule:"),
-        ([COSINE], saved[1], RESUMED, "The state holds 3 schedules, and here are 1"),
-        (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "The state holds none of such schedules, and here are 3"),
+        ([COSINE], saved[1], RESUMED, "The state is of 3 such schedules, and here are 1"),
+        (ENTRIES, tmp_path / "checkpoint-2", RESUMED, "The state is of 0 such schedules, and here are 3"),
     ):
         with pytest.raises(ValueError, match=message):
             run(tmp_path, *entries, resume=str(checkpoint), **options)

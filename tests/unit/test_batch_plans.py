@@ -185,7 +185,7 @@ def test_a_run_that_is_extended_keeps_its_plan():
     clock.extend("480sp")
     clock.tick()
     assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 176
-    with pytest.raises(ValueError, match="A run of 40ba cannot be extended to 40ba"):
+    with pytest.raises(ValueError, match="A run of 480sp cannot be extended to 40ba"):
         clock.extend("40ba")
 
 

@@ -26,7 +26,7 @@ def optimizer():
     ("length", "ratio", "batches"),
     [
         *(("10ba", 1, 10), ("2ep", 1, 10), ("1.5ep", 1, 8), ("33sp", 1, 9), ("100tok", 1, 13), ("6.5sec", 1, 7)),
-        *((1, 1, 5), ("0.1ep", 1, 1), ("10ba", 2, 20), ("5ba", 0.5, 3), ("1.5ep", 2, 15), ("33sp", 2, 17)),
+        *(("0.1ep", 1, 1), ("10ba", 2, 20), ("5ba", 0.5, 3), ("1.5ep", 2, 15), ("33sp", 2, 17)),
         *(("100tok", 2, 25), ("0.1ep", 2, 1)),
     ],
 )
@@ -122,19 +122,6 @@ def test_a_wrong_state_is_refused(wrong, words):
         with pytest.raises((TimeError, KeyError), match=words):
             load(wrong(before))
     assert clock.state_dict() == before and clock.timestamp == stamp and scheduler.get_last_lr() == [0.9]
-
-
-def test_an_epoch_that_went_on_longer_ends_with_the_next_batch():
-    """Resumed with fewer batches per epoch than are done in this one: the epoch is over after the next, and counted."""
-    long, short = Clock("100ba", batches_per_epoch=10), Clock("100ba", batches_per_epoch=4)
-    for _ in range(7):
-        long.tick()
-    short.load_state_dict(long.state_dict())
-    seen = []
-    for _ in range(6):
-        short.tick()
-        seen.append((short.timestamp.batch.value, short.timestamp.epoch.value, short.timestamp.batch_in_epoch.value))
-    assert seen == [(8, 1, 0), (9, 1, 1), (10, 1, 2), (11, 1, 3), (12, 2, 0), (13, 2, 1)]
 
 
 def test_time_goes_on_from_a_load(monkeypatch):

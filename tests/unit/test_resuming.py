@@ -303,7 +303,7 @@ def test_several_on_one_clock_load_together_or_not_at_all():
     before = schedulers.state_dict(), copy.deepcopy(optimizer.state_dict())
     broken = copy.deepcopy(state)
     broken["schedulers"][1]["base"] = [None]
-    for wrong, words in ((state, "another schedule"), (broken, "initial momentum"), ({"schedulers": []}, "holds 0")):
+    for wrong, words in ((state, "another schedule"), (broken, "initial momentum"), ({"schedulers": []}, "is of 0")):
         with pytest.raises(ValueError, match=words):
             schedulers.load_state_dict(wrong)
         assert (schedulers.state_dict(), optimizer.state_dict()) == before and clock.timestamp.batch == 0
@@ -401,3 +401,31 @@ def test_states_that_are_refused_change_nothing(wrong, words):
     assert scheduler.get_last_lr() == [1.25e9, 2.5e9] and scheduler.base_lrs == [0.5, 1.0] and scheduler.last_epoch == 2
     with pytest.raises(ValueError, match="set last_epoch, or the clock"):
         scheduler.step(3)
+
+
+def test_a_run_taken_over_begins_at_the_counts_that_are_given():
+    rates = {"batches_per_epoch": 7, "samples_per_batch": 4, "tokens_per_sample": 2}
+
+    def taken(*, given, clock, entry=COSINE, on_change="new"):
+        schedulers = Schedulers(sgd(), clock, [entry], on_change)
+        schedulers.load_state_dict({"last_epoch": 30})  # of torch's schedulers
+        schedulers.begin_at(30, **given)
+        stamp = clock.timestamp
+        return stamp.epoch.value, stamp.batch.value, stamp.sample.value, stamp.token.value
+
+    assert taken(given={}, clock=Clock("100ba", **rates)) == (4, 30, 120, 240)
+    assert taken(given={"sample": 118}, clock=Clock("100ba", **rates)) == (4, 30, 118, 236)
+    assert taken(given={"epoch": 2}, clock=Clock("100ba")) == (2, 30, 0, 0)
+    plan = BatchPlan({"0ba": 4, "10ba": 8})
+    assert taken(given={}, clock=Clock("100ba", samples_per_batch=plan)) == (0, 30, 200, 0)
+    with pytest.raises(ValueError, match="30ba cannot be converted to sp: samples_per_batch is not known"):
+        taken(given={}, clock=Clock("100ba"), entry=MultiStepScheduler(["40sp"]))
+
+
+def test_other_tags_with_new_keep_the_clock_of_the_state():
+    one = made(LINEAR, "100ba", tags="a")
+    run(50, *one)
+    clock, optimizer = Clock("100ba"), sgd()
+    schedulers = Schedulers(optimizer, clock, [LINEAR], "new")
+    schedulers.load_state_dict({"schedulers": [one[2].state_dict()]})
+    assert clock.timestamp.batch == 50 and optimizer.param_groups[0]["lr"] == 0.5

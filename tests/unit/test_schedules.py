@@ -223,10 +223,11 @@ def test_a_state_that_changes_under_its_timestamp():
     assert schedule(state, 1.0) == 0.5
     state.max_duration = Time(200, "ba")
     assert schedule(state, 1.0) == 0.75
-    for length, value in ((None, 1.0), (10, 0.5), (20, 0.75)):
+    state.timestamp = Timestamp(batch=50, epoch=2, batch_in_epoch=5)
+    for length, value in ((None, 0.8), (10, 0.75), (20, 0.775)):
         state.dataloader_len = length
         assert absolute(state, 1.0) == value
-    assert absolute(state, 0.5) == 0.5
+    assert absolute(state, 0.5) == 0.55
 
 
 def test_a_ratio_of_one_state_is_not_that_of_another():

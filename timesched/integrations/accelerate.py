@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor
 
+from timesched.binding import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
@@ -26,7 +27,7 @@ class MicrobatchSchedulers(CountingSchedulers):
 
     fix = "call step({}=...), or give schedule() the rates that they follow from"
 
-    def __init__(self, optimizer: Any, clock: Clock, entries: Any, accelerator: Accelerator, on_change: str) -> None:
+    def __init__(self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any) -> None:
         super().__init__(optimizer, clock, entries, on_change)
         self.accelerator = accelerator
         self.counts: dict[str, Any] = {}  # of the microbatches since the optimizer's last step
@@ -61,7 +62,7 @@ def schedule(
     samples_per_batch: Rate | BatchSizes | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
-    on_change: str = "same",
+    on_change: OnChange = "same",
 ) -> MicrobatchSchedulers:
     """Schedule the learning rate, and any other number in the parameter groups, in a loop of accelerate.
 
@@ -98,6 +99,6 @@ def schedule(
         ssr=ssr,
         process_group=accelerator.num_processes > 1,
     )
-    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, accelerator, on_change)
+    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator)
     accelerator.register_for_checkpointing(made)
     return made

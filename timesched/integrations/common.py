@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.binding import Bound, OnChange, bind
 from timesched.clock import Clock
 from timesched.keys import Key
 from timesched.reading import as_several
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
+from timesched.unchanged import unchanged_on_error
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,9 @@ class Schedulers(LRScheduler):
     (0.2, 0.05)
     """
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
-        self.optimizer, self.clock = optimizer, clock
+    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Any, on_change: OnChange = "same") -> None:
+        self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
+        self.loaded = False  # whether a state has set the clock
         found = bindings(entries)
         with unchanged_on_error(optimizer):
             self.bound: list[Bound] = [
@@ -77,6 +82,11 @@ class Schedulers(LRScheduler):
             ]
             for each in self.bound:
                 each.catch_up()  # two of one key are refused
+
+    @cached_property
+    def units(self) -> set[TimeUnit]:
+        """What the schedules read of the clock."""
+        return {unit for each in self.bound for unit in each.units()}
 
     def step(self, epoch: int | None = None) -> None:
         """Write the values of this moment."""
@@ -98,24 +108,55 @@ class Schedulers(LRScheduler):
         return {"schedulers": [each.state_dict() for each in self.bound]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then."""
-        states = state_dict.get("schedulers") if isinstance(state_dict, Mapping) else None
-        if not isinstance(states, (list, tuple)) or len(states) != len(self.bound):
-            held = f"{len(states)} schedules" if isinstance(states, (list, tuple)) else "none of such schedules"
-            raise ValueError(f"The state holds {held}, and here are {len(self.bound)}: make those that were saved.")
-        found = [each.read_state(state) for each, state in zip(self.bound, states)]  # raises before anything is changed
-        for each, read in zip(self.bound, found):
+        """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
+
+        With `on_change="new"`, each schedule goes on from the state of its key and tags, if there is one, and what has
+        no such states is passed over: the trainer, or its user, says where the run is.
+        """
+        states = state_dict.get("schedulers", [])
+        pairs = list(zip(self.bound, states))
+        if self.on_change == "new":
+            pairs = [(each, state) for each in self.bound for state in states if each.is_of(state)]
+        elif len(states) != len(self.bound):
+            raise ValueError(
+                f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
+                f'saved, or pass on_change="new" to go on with the present ones.'
+            )
+        found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
+        for each, read in found:
             each.take_state(read)
+        if states and not found:
+            self.clock.load_state_dict(states[0]["clock"])
+        self.loaded = bool(states)
+
+    def begin_at(self, batches: int, **counts: Any) -> None:
+        """Put the clock, if no state has set it, to where the run is: after so many batches.
+
+        `counts`: the fields of a `Timestamp` that are known; samples and tokens else follow from the clock's rates.
+        Raises `ValueError` where that was not asked for by `on_change="new"`, and where a count that a schedule reads
+        is not known.
+        """
+        if self.loaded or not batches:
+            return
+        if self.on_change != "new":
+            raise ValueError(
+                f"The run goes on after {batches} batches, and its checkpoint has no state of these schedules: pass "
+                f'on_change="new" to go on with them from there.'
+            )
+        at = batches, TimeUnit.BATCH
+        for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
+            if (name := unit.name.lower()) not in counts:
+                with nullcontext() if unit in self.units else suppress(ValueError):
+                    counts[name] = int(self.clock.horizon.change(*at, unit))
+            at = (counts[name], unit) if name in counts else at
+        epoch, within = divmod(batches, self.clock.dataloader_len or batches + 1)
+        self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": within} | counts))
 
 
 class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
 
     fix = ""  # how to give the counts
-
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Sequence[Any], on_change: str = "same") -> None:
-        super().__init__(optimizer, clock, entries, on_change)
-        self.units = {unit for each in self.bound for unit in each.units()}  # once, as that takes longer than a tick
 
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""

@@ -12,11 +12,12 @@ from typing import Any
 
 from composer import Callback
 
-from timesched.binding import Bound, bind, unchanged_on_error
+from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.horizon import read_ratio
 from timesched.keys import Key
 from timesched.schedule import Schedule
+from timesched.unchanged import unchanged_on_error
 
 from .common import Binding
 

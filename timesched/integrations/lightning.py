@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.binding import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
@@ -32,7 +33,7 @@ def schedule(
     samples_per_batch: Rate | BatchSizes | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
-    on_change: str = "same",
+    on_change: OnChange = "same",
 ) -> dict[str, Any]:
     """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
 
@@ -63,6 +64,9 @@ def schedule(
     >>> # def configure_optimizers(self):
     >>> #     return schedule(self, optim.AdamW(self.parameters(), lr=3e-4), cosine, decay)
     """
+    if not isinstance(module, LightningModule) or not isinstance(optimizer, Optimizer):
+        given = f"{type(module).__name__}, {type(optimizer).__name__}"
+        raise TypeError(f"schedule({given}, ...): pass the LightningModule, its optimizer, and then the schedules.")
     trainer: Any = module.trainer
     options = {
         "max_duration": max_duration,
@@ -117,7 +121,7 @@ class _CallbackSchedulers(CountingSchedulers):
 
     fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
 
-    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: str) -> None:
+    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: OnChange) -> None:
         super().__init__(optimizer, counting.clock, entries, on_change)
         self.counting = counting
         counting.made.append(self)
@@ -155,6 +159,9 @@ class _Counting(Callback):
                 "The scheduler has to be stepped after each step of the optimizer: let configure_optimizers() return "
                 "what schedule() returned, as it is, or the list of several."
             )
+        if trainer.ckpt_path is not None and not any(each.loaded for each in self.made):
+            batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
+            self.made[0].begin_at(batches, epoch=trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note what a microbatch is made of."""

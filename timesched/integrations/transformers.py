@@ -6,15 +6,19 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from accelerate.optimizer import AcceleratedOptimizer
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
+from timesched.binding import OnChange
 from timesched.clock import Clock
 from timesched.horizon import Rate
 from timesched.reading import units_of
+from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
@@ -29,7 +33,7 @@ def schedule(
     max_duration: Time[Any] | str | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
-    on_change: str = "same",
+    on_change: OnChange = "same",
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -57,6 +61,8 @@ def schedule(
     >>> # trainer = Trainer(model, args, train_dataset=data)
     >>> # schedule(trainer, cosine, decay); trainer.train()
     """
+    if not isinstance(trainer, Trainer):
+        raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
     there = trainer.lr_scheduler
     if there is not None or any(isinstance(each, _Counting) for each in trainer.callback_handler.callbacks):
         what = "schedules" if there is None else f"a {type(there).__name__}"
@@ -68,6 +74,10 @@ def schedule(
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
+    usual = {"lr_scheduler_type": "linear", "warmup_steps": 0}
+    given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
+    if given:
+        warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
     counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
@@ -75,11 +85,22 @@ def schedule(
     trainer.add_callback(counting)
 
 
+class _TrainersClock(Clock):
+    """Goes on in the epoch that the Trainer goes on in: it counts them from the batches, in their present length."""
+
+    def read_state(self, state: Mapping[str, Any]) -> Timestamp:
+        stamp = super().read_state(state)
+        if self.dataloader_len is None:
+            return stamp
+        epoch, within = divmod(stamp.batch.value, self.dataloader_len)
+        return stamp.copy(epoch=epoch, batch_in_epoch=within)
+
+
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(
-        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: str
+        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: OnChange
     ) -> None:
         self.trainer, self.entries, self.on_change = trainer, entries, on_change
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
@@ -109,7 +130,7 @@ class _Counting(TrainerCallback):
             size = self.batch_size // accumulation  # of the microbatches of all ranks
             missing = self.loads * size - self.examples  # in the last one, if the loader reads all of the dataset
             self.last_batch_size = (self.loads - 1) % accumulation * size + size - missing * (0 <= missing < size)
-        clock = self.clock = Clock(
+        clock = self.clock = _TrainersClock(
             f"{num_training_steps}ba" if self.max_duration is None else self.max_duration,
             batches_per_epoch=epoch,
             samples_per_batch=self.batch_size,
@@ -130,14 +151,19 @@ class _Counting(TrainerCallback):
                 "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
                 "or tokens."
             )
-        made = Schedulers(optimizer, clock, self.entries, self.on_change)
+        made = self.made = Schedulers(optimizer, clock, self.entries, self.on_change)
         clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
         trainer.lr_scheduler = made
         return made
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the Trainer's own count of tokens."""
+        """Take up the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
         self.tokens = state.num_input_tokens_seen
+        batches, epoch = state.global_step, self.clock.dataloader_len
+        missing = self.batch_size - self.last_batch_size
+        samples = batches * self.batch_size - (batches // epoch * missing if epoch else 0)
+        counts = {"token": self.tokens} if self.counts_tokens else {}
+        self.made.begin_at(batches, sample=samples, **counts)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule, times_in
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
-from timesched.time.units import Exact, TimeUnit
+from timesched.time.units import Exact, InEpochs, TimeUnit
 from timesched.time.value import Time
 
 
@@ -280,6 +280,27 @@ def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             raise LawBroken(f"law 7 (purity): {schedule!r} at {state!r} had {first!r}, and {how} {later!r}.")
 
 
+def epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+    """Law 6b: what counts epochs alone depends on the epoch and the share of it that is done, whatever was before."""
+    allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
+    if not isinstance(schedule, Schedule) or not {time.unit for time in times_in(schedule)} <= allowed:
+        return
+    more, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
+    lengths = {"batches": more * run.batches, "batches_per_epoch": more * run.batches_per_epoch}
+    if not all(isinstance(each, InEpochs) for each in schedule._resolution(run.horizon(), None)[1]):
+        return  # as a closed form that counts steps
+    state = run.state(draw(_batches(run, schedule)))
+    before = draw(st.integers(0, 2 * run.batches))  # batches, in epochs of another length
+    there = state.timestamp.copy(batch=before, batch_in_epoch=more * state.timestamp.batch_in_epoch.exact)
+    early = value(schedule, state)
+    late = value(schedule, Moment(dataclasses.replace(run, **lengths).horizon(), there))
+    if early != late:
+        raise LawBroken(
+            f"law 6b (epochs): {schedule!r} on {run} is {early!r} in {state!r}, and {late!r} at the same place of "
+            f"epochs with {more} times as many batches."
+        )
+
+
 def one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Law 8: floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal singles."""
     if not isinstance(schedule, Schedule):
@@ -385,6 +406,7 @@ LAWS = {
     "ratio": ratio,
     "unit": unit,
     "ends": ends,
+    "epochs": epochs,
     "one formula": one_formula,
     "rates": rates,
     "cost": constant_cost,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
-from timesched.time.units import Ordered, TimeError, TimeUnit
+from torch import Tensor
+
+from timesched.time.units import FRACTIONAL, Counter, Exact, InEpochs, Ordered, TimeError, TimeUnit, exact
 from timesched.time.value import Time, counter
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
@@ -24,8 +28,10 @@ _COUNTERS = {
 }
 WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 FIELDS = (*_COUNTERS, *WALL_CLOCKS)
-_TOTAL = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}  # where the total of a unit stands
+# Where the total of a unit stands.
+_TOTAL: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+_EPOCH, _IN = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
 _IN_EPOCH = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
@@ -182,10 +188,16 @@ class Timestamp(Ordered):
         after = Timestamp._of(counts + within)  # in the order of FIELDS
         return after.to_next_epoch() if batches is not None and b_in + 1 >= batches else after
 
-    def counts(self, units: Sequence[TimeUnit]) -> tuple[Any, ...]:
-        """The counters of these units as numbers; the seconds exactly."""
+    def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
+        """These counters as numbers; the seconds exactly."""
         numbers = self._numbers
-        return tuple([numbers[_TOTAL[each]] if each in _TOTAL else self._seconds.exact for each in units])
+        return tuple([numbers[_TOTAL[each]] if each in _TOTAL else self._other(each) for each in counters])
+
+    def _other(self, which: Counter) -> Exact:
+        if isinstance(which, InEpochs):
+            length = which.length
+            return self._numbers[_EPOCH] * length + min(self._numbers[_IN], length)
+        return self._seconds.exact
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next epoch; `duration` passed since the last batch."""
@@ -243,3 +255,30 @@ def read_field(name: str, value: Any) -> int:
     if type(time.exact) is not int or time.exact < 0:
         raise TimeError(f"{name}={value} is not a count: a counter is a whole number, 0 or more.")
     return time.exact
+
+
+def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
+    """Counters of a timestamp as numbers, checked where it is not ours; a tensor is not, since that would read it."""
+    if type(timestamp) is Timestamp:
+        return timestamp.counts(counters)
+    return tuple([_count(timestamp, each) for each in counters])
+
+
+def _count(timestamp: Any, which: Counter) -> Any:
+    if isinstance(which, InEpochs):
+        done, longest = _checked(timestamp.batch_in_epoch, TimeUnit.BATCH), which.length
+        done = done.clamp(max=math.ceil(longest)) if isinstance(done, Tensor) else min(done, longest)
+        return _count(timestamp, TimeUnit.EPOCH) * longest + done
+    time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else counter(timestamp, which)
+    return _checked(time, which)
+
+
+def _checked(time: Any, unit: TimeUnit) -> Any:
+    count = getattr(time, "value", time)  # some states count in plain numbers
+    if (type(count) is int and count >= 0) or isinstance(count, Tensor):
+        return count
+    number = exact(count, f"a counter of {unit.name.lower()}s")
+    if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL):
+        rule = "a number, 0 or more" if unit in FRACTIONAL else "a whole number, 0 or more"
+        raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {rule}.")
+    return number

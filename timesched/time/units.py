@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from fractions import Fraction
 from functools import total_ordering
-from typing import Any
+from typing import Any, NamedTuple
 
 Exact = int | Fraction
 
@@ -103,6 +103,23 @@ class Ordered:
         return NotImplemented if order is None else order < 0
 
 
+class InEpochs(NamedTuple):
+    """The counter of times in epochs of a known length: in batches, as if every epoch so far had had that length.
+
+    The epochs of a run that goes on with another batch size have another length; what is measured in epochs, with it.
+    """
+
+    length: Exact  # of an epoch, in batches
+
+
+Counter = TimeUnit | InEpochs
+
+
+def unit_of(counter: Counter) -> TimeUnit:
+    """The unit of the counts of a counter."""
+    return TimeUnit.BATCH if isinstance(counter, InEpochs) else counter
+
+
 FRACTIONAL = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
 UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 
@@ -110,8 +127,10 @@ UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?"
 _TEXT = re.compile(
-    rf"({_NUMBER})(?:/({_DIGITS}))?({'|'.join(unit.value for unit in TimeUnit)})", re.IGNORECASE | re.ASCII
+    rf"({_NUMBER})(?:/({_DIGITS}))?(?:((?-i:[KMBT])) ?)?({'|'.join(unit.value for unit in TimeUnit)})",
+    re.IGNORECASE | re.ASCII,
 )
+_POWERS = {None: 0, "K": 3, "M": 6, "B": 9, "T": 12}
 _PART = rf"{_DIGITS}(?:\.{_DIGITS})?"
 _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART})s)?", re.IGNORECASE | re.ASCII)
 _EXPONENTS = range(-330, 309)  # those of a double: a text of ten characters must not ask for gigabytes of digits
@@ -142,13 +161,16 @@ def exact(value: Any, what: str = "a time") -> Exact:
 def parse(text: str) -> tuple[Exact, TimeUnit]:
     """The exact number and the unit written in `text`, such as `'1e9tok'`, `'0.29dur'`, `'1/3dur'` or `'1h20m'`.
 
-    Raises `TimeError` when `text` is not a time.
+    K, M, B or T before the unit are thousands, millions, billions and trillions, as in `'500Mtok'` or `'2B tok'`.
+    Raises `TimeError` when `text` is not a time, and for a number with M alone, which may be meant as minutes.
 
     >>> parse("1_000ba"), parse("1h20m40s")
     ((1000, <TimeUnit.BATCH: 'ba'>), (4840, <TimeUnit.SECOND: 'sec'>))
     """
     if not isinstance(text, str):
         raise TimeError(f"{text!r} is a {type(text).__name__}, not a time text such as '10ba' or '0.3dur'.")
+    if re.fullmatch(f"{_NUMBER}M", text):
+        raise TimeError(f"{text!r} may be minutes or millions: write '{text[:-1]}m', or a unit, as in '{text}tok'.")
     clock = _WALL_CLOCK.fullmatch(text)
     if clock is not None and any(clock.groups()[1:]):
         hours, minutes, seconds = (_decimal(part or "0", text) for part in clock.groups()[1:])
@@ -163,7 +185,7 @@ def parse(text: str) -> tuple[Exact, TimeUnit]:
         if below == 0:
             raise TimeError(f"{text!r} divides by zero.")
         number /= below
-    return _whole(number), TimeUnit(match[3])
+    return _whole(number * 10 ** _POWERS[match[3]]), TimeUnit(match[4])
 
 
 def number_text(value: Exact) -> str:

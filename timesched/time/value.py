@@ -141,7 +141,8 @@ class Time(Ordered, Generic[TValue]):
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact(i)
         if default_int_unit is None:
-            raise TimeError(f"{i!r} has no unit: pass a text such as '{i}ba'.")
+            such = f"'{i}ba' or '{i}ep'" if isinstance(number, int) else f"'{i}dur'"
+            raise TimeError(f"{i!r} has no unit: pass a text such as {such}.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property

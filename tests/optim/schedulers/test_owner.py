@@ -66,7 +66,7 @@ def test_which_groups(kind, tags, chosen):
     ("tags", "groups", "words"),
     [
         *((tags, GROUPS, "'a', 'b', 'c'") for tags in (["d", "e"], [])),
-        ("d", ({},), "none"),
+        ("d", ({},), "no group has any"),
         ([None], ({"tags": "a"},), "'a'"),  # every group has a tag
         *((tags, GROUPS, "tag") for tags in (5, ["a", 5], [["a"]], b"a")),
         ("a", ({"tags": 3},), "tags=3"),

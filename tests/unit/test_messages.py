@@ -1,0 +1,101 @@
+"""What people write first, and wrongly: each error names the value, the rule and the fix, and nothing is changed."""
+
+import re
+import warnings
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+from timesched import *  # noqa: F403  # these are tests of all that is public
+
+
+def sgd(**group):
+    return torch.optim.SGD([{"params": [torch.nn.Parameter(torch.ones(1))], **group}], lr=1.0)
+
+
+CLOCK = Clock("4ba")
+UNKNOWN = r"samples_per_batch is not known. Give it, as samples_per_batch=..., to the Clock, the Horizon or the adapter"
+WRONG = [
+    ("12 has no unit: pass a text such as '12ba'", lambda: Clock(12)),
+    ("12 has no unit: pass a text such as '12ba'", lambda: Horizon(12)),
+    ("12 has no unit: pass a text such as '12ba'", lambda: Clock("4ba").extend(12)),
+    (
+        "'500M' may be minutes or millions: write '500m', or a unit, as in '500Mtok'",
+        lambda: Clock("500M"),
+    ),
+    ("'500mtok' is not a time", lambda: Clock("500mtok")),  # nobody trains on half a token
+    ("1000.1tok is not a whole count", lambda: Clock("1.0001Ktok")),
+    ("the threshold '500M' has no unit: pass one, as in unit='tok'", lambda: BatchPlan({"0tok": 8, "500M": 16})),
+    ("0.1 has no unit: pass a text such as '0.1dur'", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
+    (
+        f"3ba cannot be converted to sp: {UNKNOWN}",
+        lambda: CosineAnnealingWithWarmupScheduler("3ba").at("1sp", Horizon("1000sp", ssr=0.25)),
+    ),
+    ("No parameter group .* 'head': no group has any", lambda: bind(LinearScheduler(), sgd(), CLOCK, tags="head")),
+    (
+        "No parameter group .* 'head': the tags are 'a', 'b'",
+        lambda: bind(LinearScheduler(), sgd(tags=["a", "b"]), CLOCK, tags="head"),
+    ),
+    (
+        r"function of \(state\) or \(state, ssr\), and not of steps: use state.timestamp.batch.value",
+        lambda: bind(lambda step: 1 / (1 + step), sgd(), CLOCK),
+    ),
+    (r"is not a schedule: .* a function of \(state, ssr\)", lambda: bind(CosineAnnealingLR(sgd(), 4), sgd(), CLOCK)),
+    (r"'cosine' is not a schedule: .* a function of \(state, ssr\)", lambda: bind("cosine", sgd(), CLOCK)),
+    (
+        "this is the state of a scheduler: load it there, or pass its 'clock' here",
+        lambda: CLOCK.load_state_dict(bind(LinearScheduler(), sgd(), CLOCK).state_dict()),
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "make"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_errors(words, make):
+    with pytest.raises((TypeError, ValueError, KeyError), match=words):
+        make()
+    assert CLOCK.timestamp == Timestamp()
+
+
+def test_thousands_and_more():
+    for text, count in {"1.5Ktok": 1500, "500Mtok": 5 * 10**8, "2B tok": 2 * 10**9, "3Tsp": 3 * 10**12}.items():
+        assert Time.from_timestring(text) == Time(count, re.sub(".* |.*[KMBT]", "", text))
+    assert Clock("500m").max_duration == "30000sec" and Clock("1H20M").max_duration == "80m"
+    assert BatchPlan({"0tok": 8, "500Mtok": 16}) == BatchPlan("0:8 500M:16", unit="tok")
+
+
+def test_a_count_may_be_a_tensor_of_one_number():
+    clock = Clock("10ba")
+    clock.tick(samples=torch.tensor(3), tokens=torch.tensor([5]))
+    assert clock.timestamp.sample == 3 and clock.timestamp.token == 5
+
+
+def test_a_run_is_extended_whatever_its_length_converts_to():
+    for clock, longer, end in (
+        (Clock("3ba", ssr=0.5), "6ba", "3ba"),
+        (Clock("1000sp", samples_per_batch=64), "100ba", "100ba"),
+    ):
+        clock.extend(longer)
+        assert clock.max_duration == end
+    with pytest.raises(ValueError, match="cannot be extended to 15ba: give a greater length"):
+        Clock("1000sp", samples_per_batch=64).extend("15ba")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ssr", "end"),
+    [
+        (LinearWithWarmupScheduler("20ba"), 1.0, "20ba"),
+        ([LinearScheduler(), LinearWithWarmupScheduler("8ba")], 0.5, "8ba"),
+        (LinearWithWarmupScheduler("10ba", scale_warmup=True), 0.5, None),
+        (LinearWithWarmupScheduler("10ba"), 1.0, None),
+        (MultiStepWithWarmupScheduler("10sec", ["5ba"]), 1.0, None),  # seconds do not convert to batches
+    ],
+)
+def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bind(schedule, sgd(), Clock("10ba", ssr=ssr))
+    assert len(caught) == (end is not None)
+    for each in caught:
+        assert f"warms up until {end}, and the run ends at {Clock('10ba', ssr=ssr).max_duration}" in str(each.message)
+        assert each.filename == __file__
