@@ -1,0 +1,57 @@
+"""Float32 values in bfloat16 tensors: with the 16 bits that rounding cuts off beside them, or rounded at random.
+
+A float32 value is the parameter, which is the nearest bfloat16 (at exact ties the one away from zero), and a
+*remainder*, the low 16 bits as a signed number: the bits of the value are 2**16 times those of the parameter, plus the
+remainder. So it is stored in two tensors of 16 bits, of which the first is the parameter that the model computes with.
+The scheme is that of TransformerEngine's `store_param_remainders`. The remainder lies in a tensor of the parameter's
+dtype, as neither gloo nor NCCL sends 16-bit integers; as numbers its values mean nothing, and some are NaN.
+
+Rounding at random adds noise to the bits before the low half is cut off: the value becomes each of its two neighbours
+with a probability that is the distance to the other, exactly. The noise is a hash of integers, and no generator's: the
+same on all ranks, however the parameter is sharded, and after a resume.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NAN = float("nan")  # its bits are 7fc00000: the low half is zero, so that it stays NaN in the high one
+# 2**32 over the golden ratio, which spreads indices that follow each other; then the multipliers of lowbias32 (Chris
+# Wellons, nullprogram.com/blog/2018/07/31). All as signed numbers.
+_SPREAD, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
+
+
+def join(p: Tensor, remainder: Tensor) -> Tensor:
+    """The float32 values of a parameter and its remainder, as a new tensor."""
+    value = p.float()  # the bits of the parameter, and 16 zeros
+    value.view(torch.int32).add_(remainder.view(torch.int16))
+    return value
+
+
+def split_(value: Tensor, p: Tensor, remainder: Tensor) -> None:
+    """Write float32 values into a parameter and its remainder. What was in `value` is lost."""
+    bits = value.masked_fill_(value.isnan(), NAN).view(torch.int32)
+    remainder.view(torch.int16).copy_(bits)  # the low half
+    p.view(torch.int16).copy_(bits.add_(1 << 15).bitwise_right_shift_(16))
+
+
+def round_(value: Tensor, to: Tensor, noise: Tensor) -> None:
+    """Write float32 values into a bfloat16 tensor, rounded by noise of 0 to 65535. What was in `value` is lost."""
+    bits = value.masked_fill_(value.isnan(), NAN).view(torch.int32)
+    to.view(torch.int16).copy_(bits.add_(noise).bitwise_right_shift_(16))
+
+
+def noise(index: Tensor, seed: int | Tensor) -> Tensor:
+    """Numbers of 0 to 65535 from the indices of elements, in int32, and a seed of 32 bits. `index` is overwritten."""
+    x = index.bitwise_xor_(seed).mul_(_SPREAD)
+    x ^= _shifted(x, 16)
+    x *= _FIRST
+    x ^= _shifted(x, 15)
+    x *= _SECOND
+    return _shifted(x, 16)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """A logical shift to the right: that of int32 copies the sign."""
+    return torch.bitwise_right_shift(x, by).bitwise_and_((1 << (32 - by)) - 1)

@@ -1,0 +1,95 @@
+"""Float32 values in bfloat16 tensors: bit for bit those of the golden file, for all bits, and rounded without bias."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from optim.core.low_precision import join, noise, round_, split_
+
+FILE = json.loads((Path(__file__).parents[1] / "golden" / "low_precision.json").read_text())
+EVERY = torch.arange(1 << 16, dtype=torch.int32)
+
+
+def from_bits(bits):
+    return torch.tensor([each - (each >> 31 << 32) for each in bits], dtype=torch.int32).view(torch.float32)
+
+
+def bits(x):
+    """Of float32 values 32 bits, of bfloat16 ones 16, as numbers without sign."""
+    wide = x.dtype == torch.float32
+    return (x.view(torch.int32 if wide else torch.int16).long() & (2**32 - 1 if wide else 2**16 - 1)).tolist()
+
+
+def divided(value):
+    p, remainder = (torch.empty(value.shape, dtype=torch.bfloat16) for _ in range(2))
+    split_(value.clone(), p, remainder)
+    return p, remainder
+
+
+def test_the_golden_bits():
+    value = from_bits([int(row["float32"], 16) for row in FILE["split"]])
+    p, remainder = divided(value)
+    number = ~value.isnan()
+    assert torch.equal(p.isnan(), value.isnan())
+    for mine, key in ((bits(p), "bf16"), (remainder.view(torch.int16).tolist(), "remainder")):
+        golden = [int(row[key], 16) if key == "bf16" else row[key] for row in FILE["split"]]
+        assert [x for x, there in zip(mine, number) if there] == [x for x, there in zip(golden, number) if there]
+    assert torch.equal(join(p, remainder)[number].view(torch.int32), value[number].view(torch.int32))
+
+
+def test_every_float32_comes_back():
+    """A sample of 16.8 million bit patterns, with every high half and every low half."""
+    for start in range(0, 1 << 16, 1 << 12):
+        high = torch.arange(start, start + (1 << 12), dtype=torch.int64)[:, None] << 16
+        low = (torch.arange(1 << 8) * 257 + 31 * start) % (1 << 16)
+        pattern = (high + low).flatten()
+        value = (pattern - (pattern >> 31 << 32)).to(torch.int32).view(torch.float32)
+        p, remainder = divided(value)
+        back = join(p, remainder)
+        assert torch.equal(p.isnan(), value.isnan())
+        same = back.view(torch.int32) == value.view(torch.int32)
+        assert bool((same | value.isnan()).all())
+        assert all(map(torch.equal, divided(back), (p, remainder))) or value.isnan().any()
+        near = (p.double() - value.double()).abs() <= (value.bfloat16().double() - value.double()).abs()
+        assert bool((near | ~value.isfinite() | ~p.isfinite()).all())
+
+
+@pytest.mark.parametrize("row", FILE["stochastic"], ids=lambda row: row["float32"])
+def test_rounding_is_unbiased(row):
+    """Each of the 65,536 values of the noise once: exactly so many go to the neighbour away from zero."""
+    value = from_bits([int(row["float32"], 16)]).expand(1 << 16).clone()
+    nan, rounded = bool(value[0].isnan()), torch.empty(1 << 16, dtype=torch.bfloat16)
+    round_(value, rounded, EVERY)
+    if nan:
+        assert bool(rounded.isnan().all())
+        return
+    found = torch.tensor(bits(rounded))
+    away = found == int(row["away"], 16)
+    assert int(away.sum()) == int(row["p_away"].split("/")[0])
+    assert bool((away | (found == int(row["toward_zero"], 16))).all())
+
+
+def test_all_low_halves_round_by_their_distance():
+    """The mean of the rounded bits is the value's, for every low half: 2**16 times the noises of every 257th."""
+    chosen = EVERY[::257]
+    for low in chosen.tolist():
+        value = from_bits([0x3F800000 + low]).expand(1 << 16).clone()
+        rounded = torch.empty(1 << 16, dtype=torch.bfloat16)
+        round_(value, rounded, EVERY)
+        assert sum(x == 0x3F81 for x in bits(rounded)) == low
+
+
+@pytest.mark.parametrize("seed", [0, 1, -987_654_321, 2**31 - 1])
+def test_the_noise_is_even(seed):
+    """4 million indices: the counts of the high and of the low bytes, and neighbours, are as of random numbers."""
+    n = 1 << 22
+    found = noise(torch.arange(n, dtype=torch.int32), seed)
+    assert found.min() >= 0 and found.max() < 1 << 16
+    for byte in (found // 256, found % 256):
+        counts = torch.bincount(byte, minlength=256).double()
+        assert ((counts - n / 256) ** 2 / (n / 256)).sum() < 400  # 255 on average; above 400 once in 10 million times
+    centred = (found.double() - 32767.5) / (65536 / 12**0.5)
+    assert abs(centred.mean()) < 6 / n**0.5 and abs((centred[1:] * centred[:-1]).mean()) < 6 / n**0.5
+    assert not torch.equal(found, noise(torch.arange(n, dtype=torch.int32), seed ^ 4))
