@@ -127,11 +127,10 @@ class Clock:
         is counted then.
         """
         now = time.monotonic()
-        duration = datetime.timedelta(seconds=now - self._last) if duration is None else duration
         if self.process_group in (None, False):
-            took = read_field("duration", duration)
+            took = self._took(duration, now)
         else:
-            samples, tokens, took = self._over_ranks(samples, tokens, duration)
+            samples, tokens, took = self._over_ranks(samples, tokens, duration, now)
         batches, size, length = self.horizon.rates
         size = size.at(self) if isinstance(size, BatchSizes) else size
         more_samples = self._count("samples", samples, size, 1)
@@ -247,7 +246,11 @@ class Clock:
         """Undo `notify`."""
         self._listeners.discard(listener)
 
-    def _over_ranks(self, samples: Any, tokens: Any, duration: Any) -> tuple[int | None, int | None, int]:
+    def _took(self, duration: datetime.timedelta | None, now: float) -> int:
+        """The microseconds that a batch took."""
+        return round((now - self._last) * 1e6) if duration is None else read_field("duration", duration)
+
+    def _over_ranks(self, samples: Any, tokens: Any, duration: Any, now: float) -> tuple[int | None, int | None, int]:
         """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
         given = {"samples": samples, "tokens": tokens}
@@ -255,7 +258,7 @@ class Clock:
         try:
             row = [0 if each is None else _number(what, each) for what, each in given.items()]
             row += [each is not None for each in given.values()]
-            row += [read_field("duration", duration) * (dist.get_rank(group) == 0), 0]
+            row += [self._took(duration, now) * (dist.get_rank(group) == 0), 0]
             numbers = torch.tensor(row, dtype=torch.int64)
         except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
             numbers, wrong = torch.tensor([0, 0, 0, 0, 0, 1]), error

@@ -33,6 +33,7 @@ _TOTAL: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in 
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _EPOCH, _IN = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
 _IN_EPOCH = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+_EPOCHS, _BATCHES = TimeUnit.EPOCH, TimeUnit.BATCH  # looked up in every call, which takes long for members
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
 
@@ -266,9 +267,12 @@ def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
 
 def _count(timestamp: Any, which: Counter) -> Any:
     if isinstance(which, InEpochs):
-        done, longest = _checked(timestamp.batch_in_epoch, TimeUnit.BATCH), which.length
-        done = done.clamp(max=math.ceil(longest)) if isinstance(done, Tensor) else min(done, longest)
-        return _count(timestamp, TimeUnit.EPOCH) * longest + done
+        done, longest = _checked(timestamp.batch_in_epoch, _BATCHES), which.length
+        if type(done) is not int:
+            done = done.clamp(max=math.ceil(longest))  # a tensor
+        elif done > longest:
+            done = longest
+        return _checked(timestamp.epoch, _EPOCHS) * longest + done
     time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else counter(timestamp, which)
     return _checked(time, which)
 
