@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -12,6 +12,11 @@ from .core.hyperparameters import RATE, Number, table
 from .core.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class Adadelta(RuleOptimizer):
@@ -70,6 +75,7 @@ class Adadelta(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

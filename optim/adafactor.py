@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,11 @@ from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
 from .core.tensor_lists import Tensors, by_shape, copy_, is_zero
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
 
@@ -107,6 +112,7 @@ class Adafactor(RuleOptimizer):
         warmup_init: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

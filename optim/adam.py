@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -13,6 +13,11 @@ from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.tensor_lists import Tensors, maximum_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class AdamBase(RuleOptimizer):
@@ -82,6 +87,7 @@ class AdamBase(RuleOptimizer):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
@@ -162,6 +168,7 @@ class Adam(AdamBase):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         RuleOptimizer.__init__(self, params, {**locals(), "correct_bias": True}, enable_global_step)
 
@@ -216,5 +223,6 @@ class AdamW(AdamBase):
         *,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True}, enable_global_step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -12,6 +12,11 @@ from .core.hyperparameters import BETAS, RATE, table
 from .core.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class Adamax(RuleOptimizer):
@@ -68,6 +73,7 @@ class Adamax(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,6 +14,11 @@ from .core.optimizer import State
 from .core.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class ASGD(RuleOptimizer):
@@ -75,6 +80,7 @@ class ASGD(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

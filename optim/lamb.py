@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,11 @@ from .core.sharding import Placement, sum_over_ranks
 from .core.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 LARGEST_NORM = 10.0  # a parameter's norm counts up to this
 
@@ -73,6 +78,7 @@ class Lamb(RuleOptimizer):
         adam: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -11,6 +11,11 @@ from .core.hyperparameters import BETAS, RATE, table
 from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class Lion(RuleOptimizer):
@@ -57,6 +62,7 @@ class Lion(RuleOptimizer):
         weight_decay: float | Tensor = 0.0,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

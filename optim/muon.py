@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,11 @@ from .core.sharding import distributed_as, from_local, full_tensor, local
 from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class Muon(RuleOptimizer):
@@ -101,6 +106,7 @@ class Muon(RuleOptimizer):
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

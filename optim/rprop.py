@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,11 @@ from .core.sharding import local
 from .core.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .core.low_precision import Precision
 
 
 class Rprop(RuleOptimizer):
@@ -77,6 +82,7 @@ class Rprop(RuleOptimizer):
         *,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

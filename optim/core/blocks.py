@@ -35,23 +35,24 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
     return [(part, kind) for part, kind in parts if part.params]
 
 
-def blocks(columns: list[Tensors]) -> Iterator[Sequence[Tensors]]:
-    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
-    batch: list[list[Tensor]] = [[] for _ in columns]
+def blocks(columns: list[Tensors]) -> Iterator[tuple[list[int], Sequence[Tensors]]]:
+    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined.
+
+    Each with the indices of its tensors.
+    """
+    batch: list[int] = []
     filled = 0
     for i, first in enumerate(columns[0]):
         count = first.numel()
         if filled + count > BLOCK and filled:
-            yield batch
-            batch, filled = [[] for _ in columns], 0
+            yield batch, [[column[j] for j in batch] if column else [] for column in columns]
+            batch, filled = [], 0
         if count > BLOCK:
             split = [torch.split(column[i].view(-1), BLOCK) if column else () for column in columns]
             for j in range(len(split[0])):
-                yield [[parts[j]] if parts else [] for parts in split]
+                yield [i], [[parts[j]] if parts else [] for parts in split]
         elif count:
-            for to, column in zip(batch, columns):
-                if column:
-                    to.append(column[i])
+            batch.append(i)
             filled += count
     if filled:
-        yield batch
+        yield batch, [[column[j] for j in batch] if column else [] for column in columns]

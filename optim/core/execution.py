@@ -10,6 +10,7 @@ is read, and the update runs over all tensors at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from .blocks import blocks, by_layout
 from .known_counts import KnownCounts
+from .low_precision import widened, write_back
 from .tensor_lists import Tensors
 from .work import STEP, Factors, Work
 
@@ -31,8 +33,15 @@ def eager_step(work: Work, known: KnownCounts) -> None:
         known.lose(x for column in work.scalars.values() for x in column)
     work = work._replace(h={name: _placed(value, device, read=True) for name, value in work.h.items()})
     for part, contiguous in by_layout(work):
-        if not (contiguous and part.optimizer_class.fused is not None and part.optimizer_class.fused(part)):
+        fused = part.optimizer_class.fused if contiguous else None
+        kernel = None if fused is None else fused(part)
+        if kernel is None:
             _step_on_numbers(part, known, contiguous)
+        else:
+            part.advance()
+            steps = part.scalars.get(STEP, [])
+            for indices, columns in _pieces(part, part.low is not None):
+                kernel(columns, [steps[i] for i in indices] if steps else [])
 
 
 def _step_on_numbers(work: Work, known: KnownCounts, contiguous: bool) -> None:
@@ -87,10 +96,25 @@ def _update(work: Work, s: dict[str, Any], contiguous: bool = False) -> dict[str
     for name, value in written.items():
         _fill(work.scalars[name], value)
     k = {**_for_lists(k, work.params[0]), "placement": work.placement}
-    by_blocks = contiguous and work.optimizer_class.elementwise and work.params[0].is_cpu
-    for columns in blocks(work.columns()) if by_blocks else [work.columns()]:
+    for _, columns in _pieces(work, contiguous and work.optimizer_class.elementwise):
         work.optimizer_class.update(k, *columns)
     return written
+
+
+def _pieces(work: Work, by_blocks: bool) -> Iterator[tuple[Sequence[int], Sequence[Tensors]]]:
+    """The columns to update, with the indices of their tensors: on the CPU in blocks, if asked for.
+
+    Of bfloat16 tensors they are in float32, and written back after the update.
+    """
+    columns = work.columns()
+    whole = [(range(len(work.params)), columns)]
+    for indices, part in blocks(columns) if by_blocks and work.params[0].is_cpu else whole:
+        if work.low is None:
+            yield indices, part
+        else:
+            wide = widened(part, work.low)
+            yield indices, wide
+            write_back(wide, part, work.low)
 
 
 def _fill(counters: Tensors, value: Any) -> None:

@@ -13,8 +13,46 @@ same on all ranks, however the parameter is sharded, and after a resume.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict
+
 import torch
 from torch import Tensor
+
+from .hyperparameters import SWITCH, Number, Rule
+from .tensor_lists import Tensors
+
+REMAINDER = "remainder"  # the state with the low half of a float32 value
+
+
+class Precision(TypedDict, total=False):
+    """The arguments of every optimizer that say how bfloat16 parameters are stepped."""
+
+    master_weights: bool
+    stochastic_rounding: bool
+    rounding_seed: int
+    state_dtype: Any
+
+
+RULES: Mapping[str, Rule] = {
+    "master_weights": SWITCH,
+    "stochastic_rounding": SWITCH,
+    "rounding_seed": Number(low=-(2**31), high=2**31 - 1, integer=True),
+}
+
+
+class Low(NamedTuple):
+    """How bfloat16 parameters are stepped in float32: with remainders, which are the last column, or rounded."""
+
+    master_weights: bool
+
+
+def low(group: Mapping[str, Any], p: Tensor) -> Low | None:
+    """How a parameter of a group is stepped in float32; None where it is stepped as it is."""
+    if p.dtype is not torch.bfloat16 or not group.get("master_weights"):
+        return None
+    return Low(True)
+
 
 NAN = float("nan")  # its bits are 7fc00000: the low half is zero, so that it stays NaN in the high one
 # 2**32 over the golden ratio, which spreads indices that follow each other; then the multipliers of lowbias32 (Chris
@@ -55,3 +93,31 @@ def noise(index: Tensor, seed: int | Tensor) -> Tensor:
 def _shifted(x: Tensor, by: int) -> Tensor:
     """A logical shift to the right: that of int32 copies the sign."""
     return torch.bitwise_right_shift(x, by).bitwise_and_((1 << (32 - by)) - 1)
+
+
+# Columns of a piece of work
+
+
+def widened(columns: Sequence[Tensors], how: Low) -> list[Tensors]:
+    """The parameters, gradients and states in float32: copies of those in bfloat16."""
+    p, g, *states, remainders = columns
+    if len(p) > 1 and all(x.is_contiguous() for x in p) and not torch.compiler.is_compiling():
+        joined = _like(p, join(_flat(p), _flat(remainders)))  # few operations for many small tensors
+    else:  # in the layout that each has
+        joined = list(map(join, p, remainders))
+    return [joined, *([x if x.dtype == torch.float32 else x.float() for x in column] for column in (g, *states))]
+
+
+def write_back(wide: Sequence[Tensors], columns: Sequence[Tensors], how: Low) -> None:
+    """Write what was updated in float32 into the bfloat16 tensors that it came from."""
+    for x, part, remainder in zip(wide[0], columns[0], columns[-1]):
+        split_(x, part, remainder)
+
+
+def _flat(xs: Tensors) -> Tensor:
+    return torch.cat([x.reshape(-1) for x in xs])
+
+
+def _like(xs: Tensors, flat: Tensor) -> list[Tensor]:
+    """Views of a flat tensor in the shapes of others."""
+    return [part.view(x.shape) for part, x in zip(flat.split([x.numel() for x in xs]), xs)]

@@ -17,6 +17,7 @@ from timesched.ops import check_compiler
 from .execution import eager_step, step_on_tensors
 from .hyperparameters import SWITCH, Number, Rule
 from .known_counts import KnownCounts
+from .low_precision import REMAINDER, RULES, low
 from .optimizer import Optimizer, State, counter
 from .state_follows import fits, follow
 from .step_wrapper import makes_no_state
@@ -46,7 +47,10 @@ class RuleOptimizer(Optimizer):
         self._compiled: Callable[..., None] | None = None
         self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
         self._known = KnownCounts()
-        super().__init__(params, {k: v for k, v in given.items() if k in self.hyper}, enable_global_step)
+        precision = given.get("precision", {})
+        for unknown in precision.keys() - RULES.keys():
+            raise TypeError(f"{type(self).__name__} has no argument {unknown!r}: use those that its docstring names.")
+        super().__init__(params, {k: v for k, v in given.items() if k in self.hyper} | precision, enable_global_step)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -88,7 +92,10 @@ class RuleOptimizer(Optimizer):
     def preinitialize(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = state = self.parameter_state(p, group)
+                wide = p if low(group, p) is None else torch.zeros_like(p, dtype=torch.float32)
+                self.state[p] = state = self.parameter_state(wide, group)
+                if wide is not p:
+                    state[REMAINDER] = torch.zeros_like(p)
                 for name, first in self.scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
                         self._known.note([state[name]], first)
@@ -168,11 +175,12 @@ class RuleOptimizer(Optimizer):
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in live]
-            self._check(live, grads)
+            self._check(live, grads, group)
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
             for alike in grouped_by_kind(live, self.by_rank):
-                names = self.tensor_states(group, alike[0])
+                how = low(group, alike[0])
+                names = (*self.tensor_states(group, alike[0]), *([] if how is None else [REMAINDER]))
                 states = [self.state[p] for p in alike]
                 # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
                 more = STEP not in scalars and None not in names and all(STEP in state for state in states)
@@ -187,11 +195,12 @@ class RuleOptimizer(Optimizer):
                     grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
                     {name: list(map(itemgetter(name), states)) for name in counted},
                     [list(map(itemgetter(name), states)) if name else [] for name in names],
+                    low=how,
                 )
                 works.append(as_plain_tensors(work))
         return works
 
-    def _check(self, params: Tensors, grads: Tensors) -> None:
+    def _check(self, params: Tensors, grads: Tensors, group: Mapping[str, Any]) -> None:
         name = type(self).__name__
         if torch.compiler.is_compiling():
             for p in params:
@@ -211,7 +220,8 @@ class RuleOptimizer(Optimizer):
                     f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
                     "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
                 )
-            if g.shape != p.shape or g.dtype != p.dtype:
+            wide = g.dtype == torch.float32 and low(group, p) is not None
+            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
                 raise RuntimeError(
                     f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
                     f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
@@ -219,7 +229,8 @@ class RuleOptimizer(Optimizer):
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        return {name for name in (*self._scalar_names(group), *self.tensor_states(group, p)) if name is not None}
+        names = (*self._scalar_names(group), *self.tensor_states(group, p), low(group, p) and REMAINDER)
+        return {name for name in names if name is not None}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))

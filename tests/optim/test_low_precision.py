@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import Parameter
 
 from optim.core.low_precision import join, noise, round_, split_
+from tests.optim.problems import flat, give_gradients, ours, parameters
+from tests.optim.rows import ROWS
 
 FILE = json.loads((Path(__file__).parents[1] / "golden" / "low_precision.json").read_text())
 EVERY = torch.arange(1 << 16, dtype=torch.int32)
@@ -19,7 +22,9 @@ def from_bits(bits):
 def bits(x):
     """Of float32 values 32 bits, of bfloat16 ones 16, as numbers without sign."""
     wide = x.dtype == torch.float32
-    return (x.view(torch.int32 if wide else torch.int16).long() & (2**32 - 1 if wide else 2**16 - 1)).tolist()
+    return (
+        x.contiguous().view(torch.int32 if wide else torch.int16).long() & (2**32 - 1 if wide else 2**16 - 1)
+    ).tolist()
 
 
 def divided(value):
@@ -94,3 +99,31 @@ def test_the_noise_is_even(seed):
     centred = (found.double() - 32767.5) / (65536 / 12**0.5)
     assert abs(centred.mean()) < 6 / n**0.5 and abs((centred[1:] * centred[:-1]).mean()) < 6 / n**0.5
     assert not torch.equal(found, noise(torch.arange(n, dtype=torch.int32), seed ^ 4))
+
+
+# Training
+
+
+def twins(row, **options):
+    """The same optimizer on bfloat16 parameters and on float32 ones with the same values."""
+    low = [Parameter(p.detach().bfloat16()) for p in parameters(row.name, torch.float32)]
+    wide = [Parameter(p.detach().float()) for p in low]
+    return ours(row, low, **options), ours(row, wide)
+
+
+def float32_of(optimizer, p):
+    return join(p.detach(), optimizer.state[p]["remainder"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_master_weights_are_float32_training(row):
+    mine, other = twins(row, master_weights=True)
+    for step in range(1, 9):
+        give_gradients(flat(mine), step)
+        for p, q in zip(flat(mine), flat(other)):
+            q.grad = None if p.grad is None else p.grad.float()
+        mine.step(), other.step()
+        for i, (p, q) in enumerate(zip(flat(mine), flat(other))):
+            assert bits(float32_of(mine, p)) == bits(q.detach()), (step, i)
+            for key, value in other.state[q].items():
+                assert torch.equal(mine.state[p][key], value), (step, i, key)
