@@ -17,8 +17,9 @@ from timesched.ops import check_compiler
 from .execution import eager_step, step_on_tensors
 from .hyperparameters import SWITCH, Number, Rule
 from .known_counts import KnownCounts
-from .low_precision import REMAINDER, RULES, low
+from .low_precision import REMAINDER, RULES, join, low, split_
 from .optimizer import Optimizer, State, counter
+from .sharding import local, placed_as
 from .state_follows import fits, follow
 from .step_wrapper import makes_no_state
 from .tensor_lists import Tensors
@@ -131,6 +132,36 @@ class RuleOptimizer(Optimizer):
         # pass has changed.
         torch.autograd.graph.increment_version(live)
         return loss
+
+    def float32_parameters(self) -> dict[Tensor, Tensor]:
+        """The parameters with all that their master weights have, in float32, for an export, an average, or a resume.
+
+        A dict from each parameter to a new tensor, distributed as the parameter is; parameters that have no remainder
+        are copied.
+        """
+        follow(self)
+        found = {}
+        for p, state in self.state.items():
+            here = local(p.detach(), p)
+            wide = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.float().clone()
+            found[p] = placed_as(wide, p)
+        return found
+
+    @torch.no_grad()
+    def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
+        """Set parameters, and what their master weights have beyond bfloat16, from such a dict."""
+        follow(self)
+        for p, value in values.items():
+            if p not in self.state or value.shape != p.shape:
+                raise ValueError(
+                    f"{type(self).__name__}: a tensor of shape {tuple(value.shape)} is for a parameter of shape "
+                    f"{tuple(p.shape)}: pass a dict as float32_parameters() returns it."
+                )
+        for p, value in values.items():
+            if REMAINDER in self.state[p]:
+                split_(local(value, p).float().clone(), local(p, p), local(self.state[p][REMAINDER], p))
+            else:
+                p.copy_(value)
 
     def _accelerator_graph_capture_health_check(self) -> None:
         """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""

@@ -1,5 +1,6 @@
 """Float32 values in bfloat16 tensors: bit for bit those of the golden file, for all bits, and rounded without bias."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
+import optim
 from optim.core.low_precision import join, noise, round_, split_
 from tests.optim.problems import flat, give_gradients, ours, parameters
 from tests.optim.rows import ROWS
@@ -127,3 +129,69 @@ def test_master_weights_are_float32_training(row):
             assert bits(float32_of(mine, p)) == bits(q.detach()), (step, i)
             for key, value in other.state[q].items():
                 assert torch.equal(mine.state[p][key], value), (step, i, key)
+
+
+def master(seed=0, **options):
+    p = Parameter(torch.randn(40, generator=torch.Generator().manual_seed(seed)).bfloat16())
+    return p, optim.AdamW([p], lr=1e-3, master_weights=True, **options)
+
+
+def trained(optimizer, p, first, last):
+    for step in range(first, last + 1):
+        p.grad = torch.sin(torch.arange(40.0) * step).bfloat16()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_a_run_goes_on_exactly(at):
+    p, whole = master()
+    trained(whole, p, 1, at)
+    state, weights = copy.deepcopy(whole.state_dict()), p.detach().clone()
+    trained(whole, p, at + 1, 9)
+    q, again = master(seed=1)
+    with torch.no_grad():
+        q.copy_(weights)
+    again.load_state_dict(state)
+    trained(again, q, at + 1, 9)
+    assert bits(float32_of(whole, p)) == bits(float32_of(again, q))
+
+
+def test_into_an_optimizer_without_master_weights_and_back():
+    p, optimizer = master()
+    trained(optimizer, p, 1, 3)
+    plain = optim.AdamW([p], lr=1e-3)
+    plain.load_state_dict(optimizer.state_dict())
+    assert "remainder" not in plain.state[p] and plain.state[p]["exp_avg"].dtype == torch.bfloat16
+    back = optim.AdamW([p], lr=1e-3, master_weights=True)
+    back.load_state_dict(plain.state_dict())
+    assert back.state[p]["exp_avg"].dtype == torch.float32 and not bits(back.state[p]["remainder"])[0]
+
+
+def test_float32_parameters_there_and_back():
+    p, optimizer = master()
+    trained(optimizer, p, 1, 3)
+    found = optimizer.float32_parameters()
+    assert found[p].dtype == torch.float32 and torch.equal(found[p], float32_of(optimizer, p))
+    q, other = master(seed=1)
+    other.load_float32_parameters({q: found[p]})
+    assert torch.equal(q, p) and bits(other.state[q]["remainder"]) == bits(optimizer.state[p]["remainder"])
+
+
+def test_a_cast_away_from_bfloat16_says_what_is_lost():
+    p, optimizer = master()
+    trained(optimizer, p, 1, 2)
+    average = optimizer.state[p]["exp_avg"].clone()
+    p.data = p.data.float()
+    p.grad = None
+    with pytest.warns(UserWarning, match="float32_parameters"):
+        optimizer.step()
+    assert "remainder" not in optimizer.state[p] and torch.equal(optimizer.state[p]["exp_avg"], average)
+
+
+def test_one_graph():
+    p, optimizer = master()
+    q, eager = master()
+    optimizer.compile(backend="eager")
+    for step in range(1, 4):
+        trained(optimizer, p, step, step), trained(eager, q, step, step)
+    assert torch.allclose(float32_of(optimizer, p), float32_of(eager, q), rtol=1e-6)
