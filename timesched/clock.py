@@ -19,7 +19,8 @@ from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_fie
 from timesched.time.units import Exact, TimeError, TimeUnit
 from timesched.time.value import Time
 
-_UNITS = {"samples": TimeUnit.SAMPLE, "tokens": TimeUnit.TOKEN}
+# What tick() counts, and the rate from which it follows.
+_COUNTED = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -285,8 +286,8 @@ class Clock:
         if given is not None:
             return _number(what, given)
         if rate is None or of is None:
-            if self.max_duration.unit is _UNITS[what]:
-                known = {"samples": "samples_per_batch", "tokens": "tokens_per_sample"}[what]
+            unit, known = _COUNTED[what]
+            if self.max_duration.unit is unit:
                 raise ValueError(
                     f"The run is {self.max_duration} long, and this batch's {what} are not known: pass "
                     f"tick({what}=...), or give the clock {known}."

@@ -214,12 +214,16 @@ class Frame:
         count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
             count, counter = self.change(count, unit_of(counter), self.unit), self.unit
-        if counter not in self.counters:
-            self.counters.append(counter)
-        mark = Mark(self.counters.index(counter), unit_of(counter), count)
+        mark = Mark(self._index(counter), unit_of(counter), count)
         if note:
             self.note(note, mark)
         return mark
+
+    def _index(self, counter: Counter) -> int:
+        """Where the count of a counter stands among those that are asked for."""
+        if counter not in self.counters:
+            self.counters.append(counter)
+        return self.counters.index(counter)
 
     def rising(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
@@ -311,10 +315,7 @@ class Frame:
             self.note(name, Mark(mark.counter, mark.unit, count))
         moves: list[Callable[[Counts], Value]] = []
         for each in inner.counters:
-            if each not in self.counters:
-                self.counters.append(each)
-            begin = exact(self.change(start.count, start.unit, unit_of(each)))
-            moves.append(_since(self.counters.index(each), begin))
+            moves.append(_since(self._index(each), exact(self.change(start.count, start.unit, unit_of(each)))))
         return lambda counts: function(tuple([since(counts) for since in moves]))
 
     def period(self, time: TimeLike) -> Period:

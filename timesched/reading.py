@@ -102,11 +102,11 @@ def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
     """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
     with suppress(TypeError, ValueError):
         horizon = Horizon.of(clock, ssr)
-        for one in as_several(schedule):
-            for name, time in one.marks(horizon) if isinstance(one, Schedule) else []:
-                if name == "warmup" and horizon.convert(time, "dur").exact > 1:
-                    warnings.warn(
-                        f"{one!r} warms up until {time}, and the run ends at {horizon.max_duration}: it never gets to "
-                        f"its full value.",
-                        stacklevel=3,
-                    )
+        those = [one for one in as_several(schedule) if isinstance(one, Schedule)]
+        for one, (name, time) in [(each, mark) for each in those for mark in each.marks(horizon)]:
+            if name == "warmup" and horizon.convert(time, "dur").exact > 1:
+                warnings.warn(
+                    f"{one!r} warms up until {time}, and the run ends at {horizon.max_duration}: it never gets to its "
+                    f"full value.",
+                    stacklevel=3,
+                )

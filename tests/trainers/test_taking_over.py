@@ -6,13 +6,15 @@ import pytest
 from torch.optim.lr_scheduler import StepLR
 
 import optim
+from tests.trainers import test_lightning
 from tests.trainers.batches import BATCHES, LR
-from tests.trainers.test_lightning import Loader, Model, Saving, pytestmark, trainer  # noqa: F401  # its warnings
+from tests.trainers.test_lightning import Loader, Model, Saving, trainer
 from tests.trainers.test_transformers import COUNT, new_trainer, run
 from timesched import CosineAnnealingScheduler, LinearScheduler
 from timesched.integrations import lightning
 from timesched.integrations.transformers import Binding, schedule
 
+pytestmark = test_lightning.pytestmark  # what Lightning warns of itself
 ENTRIES = (LinearScheduler(), Binding(CosineAnnealingScheduler(), "weight_decay"))
 SAVED = {**COUNT, "save_strategy": "steps", "save_steps": 6}
 

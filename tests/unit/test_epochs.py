@@ -1,5 +1,7 @@
 """Law 6b in whole runs: epochs are epochs, also after a change of the batch size."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -110,3 +112,15 @@ def test_a_closed_form_of_epochs():
             rates.append((clock.timestamp.epoch.value, optimizer.param_groups[0]["lr"]))
         saved = scheduler.state_dict()
     assert [dict(rates)[epoch] for epoch in range(1, 8)] == [1.0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_state_of_tensors_is_not_read():
+    """Several times at once, each with the value that it has alone, and counts beyond the length of an epoch."""
+    epochs, batches = torch.tensor([0, 2, 3, 5]), torch.tensor([3, 9, 10, 40])
+    schedule, run = MultiStepScheduler(["3ep", "0.5dur"]), {"max_duration": Time(10, "ep"), "dataloader_len": 10}
+    stamp = SimpleNamespace(epoch=epochs, batch_in_epoch=batches)
+    alone = [
+        schedule(SimpleNamespace(timestamp=Timestamp(epoch=e, batch_in_epoch=b), **run))
+        for e, b in zip(epochs.tolist(), batches.tolist())
+    ]
+    assert schedule(SimpleNamespace(timestamp=stamp, **run)).tolist() == alone == [1.0, 1.0, 0.1, 0.1**2]

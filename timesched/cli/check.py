@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import takewhile
@@ -53,7 +54,9 @@ Look for what is likely to be wrong with a config, and print a line for each:
 
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
-    made = trial(read(Path(options.config)), model, clock_of(options))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* warms up until")  # which is said below, of closed forms too
+        made = trial(read(Path(options.config)), model, clock_of(options))
     found = list(made.problems)
     for i, scheduler in enumerate(made.schedulers):
         if scheduler is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -145,10 +144,13 @@ class Schedulers(LRScheduler):
             )
         at = batches, TimeUnit.BATCH
         for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
-            if (name := unit.name.lower()) not in counts:
-                with nullcontext() if unit in self.units else suppress(ValueError):
-                    counts[name] = int(self.clock.horizon.change(*at, unit))
-            at = (counts[name], unit) if name in counts else at
+            name = unit.name.lower()
+            try:
+                counts[name] = counts[name] if name in counts else int(self.clock.horizon.change(*at, unit))
+                at = counts[name], unit
+            except ValueError:  # no rate links them
+                if unit in self.units:
+                    raise
         epoch, within = divmod(batches, self.clock.dataloader_len or batches + 1)
         self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": within} | counts))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -196,8 +195,7 @@ class Timestamp(Ordered):
 
     def _other(self, which: Counter) -> Exact:
         if isinstance(which, InEpochs):
-            length = which.length
-            return self._numbers[_EPOCH] * length + min(self._numbers[_IN], length)
+            return which.after(self._numbers[_EPOCH], self._numbers[_IN])  # type: ignore[no-any-return]  # of numbers
         return self._seconds.exact
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
@@ -267,12 +265,7 @@ def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
 
 def _count(timestamp: Any, which: Counter) -> Any:
     if isinstance(which, InEpochs):
-        done, longest = _checked(timestamp.batch_in_epoch, _BATCHES), which.length
-        if type(done) is not int:
-            done = done.clamp(max=math.ceil(longest))  # a tensor
-        elif done > longest:
-            done = longest
-        return _checked(timestamp.epoch, _EPOCHS) * longest + done
+        return which.after(_checked(timestamp.epoch, _EPOCHS), _checked(timestamp.batch_in_epoch, _BATCHES))
     time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else counter(timestamp, which)
     return _checked(time, which)
 

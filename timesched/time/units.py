@@ -111,6 +111,13 @@ class InEpochs(NamedTuple):
 
     length: Exact  # of an epoch, in batches
 
+    def after(self, epochs: Any, batches: Any) -> Any:
+        """The count after whole epochs and batches of the next one: of numbers, or of tensors, which are not read."""
+        length = self.length
+        if isinstance(batches, (int, Fraction)):
+            return epochs * length + (batches if batches < length else length)
+        return epochs * length + batches.clamp(max=math.ceil(length))
+
 
 Counter = TimeUnit | InEpochs
 
