@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .core.hyperparameters import RATE, SWITCH, Number, Several, table
+from .core.low_precision import Precision, Unpack
 from .core.optimizer import State, counter
 from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
 from .core.tensor_lists import Tensors, by_shape, copy_, is_zero
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
 
@@ -117,6 +113,7 @@ class Adafactor(RuleOptimizer):
         super().__init__(params, locals(), enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
         if group["warmup_init"] and not group["relative_step"]:
             raise ValueError(f"{where}warmup_init=True needs relative_step=True; pass both, with lr=None.")
         if group["relative_step"] and group["lr"] is not None:

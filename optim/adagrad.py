@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,15 +11,11 @@ from torch import Tensor
 from .core.common_steps import add_over_root_, penalized_gradient
 from .core.fused import fused_adagrad
 from .core.hyperparameters import RATE, Number, table
+from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, addcmul_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class Adagrad(RuleOptimizer):

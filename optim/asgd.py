@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from timesched.ops import where
 
 from .core.hyperparameters import Number, table
+from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class ASGD(RuleOptimizer):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .core.common_steps import moment_factors, over_root, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
+from .core.low_precision import Precision, Unpack
 from .core.sharding import Placement, sum_over_ranks
 from .core.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 LARGEST_NORM = 10.0  # a parameter's norm counts up to this
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .core.hyperparameters import BETAS, RATE, table
+from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class Lion(RuleOptimizer):

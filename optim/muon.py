@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .core.hyperparameters import FRACTION, RATE, SWITCH, Choice, Number, Several, table
+from .core.low_precision import Precision, Unpack
 from .core.sharding import distributed_as, from_local, full_tensor, local
 from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
 from .core.update_rule import RuleOptimizer
 from .core.work import Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class Muon(RuleOptimizer):

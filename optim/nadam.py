@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .core.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
+from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, addcdiv_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class NAdam(RuleOptimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -11,14 +11,10 @@ from timesched.ops import where
 
 from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
+from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, add_, is_zero
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class RAdam(RuleOptimizer):

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from .core.common_steps import over_root, penalized_gradient, square_average_
 from .core.hyperparameters import RATE, SWITCH, Number, absent, table
+from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class RMSprop(RuleOptimizer):

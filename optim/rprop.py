@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,16 +11,12 @@ from torch import Tensor
 from timesched.ops import where
 
 from .core.hyperparameters import RATE, SWITCH, Number, Several, table
+from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.sharding import local
 from .core.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from .core.update_rule import RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class Rprop(RuleOptimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,15 +13,11 @@ from timesched.ops import where
 from .core.common_steps import penalized_gradient
 from .core.fused import fused_sgd
 from .core.hyperparameters import SWITCH, Number, absent, table
+from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add, add_, mul_
 from .core.update_rule import COMMON, RuleOptimizer
 from .core.work import STEP, Factors
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .core.low_precision import Precision
 
 
 class SGD(RuleOptimizer):

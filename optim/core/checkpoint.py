@@ -120,7 +120,8 @@ def _state(
         if given:
             given = optimizer.adapt_state(given, p, group)
             if REMAINDER in mine:  # of float32 weights that were rounded before, nothing is left
-                given.setdefault(REMAINDER, torch.zeros_like(p))
+                found = given.get(REMAINDER)  # from torch's flattened dicts an empty dict, where there was none
+                given[REMAINDER] = found if isinstance(found, Tensor) else torch.zeros_like(p)
             else:
                 given.pop(REMAINDER, None)
             lacking, extra = mine.keys() - given.keys(), given.keys() - mine.keys()

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .blocks import blocks, by_layout
+from .blocks import blocks, by_layout, limited
 from .known_counts import KnownCounts
-from .low_precision import widened, write_back
+from .low_precision import Buffers, in_float32, seeds
 from .tensor_lists import Tensors
 from .work import STEP, Factors, Work
 
@@ -32,7 +32,10 @@ def eager_step(work: Work, known: KnownCounts) -> None:
     if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
         known.lose(x for column in work.scalars.values() for x in column)
     work = work._replace(h={name: _placed(value, device, read=True) for name, value in work.h.items()})
-    for part, contiguous in by_layout(work):
+    parts = by_layout(work)
+    if device.type == "cuda" or not work.optimizer_class.elementwise or not parts[0][1]:
+        parts = [(some, contiguous) for part, contiguous in parts for some in limited(part)]
+    for part, contiguous in parts:
         fused = part.optimizer_class.fused if contiguous else None
         kernel = None if fused is None else fused(part)
         if kernel is None:
@@ -106,15 +109,19 @@ def _pieces(work: Work, by_blocks: bool) -> Iterator[tuple[Sequence[int], Sequen
 
     Of bfloat16 tensors they are in float32, and written back after the update.
     """
-    columns = work.columns()
-    whole = [(range(len(work.params)), columns)]
-    for indices, part in blocks(columns) if by_blocks and work.params[0].is_cpu else whole:
-        if work.low is None:
+    columns, how = work.columns(), work.low
+    by_blocks = by_blocks and work.params[0].is_cpu
+    noise = seeds(how, work.scalars[STEP], range(len(columns))) if how and how.places else {}
+    buffers = Buffers(reuse=by_blocks)
+    whole = [(range(len(work.params)), columns, 0)]
+    for indices, part, start in blocks(columns) if by_blocks else whole:
+        if how is None:
             yield indices, part
         else:
-            wide = widened(part, work.low)
-            yield indices, wide
-            write_back(wide, part, work.low)
+            places = [how.places[i] for i in indices] if how.places else []
+            chosen = {j: [every[i] for i in indices] for j, every in noise.items()}
+            for wide in in_float32(part, how, places, start, chosen, buffers):
+                yield indices, wide
 
 
 def _fill(counters: Tensors, value: Any) -> None:

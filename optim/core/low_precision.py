@@ -1,4 +1,4 @@
-"""Float32 values in bfloat16 tensors: with the 16 bits that rounding cuts off beside them, or rounded at random.
+"""Steps in float32 of bfloat16 tensors: with the 16 bits that rounding cuts off kept beside them, or rounded at random.
 
 A float32 value is the parameter, which is the nearest bfloat16 (at exact ties the one away from zero), and a
 *remainder*, the low 16 bits as a signed number: the bits of the value are 2**16 times those of the parameter, plus the
@@ -14,20 +14,56 @@ same on all ranks, however the parameter is sharded, and after a resume.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack as Unpack
 
-from .hyperparameters import SWITCH, Number, Rule
+from .hyperparameters import SWITCH, Number
+from .sharding import offsets
 from .tensor_lists import Tensors
 
 REMAINDER = "remainder"  # the state with the low half of a float32 value
+REMEDIES = ("master_weights", "stochastic_rounding")
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16")}
+
+# The states that move by so little in a step that bfloat16, rounded to the nearest, stands still.
+SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "acc_delta", "ax")
+
+DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
+
+_warned: list[str] = []  # in this process
 
 
 class Precision(TypedDict, total=False):
-    """The arguments of every optimizer that say how bfloat16 parameters are stepped."""
+    """The keyword arguments of every optimizer that say how bfloat16 parameters are stepped; also keys of a group.
+
+    Parameters of other dtypes are stepped as ever beside them, except that float16 ones are refused.
+
+    Args:
+        master_weights: keep the low half of each float32 value in the state `remainder`, and step in float32. Default
+            False.
+        stochastic_rounding: step in float32, and round at random. Default False. With `master_weights`, only states in
+            bfloat16 are rounded so.
+        rounding_seed: a whole number of 32 bits with sign; another one gives other noise. Default 0.
+        state_dtype: `torch.float32` or `torch.bfloat16` (or their names) for the states that have the parameter's
+            shape, or a dict from names of states to these. Default None: float32 with `master_weights` or
+            `stochastic_rounding`, else the parameter's dtype. Sums and averages of squares in bfloat16 need
+            `stochastic_rounding`.
+
+    >>> import torch
+    >>> import optim
+    >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    >>> optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+    >>> for _ in range(3):
+    ...     weight.grad = torch.ones_like(weight)
+    ...     optimizer.step()
+    >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)  # the bfloat16 next to 1 is 0.9961
+    (0.99609375, 0.997)
+    """
 
     master_weights: bool
     stochastic_rounding: bool
@@ -35,27 +71,125 @@ class Precision(TypedDict, total=False):
     state_dtype: Any
 
 
-RULES: Mapping[str, Rule] = {
+class StateDtype:
+    """The rule for `state_dtype`."""
+
+    def check(self, name: str, value: Any) -> None:
+        for each in value.values() if isinstance(value, Mapping) else [value]:
+            if each is not None and as_dtype(each) not in DTYPES.values():
+                raise ValueError(
+                    f"{name}={value!r}: states are torch.float32 or torch.bfloat16; pass one of these, a dict from the "
+                    "names of states to them, or None."
+                )
+
+
+RULES: Mapping[str, Any] = {
     "master_weights": SWITCH,
     "stochastic_rounding": SWITCH,
     "rounding_seed": Number(low=-(2**31), high=2**31 - 1, integer=True),
+    "state_dtype": StateDtype(),
 }
 
 
+def as_dtype(value: Any) -> Any:
+    """A dtype that is given by its name."""
+    return DTYPES.get(value, value) if isinstance(value, str) else value
+
+
+def asked_dtype(group: Mapping[str, Any], name: str) -> torch.dtype | None:
+    """The dtype that a group asks for in a state; None where it asks for nothing."""
+    asked = group.get("state_dtype")
+    dtype: torch.dtype | None = as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
+    return dtype
+
+
+def has_remedy(group: Mapping[str, Any]) -> bool:
+    """Whether a group's bfloat16 parameters are kept from losing updates."""
+    return any(group.get(name) for name in REMEDIES)
+
+
+def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str) -> None:
+    """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
+
+    Warns of bfloat16 parameters that lose updates, once in a process.
+    """
+    named = group.get("state_dtype")
+    if p.dtype is torch.bfloat16 and not has_remedy(group) and not _warned:
+        _warned.append(where)
+        warnings.warn(
+            f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
+            "bfloat16, 1/512 to 1/256 of the value: pass master_weights=True (2 bytes more for each), or "
+            "stochastic_rounding=True.",
+            stacklevel=2,
+        )
+    alike = p.dtype in (torch.float32, torch.bfloat16)
+    if (named and not alike) or (p.dtype is torch.float16 and has_remedy(group)):
+        raise ValueError(
+            f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
+            "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
+        )
+    unknown = [name for name in (named if isinstance(named, Mapping) else ()) if name not in states]
+    if unknown:
+        raise ValueError(
+            f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
+            f"{', '.join(states) or 'none'}."
+        )
+    slow = [name for name in states if name in SLOW and asked_dtype(group, name) is torch.bfloat16]
+    if slow and not group.get("stochastic_rounding"):
+        raise ValueError(
+            f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as what "
+            "a step adds is too small for it: pass stochastic_rounding=True, or leave it in float32."
+        )
+
+
+class Place(NamedTuple):
+    """Where the elements of a local tensor lie in all parameters, so that noise does not depend on the sharding."""
+
+    number: int  # of the parameter, in the order of the groups
+    first: int  # the index of the first element in the full tensor
+    dims: list[tuple[int, int]]  # local sizes, and strides in the full tensor, innermost first
+    long: bool  # indices need more than 31 bits
+
+
 class Low(NamedTuple):
-    """How bfloat16 parameters are stepped in float32: with remainders, which are the last column, or rounded."""
+    """How a piece of work is stepped in float32."""
 
-    master_weights: bool
+    remainder: bool  # the last column holds remainders
+    places: list[Place]  # for rounding at random; empty without it
+    seed: int
 
 
-def low(group: Mapping[str, Any], p: Tensor) -> Low | None:
-    """How a parameter of a group is stepped in float32; None where it is stepped as it is."""
-    if p.dtype is not torch.bfloat16 or not group.get("master_weights"):
+def low(group: Mapping[str, Any], params: Tensors, numbers: Mapping[Tensor, int] | None = None) -> Low | None:
+    """How parameters of one dtype are stepped in float32; None where they are stepped as they are.
+
+    `numbers` counts all parameters, for rounding at random.
+    """
+    narrow = params[0].dtype is torch.bfloat16
+    if not (narrow and has_remedy(group)) and not group.get("state_dtype"):
         return None
-    return Low(True)
+    remainder = narrow and bool(group.get("master_weights"))
+    rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or not remainder)
+    places = [_place(numbers[p], p) for p in params] if rounds and numbers else []
+    return Low(remainder, places, group.get("rounding_seed", 0))
 
 
-NAN = float("nan")  # its bits are 7fc00000: the low half is zero, so that it stays NaN in the high one
+def _place(number: int, p: Tensor) -> Place:
+    shape, offset = offsets(p)
+    dims: list[tuple[int, int]] = []
+    first, stride = 0, 1
+    for size, at, full in zip(reversed(shape), reversed(offset), reversed(p.shape)):
+        first += at * stride
+        if dims and dims[-1][0] * dims[-1][1] == stride:  # goes on where the dimension inside it ends
+            dims[-1] = dims[-1][0] * size, dims[-1][1]
+        else:
+            dims.append((size, stride))
+        stride *= full
+    return Place(number, first, dims, stride > 2**31)
+
+
+# Bits
+
+NAN = math.nan  # its bits are 7fc00000: the low half is zero, so that it stays NaN in the high one
 # 2**32 over the golden ratio, which spreads indices that follow each other; then the multipliers of lowbias32 (Chris
 # Wellons, nullprogram.com/blog/2018/07/31). All as signed numbers.
 _SPREAD, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
@@ -68,62 +202,153 @@ def join(p: Tensor, remainder: Tensor) -> Tensor:
     return value
 
 
-def split_(value: Tensor, p: Tensor, remainder: Tensor) -> None:
-    """Write float32 values into a parameter and its remainder. What was in `value` is lost."""
+def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
+    """Write float32 values into parameters and their remainders. What was in `value` is lost."""
     bits = _with_one_nan(value).view(torch.int32)
-    remainder.view(torch.int16).copy_(bits)  # the low half
-    p.view(torch.int16).copy_(bits.add_(1 << 15).bitwise_right_shift_(16))
+    _put(bits, remainder, torch.int16)  # the low half
+    _put(bits.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16)
 
 
-def round_(value: Tensor, to: Tensor, noise: Tensor) -> None:
-    """Write float32 values into a bfloat16 tensor, rounded by noise of 0 to 65535. What was in `value` is lost."""
+def round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
+    """Write float32 values into bfloat16 tensors, rounded by noise of 0 to 65535. What was in `value` is lost."""
     bits = _with_one_nan(value).view(torch.int32)
-    to.view(torch.int16).copy_(bits.add_(noise).bitwise_right_shift_(16))
+    _put(bits.add_(noise.view(bits.shape)).bitwise_right_shift_(16), to, torch.int16)
 
 
 def _with_one_nan(value: Tensor) -> Tensor:
-    """The same with every NaN as 7fc00000. On the CPU a sum tells whether there may be any, in a tenth of the time."""
-    if value.is_cpu and not torch.compiler.is_compiling() and math.isfinite(value.sum()):
-        return value
-    return value.masked_fill_(value.isnan(), NAN)
+    """The same with 7fc00000 for every NaN."""
+    return value.nan_to_num_(NAN, math.inf, -math.inf)
 
 
-def noise(index: Tensor, seed: int | Tensor) -> Tensor:
-    """Numbers of 0 to 65535 from the indices of elements, in int32, and a seed of 32 bits. `index` is overwritten."""
-    x = index.bitwise_xor_(seed).mul_(_SPREAD)
-    x ^= _shifted(x, 16)
+def _put(x: Tensor, to: Tensors, dtype: torch.dtype) -> None:
+    """Write the parts of a flat tensor, or one in any layout, in the form of `dtype`."""
+    views = [each.view(dtype) for each in to]
+    if len(views) == 1:
+        views[0].copy_(x.view(views[0].shape))
+    else:
+        torch._foreach_copy_(views, _like(views, x.to(dtype)))
+
+
+def noise(index: Tensor, memory: Tensor | None = None) -> Tensor:
+    """Numbers of 0 to 65535 for int32 numbers, which are overwritten. `memory`: as much, for what is between."""
+    return _shifted(_hashed(index, memory), 16, memory)
+
+
+def _hashed(x: Tensor, memory: Tensor | None = None) -> Tensor:
+    """Overwritten by a hash, of which the high half is good."""
+    x = x.mul_(_SPREAD)
+    x ^= _shifted(x, 16, memory)
     x *= _FIRST
-    x ^= _shifted(x, 15)
+    x ^= _shifted(x, 15, memory)
     x *= _SECOND
-    return _shifted(x, 16)
+    return x
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
+def _shifted(x: Tensor, by: int, memory: Tensor | None = None) -> Tensor:
     """A logical shift to the right: that of int32 copies the sign."""
-    return torch.bitwise_right_shift(x, by).bitwise_and_((1 << (32 - by)) - 1)
+    return torch.bitwise_right_shift(x, by, out=memory).bitwise_and_((1 << (32 - by)) - 1)
 
 
-# Columns of a piece of work
+def seeds(how: Low, steps: Tensors, columns: Sequence[int]) -> dict[int, list[Any]]:
+    """For each of some columns the seeds of the tensors in it, as numbers where the host has the counts of steps."""
+    count = torch.cat([step.reshape(1) for step in steps]).to(torch.int32)
+    every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=count.device)
+    number = torch.cat([every[place.number : place.number + 1] for place in how.places])
+    found = {}
+    for column in columns:
+        x = count.clone()
+        for more in (how.seed, number, column):
+            x = _hashed(x.bitwise_xor_(more))
+            x ^= _shifted(x, 16)
+        on_host = x.is_cpu and not torch.compiler.is_compiling()
+        found[column] = x.tolist() if on_host else list(x.unbind())
+    return found
 
 
-def widened(columns: Sequence[Tensors], how: Low) -> list[Tensors]:
-    """The parameters, gradients and states in float32: copies of those in bfloat16."""
-    p, g, *states, remainders = columns
-    if len(p) > 1 and all(x.is_contiguous() for x in p) and not torch.compiler.is_compiling():
-        joined = _like(p, join(_flat(p), _flat(remainders)))  # few operations for many small tensors
-    else:  # in the layout that each has
-        joined = list(map(join, p, remainders))
-    return [joined, *([x if x.dtype == torch.float32 else x.float() for x in column] for column in (g, *states))]
+def indices(place: Place, start: int, count: int, device: torch.device, memory: Tensor | None = None) -> Tensor:
+    """The indices in the full tensor, in int32, of `count` elements of the local one from `start` on."""
+    dtype = torch.int64 if place.long else torch.int32
+    if len(place.dims) < 2:
+        start += place.first
+        result = torch.arange(start, start + count, dtype=dtype, device=device, out=None if place.long else memory)
+    else:
+        left = torch.arange(start, start + count, dtype=dtype, device=device)
+        result = torch.full_like(left, place.first)
+        for size, stride in place.dims[:-1]:
+            result += left % size * stride
+            left = left // size
+        result += left * place.dims[-1][1]
+    return (result + (result >> 31) * _SPREAD).to(torch.int32) if place.long else result
 
 
-def write_back(wide: Sequence[Tensors], columns: Sequence[Tensors], how: Low) -> None:
-    """Write what was updated in float32 into the bfloat16 tensors that it came from."""
-    for x, part, remainder in zip(wide[0], columns[0], columns[-1]):
-        split_(x, part, remainder)
+# Pieces
 
 
-def _flat(xs: Tensors) -> Tensor:
-    return torch.cat([x.reshape(-1) for x in xs])
+class Buffers:
+    """Memory that the pieces of a step use one after the other; without it, each gets its own."""
+
+    def __init__(self, reuse: bool) -> None:
+        self._kept: dict[Any, Tensor] | None = {} if reuse else None
+
+    def like(self, x: Tensor, use: Any, dtype: torch.dtype) -> Tensor | None:
+        """Memory of the shape of `x`, for one use."""
+        if self._kept is None:
+            return None
+        if use not in self._kept or self._kept[use].numel() < x.numel():
+            self._kept[use] = torch.empty(x.numel(), dtype=dtype)
+        return self._kept[use][: x.numel()].view(x.shape)
+
+    def cast(self, x: Tensor, use: Any, dtype: torch.dtype) -> Tensor:
+        """A copy in another dtype."""
+        memory = self.like(x, use, dtype)
+        return x.to(dtype) if memory is None else memory.copy_(x)
+
+
+def in_float32(
+    columns: Sequence[Tensors], how: Low, places: list[Place], start: int, seeds: dict[int, list[Any]], buffers: Buffers
+) -> Iterator[list[Tensors]]:
+    """Gives the parameters, gradients and states in float32, and writes back what was updated.
+
+    The tensors are the parts from `start` on of those in `places`.
+    """
+    remainders: Tensors = []
+    if how.remainder:
+        *columns, remainders = columns
+    p, wide = columns[0], [list(column) for column in columns]
+    narrow = [j for j, xs in enumerate(columns) if xs and all([x.dtype is torch.bfloat16 for x in xs])]
+    joined = len(p) > 1 and not torch.compiler.is_compiling() and all([x.is_contiguous() for xs in columns for x in xs])
+    values: dict[int, list[Tensor]] = {}
+    if joined:  # few operations for many small tensors
+        flat = torch.cat([x.view(-1) for xs in (*(columns[j] for j in narrow), remainders) for x in xs])
+        n = sum(x.numel() for x in p)
+        for j, x in zip(narrow, flat[: n * len(narrow)].float().split(n)):
+            values[j], wide[j] = [x], _like(p, x)
+        if remainders:
+            values[0][0].view(torch.int32).add_(flat[-n:].view(torch.int16))
+    else:
+        for j in narrow:
+            values[j] = wide[j] = [buffers.cast(x, j, torch.float32) for x in columns[j]]
+        for x, remainder in zip(wide[0], remainders):
+            x.view(torch.int32).add_(buffers.cast(remainder.view(torch.int16), "int32", torch.int32))
+    if 1 not in narrow:
+        wide[1] = [g.float() for g in columns[1]]
+    yield wide
+    for j in narrow:
+        for i, x in enumerate(values[j]):
+            chosen = slice(None) if joined else slice(i, i + 1)
+            to = columns[j][chosen]
+            if j == 0 and how.remainder:
+                split_(x, to, remainders[chosen])
+            elif j != 1 and places:
+                memory = None if joined else buffers.like(x.view(-1), "index", torch.int32)
+                parts = [
+                    indices(place, start, y.numel(), y.device, memory).bitwise_xor_(seed)
+                    for y, place, seed in zip(to, places[chosen], seeds[j][chosen])
+                ]
+                index = torch.cat(parts) if joined else parts[0]
+                round_(x, to, noise(index, buffers.like(index, "shifted", torch.int32)))
+            elif j != 1:
+                _put(x, to, torch.bfloat16)
 
 
 def _like(xs: Tensors, flat: Tensor) -> list[Tensor]:

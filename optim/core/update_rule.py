@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,9 +16,9 @@ from torch import Tensor
 from timesched.ops import check_compiler
 
 from .execution import eager_step, step_on_tensors
-from .hyperparameters import SWITCH, Number, Rule
+from .hyperparameters import SWITCH, Number, Rule, check_group
 from .known_counts import KnownCounts
-from .low_precision import REMAINDER, RULES, join, low, split_
+from .low_precision import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy, join, low, split_
 from .optimizer import Optimizer, State, counter
 from .sharding import local, placed_as
 from .state_follows import fits, follow
@@ -52,6 +53,14 @@ class RuleOptimizer(Optimizer):
         for unknown in precision.keys() - RULES.keys():
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}: use those that its docstring names.")
         super().__init__(params, {k: v for k, v in given.items() if k in self.hyper} | precision, enable_global_step)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if taken and taken[-1].name == "precision":  # by name, for help() and for configs
+            kind = inspect.Parameter.KEYWORD_ONLY
+            taken[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
+        cls.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # where inspect looks first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -93,13 +102,26 @@ class RuleOptimizer(Optimizer):
     def preinitialize(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                wide = p if low(group, p) is None else torch.zeros_like(p, dtype=torch.float32)
-                self.state[p] = state = self.parameter_state(wide, group)
-                if wide is not p:
-                    state[REMAINDER] = torch.zeros_like(p)
+                self.state[p] = state = self._state_in_its_dtypes(p, group)
                 for name, first in self.scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
                         self._known.note([state[name]], first)
+
+    def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        state = self.parameter_state(p, group)
+        names = [name for name in self.tensor_states(group, p) if name and state[name].shape == p.shape]
+        check(group, p, names, f"{type(self).__name__}: ")
+        how = low(group, [p])
+        if how is not None:
+            wide = self.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
+            for name in names:
+                rest = torch.float32 if has_remedy(group) else state[name].dtype
+                state[name] = wide[name].to(asked_dtype(group, name) or rest)
+            if how.remainder:
+                state[REMAINDER] = torch.zeros_like(p)
+        if STEP in self._scalar_names(group):
+            state.setdefault(STEP, counter(p))
+        return state
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}
@@ -143,8 +165,9 @@ class RuleOptimizer(Optimizer):
         found = {}
         for p, state in self.state.items():
             here = local(p.detach(), p)
-            wide = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.float().clone()
-            found[p] = placed_as(wide, p)
+            wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
+            value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+            found[p] = placed_as(value, p)
         return found
 
     @torch.no_grad()
@@ -159,7 +182,7 @@ class RuleOptimizer(Optimizer):
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:
-                split_(local(value, p).float().clone(), local(p, p), local(self.state[p][REMAINDER], p))
+                split_(local(value, p).float().clone(), [local(p, p)], [local(self.state[p][REMAINDER], p)])
             else:
                 p.copy_(value)
 
@@ -203,6 +226,9 @@ class RuleOptimizer(Optimizer):
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
         works: list[Work] = []
+        every = [p for group in self.param_groups for p in group["params"]]
+        rounds = any(group.get("stochastic_rounding") for group in self.param_groups)
+        numbers = {p: i for i, p in enumerate(every)} if rounds else {}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in live]
@@ -210,8 +236,8 @@ class RuleOptimizer(Optimizer):
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
             for alike in grouped_by_kind(live, self.by_rank):
-                how = low(group, alike[0])
-                names = (*self.tensor_states(group, alike[0]), *([] if how is None else [REMAINDER]))
+                how = low(group, alike, numbers)
+                names = (*self.tensor_states(group, alike[0]), *([REMAINDER] if how and how.remainder else []))
                 states = [self.state[p] for p in alike]
                 # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
                 more = STEP not in scalars and None not in names and all(STEP in state for state in states)
@@ -251,7 +277,7 @@ class RuleOptimizer(Optimizer):
                     f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
                     "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
                 )
-            wide = g.dtype == torch.float32 and low(group, p) is not None
+            wide = g.dtype == torch.float32 and low(group, [p]) is not None
             if g.shape != p.shape or (g.dtype != p.dtype and not wide):
                 raise RuntimeError(
                     f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
@@ -260,8 +286,12 @@ class RuleOptimizer(Optimizer):
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        names = (*self._scalar_names(group), *self.tensor_states(group, p), low(group, p) and REMAINDER)
+        how = low(group, [p])
+        names = (*self._scalar_names(group), *self.tensor_states(group, p), REMAINDER if how and how.remainder else None)
         return {name for name in names if name is not None}
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        check_group(RULES, group, where)
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))
@@ -272,4 +302,5 @@ class RuleOptimizer(Optimizer):
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)
-        return (*names, STEP) if self.enable_global_step and STEP not in names else tuple(names)
+        counts = self.enable_global_step or group.get("stochastic_rounding")
+        return (*names, STEP) if counts and STEP not in names else tuple(names)

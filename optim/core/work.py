@@ -51,7 +51,10 @@ class Work(NamedTuple):
 
         placement = self.placement and self.placement._replace(full=pick(self.placement.full))
         scalars = {name: pick(column) for name, column in self.scalars.items()}
-        return self.with_columns(list(map(pick, self.columns())))._replace(scalars=scalars, placement=placement)
+        low = self.low and self.low._replace(places=pick(self.low.places))
+        return self.with_columns(list(map(pick, self.columns())))._replace(
+            scalars=scalars, placement=placement, low=low
+        )
 
 
 def as_plain_tensors(work: Work) -> Work:
