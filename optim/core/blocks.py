@@ -27,10 +27,13 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
     columns = work.columns()
     if all(all(map(Tensor.is_contiguous, column)) for column in columns):
         return [(work, True)]
-    if work.optimizer_class.elementwise and not (work.low and work.low.places):  # noise goes by the logical order
+    if work.optimizer_class.elementwise:
         orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.params]
         columns = [[x.permute(order) for x, order in zip(column, orders)] for column in columns]
         work = work.with_columns(columns)
+        if work.low is not None:
+            places = [x._replace(dims=[x.dims[d] for d in order]) for x, order in zip(work.low.places, orders)]
+            work = work._replace(low=work.low._replace(places=places))
     good = [all(column[i].is_contiguous() for column in columns if column) for i in range(len(work.params))]
     parts = [(work.selected([i for i, x in enumerate(good) if x is kind]), kind) for kind in (True, False)]
     return [(part, kind) for part, kind in parts if part.params]

@@ -147,7 +147,7 @@ class Place(NamedTuple):
 
     number: int  # of the parameter, in the order of the groups
     first: int  # the index of the first element in the full tensor
-    dims: list[tuple[int, int]]  # local sizes, and strides in the full tensor, innermost first
+    dims: list[tuple[int, int]]  # local sizes, and strides in the full tensor
     long: bool  # indices need more than 31 bits
 
 
@@ -175,16 +175,12 @@ def low(group: Mapping[str, Any], params: Tensors, numbers: Mapping[Tensor, int]
 
 def _place(number: int, p: Tensor) -> Place:
     shape, offset = offsets(p)
-    dims: list[tuple[int, int]] = []
-    first, stride = 0, 1
-    for size, at, full in zip(reversed(shape), reversed(offset), reversed(p.shape)):
-        first += at * stride
-        if dims and dims[-1][0] * dims[-1][1] == stride:  # goes on where the dimension inside it ends
-            dims[-1] = dims[-1][0] * size, dims[-1][1]
-        else:
-            dims.append((size, stride))
-        stride *= full
-    return Place(number, first, dims, stride > 2**31)
+    strides, count = [], 1
+    for size in reversed(p.shape):
+        strides.insert(0, count)
+        count *= size
+    first = sum([at * stride for at, stride in zip(offset, strides)])
+    return Place(number, first, list(zip(shape, strides)), count > 2**31)
 
 
 # Bits
@@ -268,16 +264,22 @@ def seeds(how: Low, steps: Tensors, columns: Sequence[int]) -> dict[int, list[An
 def indices(place: Place, start: int, count: int, device: torch.device, memory: Tensor | None = None) -> Tensor:
     """The indices in the full tensor, in int32, of `count` elements of the local one from `start` on."""
     dtype = torch.int64 if place.long else torch.int32
-    if len(place.dims) < 2:
+    dims: list[tuple[int, int]] = []  # innermost first; one that goes on where the one inside it ends is joined to it
+    for size, stride in reversed(place.dims):
+        if dims and dims[-1][0] * dims[-1][1] == stride:
+            dims[-1] = dims[-1][0] * size, dims[-1][1]
+        elif size != 1:
+            dims.append((size, stride))
+    if not dims or dims == [(dims[0][0], 1)]:
         start += place.first
         result = torch.arange(start, start + count, dtype=dtype, device=device, out=None if place.long else memory)
     else:
         left = torch.arange(start, start + count, dtype=dtype, device=device)
         result = torch.full_like(left, place.first)
-        for size, stride in place.dims[:-1]:
+        for size, stride in dims[:-1]:
             result += left % size * stride
             left = left // size
-        result += left * place.dims[-1][1]
+        result += left * dims[-1][1]
     return (result + (result >> 31) * _SPREAD).to(torch.int32) if place.long else result
 
 
@@ -290,18 +292,18 @@ class Buffers:
     def __init__(self, reuse: bool) -> None:
         self._kept: dict[Any, Tensor] | None = {} if reuse else None
 
-    def like(self, x: Tensor, use: Any, dtype: torch.dtype) -> Tensor | None:
-        """Memory of the shape of `x`, for one use."""
+    def get(self, count: int, use: Any, dtype: torch.dtype) -> Tensor | None:
+        """Memory of so many elements, for one use."""
         if self._kept is None:
             return None
-        if use not in self._kept or self._kept[use].numel() < x.numel():
-            self._kept[use] = torch.empty(x.numel(), dtype=dtype)
-        return self._kept[use][: x.numel()].view(x.shape)
+        if use not in self._kept or self._kept[use].numel() < count:
+            self._kept[use] = torch.empty(count, dtype=dtype)
+        return self._kept[use][:count]
 
     def cast(self, x: Tensor, use: Any, dtype: torch.dtype) -> Tensor:
         """A copy in another dtype."""
-        memory = self.like(x, use, dtype)
-        return x.to(dtype) if memory is None else memory.copy_(x)
+        memory = self.get(x.numel(), use, dtype)
+        return x.to(dtype) if memory is None else memory.view(x.shape).copy_(x)
 
 
 def in_float32(
@@ -340,13 +342,13 @@ def in_float32(
             if j == 0 and how.remainder:
                 split_(x, to, remainders[chosen])
             elif j != 1 and places:
-                memory = None if joined else buffers.like(x.view(-1), "index", torch.int32)
+                memory = None if joined else buffers.get(x.numel(), "index", torch.int32)
                 parts = [
                     indices(place, start, y.numel(), y.device, memory).bitwise_xor_(seed)
                     for y, place, seed in zip(to, places[chosen], seeds[j][chosen])
                 ]
                 index = torch.cat(parts) if joined else parts[0]
-                round_(x, to, noise(index, buffers.like(index, "shifted", torch.int32)))
+                round_(x, to, noise(index, buffers.get(x.numel(), "shifted", torch.int32)))
             elif j != 1:
                 _put(x, to, torch.bfloat16)
 
