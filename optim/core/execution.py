@@ -111,7 +111,7 @@ def _pieces(work: Work, by_blocks: bool) -> Iterator[tuple[Sequence[int], Sequen
     """
     columns, how = work.columns(), work.low
     by_blocks = by_blocks and work.params[0].is_cpu
-    noise = seeds(how, work.scalars[STEP], range(len(columns))) if how and how.places else {}
+    noise = seeds(how, work.scalars.get(STEP, []), columns) if how else {}
     buffers = Buffers(reuse=by_blocks)
     whole = [(range(len(work.params)), columns, 0)]
     for indices, part, start in blocks(columns) if by_blocks else whole:

@@ -13,6 +13,7 @@ same on all ranks, however the parameter is sharded, and after a resume.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,10 +165,10 @@ def low(group: Mapping[str, Any], params: Tensors, numbers: Mapping[Tensor, int]
 
     `numbers` counts all parameters, for rounding at random.
     """
-    narrow = params[0].dtype is torch.bfloat16
-    if not (narrow and has_remedy(group)) and not group.get("state_dtype"):
+    short = params[0].dtype is torch.bfloat16
+    if not (short and has_remedy(group)) and not group.get("state_dtype"):
         return None
-    remainder = narrow and bool(group.get("master_weights"))
+    remainder = short and bool(group.get("master_weights"))
     rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or not remainder)
     places = [_place(numbers[p], p) for p in params] if rounds and numbers else []
     return Low(remainder, places, group.get("rounding_seed", 0))
@@ -191,38 +192,59 @@ NAN = math.nan  # its bits are 7fc00000: the low half is zero, so that it stays 
 _SPREAD, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
 
 
+def bits(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bits in another dtype of the same size: a view, or on torch_xla, which has none, a new tensor."""
+    if x.device.type != "xla":
+        return x.view(dtype)
+    cast: Tensor = _bitcast()(x, to={torch.float32: "f32", torch.bfloat16: "bf16"}.get(dtype, f"s{8 * x.itemsize}"))
+    return cast
+
+
+@functools.cache
+def _bitcast() -> Any:
+    from torch_xla.core import xla_op_registry
+
+    return xla_op_registry.register("timesched_bits", lambda x, to: x.bitcast(to))
+
+
 def join(p: Tensor, remainder: Tensor) -> Tensor:
     """The float32 values of a parameter and its remainder, as a new tensor."""
-    value = p.float()  # the bits of the parameter, and 16 zeros
-    value.view(torch.int32).add_(remainder.view(torch.int16))
-    return value
+    return joined_(p.float(), bits(remainder, torch.int16))
+
+
+def joined_(value: Tensor, low: Tensor) -> Tensor:
+    """The float32 values whose low half is added to that of `value`, which is overwritten."""
+    return bits(bits(value, torch.int32).add_(low), torch.float32)
 
 
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     """Write float32 values into parameters and their remainders. What was in `value` is lost."""
-    bits = _with_one_nan(value).view(torch.int32)
-    _put(bits, remainder, torch.int16)  # the low half
-    _put(bits.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16)
+    whole = bits(_with_one_nan(value), torch.int32)
+    _put(whole, remainder, torch.int16)  # the low half
+    _put(whole.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16)
 
 
 def round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
     """Write float32 values into bfloat16 tensors, rounded by noise of 0 to 65535. What was in `value` is lost."""
-    bits = _with_one_nan(value).view(torch.int32)
-    _put(bits.add_(noise.view(bits.shape)).bitwise_right_shift_(16), to, torch.int16)
+    whole = bits(_with_one_nan(value), torch.int32)
+    _put(whole.add_(noise.view(whole.shape)).bitwise_right_shift_(16), to, torch.int16)
 
 
 def _with_one_nan(value: Tensor) -> Tensor:
     """The same with 7fc00000 for every NaN."""
+    if value.device.type == "xla":  # which takes finite replacements alone
+        return value.masked_fill_(value.isnan(), NAN)
     return value.nan_to_num_(NAN, math.inf, -math.inf)
 
 
 def _put(x: Tensor, to: Tensors, dtype: torch.dtype) -> None:
     """Write the parts of a flat tensor, or one in any layout, in the form of `dtype`."""
-    views = [each.view(dtype) for each in to]
-    if len(views) == 1:
-        views[0].copy_(x.view(views[0].shape))
+    if x.device.type == "xla":
+        torch._foreach_copy_(to, _like(to, bits(x.to(dtype), torch.bfloat16)))
+    elif len(to) == 1:
+        to[0].view(dtype).copy_(x.view(to[0].shape))
     else:
-        torch._foreach_copy_(views, _like(views, x.to(dtype)))
+        torch._foreach_copy_([each.view(dtype) for each in to], _like(to, x.to(dtype)))
 
 
 def noise(index: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -240,22 +262,35 @@ def _hashed(x: Tensor, memory: Tensor | None = None) -> Tensor:
     return x
 
 
+def _mixed(x: Tensor) -> Tensor:
+    """Overwritten by a hash that is good in all bits."""
+    x = _hashed(x)
+    return x ^ _shifted(x, 16)
+
+
 def _shifted(x: Tensor, by: int, memory: Tensor | None = None) -> Tensor:
     """A logical shift to the right: that of int32 copies the sign."""
     return torch.bitwise_right_shift(x, by, out=memory).bitwise_and_((1 << (32 - by)) - 1)
 
 
-def seeds(how: Low, steps: Tensors, columns: Sequence[int]) -> dict[int, list[Any]]:
-    """For each of some columns the seeds of the tensors in it, as numbers where the host has the counts of steps."""
+def narrow(columns: Sequence[Tensors]) -> list[int]:
+    """Which columns are in bfloat16."""
+    return [j for j, xs in enumerate(columns) if xs and all([x.dtype is torch.bfloat16 for x in xs])]
+
+
+def seeds(how: Low, steps: Tensors, columns: Sequence[Tensors]) -> dict[int, list[Any]]:
+    """For each column that is rounded at random the seeds of its tensors, as numbers where the host has the counts."""
+    if not how.places:
+        return {}
     count = torch.cat([step.reshape(1) for step in steps]).to(torch.int32)
     every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=count.device)
     number = torch.cat([every[place.number : place.number + 1] for place in how.places])
     found = {}
-    for column in columns:
-        x = count.clone()
-        for more in (how.seed, number, column):
-            x = _hashed(x.bitwise_xor_(more))
-            x ^= _shifted(x, 16)
+    for column in narrow(columns):
+        if column == 1 or (column == 0 and how.remainder):  # gradients, and what is split
+            continue
+        x = count ^ ((how.seed + column * _SPREAD + 2**31) % 2**32 - 2**31)
+        x = _mixed(_mixed(x) ^ number)
         on_host = x.is_cpu and not torch.compiler.is_compiling()
         found[column] = x.tolist() if on_host else list(x.unbind())
     return found
@@ -317,25 +352,26 @@ def in_float32(
     if how.remainder:
         *columns, remainders = columns
     p, wide = columns[0], [list(column) for column in columns]
-    narrow = [j for j, xs in enumerate(columns) if xs and all([x.dtype is torch.bfloat16 for x in xs])]
+    short = narrow(columns)
     joined = len(p) > 1 and not torch.compiler.is_compiling() and all([x.is_contiguous() for xs in columns for x in xs])
-    values: dict[int, list[Tensor]] = {}
     if joined:  # few operations for many small tensors
-        flat = torch.cat([x.view(-1) for xs in (*(columns[j] for j in narrow), remainders) for x in xs])
+        flat = torch.cat([x.view(-1) for xs in (*(columns[j] for j in short), remainders) for x in xs])
         n = sum(x.numel() for x in p)
-        for j, x in zip(narrow, flat[: n * len(narrow)].float().split(n)):
-            values[j], wide[j] = [x], _like(p, x)
+        values = {j: [x] for j, x in zip(short, flat[: n * len(short)].float().view(len(short), n).unbind())}
         if remainders:
-            values[0][0].view(torch.int32).add_(flat[-n:].view(torch.int16))
+            values[0] = [joined_(values[0][0], bits(flat[-n:], torch.int16))]
+        for j in short:
+            wide[j] = _like(p, values[j][0])
     else:
-        for j in narrow:
-            values[j] = wide[j] = [buffers.cast(x, j, torch.float32) for x in columns[j]]
-        for x, remainder in zip(wide[0], remainders):
-            x.view(torch.int32).add_(buffers.cast(remainder.view(torch.int16), "int32", torch.int32))
-    if 1 not in narrow:
+        values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
+        lows = [buffers.cast(bits(x, torch.int16), "int32", torch.int32) for x in remainders]
+        if remainders:
+            values[0] = list(map(joined_, values[0], lows))
+        wide = [values.get(j, list(column)) for j, column in enumerate(columns)]
+    if 1 not in short:
         wide[1] = [g.float() for g in columns[1]]
     yield wide
-    for j in narrow:
+    for j in short:
         for i, x in enumerate(values[j]):
             chosen = slice(None) if joined else slice(i, i + 1)
             to = columns[j][chosen]
