@@ -119,11 +119,9 @@ def _state(
         needed = optimizer.needed_states({**group, **new}, p)
         if given:
             given = optimizer.adapt_state(given, p, group)
-            if REMAINDER in mine:  # of float32 weights that were rounded before, nothing is left
-                found = given.get(REMAINDER)  # from torch's flattened dicts an empty dict, where there was none
-                given[REMAINDER] = found if isinstance(found, Tensor) else torch.zeros_like(p)
-            else:
-                given.pop(REMAINDER, None)
+            rest = given.pop(REMAINDER, None)  # from torch's flattened dicts an empty dict, where there was none
+            if REMAINDER in mine:
+                given[REMAINDER] = rest if isinstance(rest, Tensor) else torch.zeros_like(p)
             lacking, extra = mine.keys() - given.keys(), given.keys() - mine.keys()
         else:  # torch makes no state for a parameter that never had a gradient
             if mine and not initial:

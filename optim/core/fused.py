@@ -6,7 +6,7 @@ a kernel for columns of tensors and their counts, which have this step counted, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from .hyperparameters import absent
 from .tensor_lists import Tensors
 from .work import STEP, Work
 
-Kernel = Callable[[Sequence[Tensors], Tensors], None]
+Kernel = Callable[[Any, Tensors], None]
 
 # torch 2.7 has this kernel for the CPU alone.
 ADAGRAD_ON_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adagrad_", "CUDA")
@@ -31,7 +31,7 @@ def fused_sgd(work: Work) -> Kernel | None:
     if params[0].is_cpu and params[0].dtype.itemsize < 4 and work.low is None:
         return None  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)
 
-    def kernel(columns: Sequence[Tensors], steps: Tensors) -> None:
+    def kernel(columns: Any, steps: Tensors) -> None:
         torch._fused_sgd_(
             *columns,
             momentum=h["momentum"],
@@ -50,9 +50,9 @@ def fused_adam(work: Work) -> Kernel | None:
     if arguments is None or not h["correct_bias"]:
         return None
     beta1, beta2 = h["betas"]
-    whole = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
+    whole: Any = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
 
-    def kernel(columns: Sequence[Tensors], steps: Tensors) -> None:
+    def kernel(columns: Any, steps: Tensors) -> None:
         whole(*columns, steps, beta1=beta1, beta2=beta2, eps=h["eps"], amsgrad=h["amsgrad"], **arguments)
 
     return kernel
@@ -64,8 +64,9 @@ def fused_adagrad(work: Work) -> Kernel | None:
     if arguments is None or not (work.params[0].is_cpu or ADAGRAD_ON_CUDA):
         return None
 
-    def kernel(columns: Sequence[Tensors], steps: Tensors) -> None:
-        torch._fused_adagrad_(*columns, steps, lr_decay=h["lr_decay"], eps=h["eps"], **arguments)
+    def kernel(columns: Any, steps: Tensors) -> None:
+        p, g, sums = columns
+        torch._fused_adagrad_(p, g, sums, steps, lr_decay=h["lr_decay"], eps=h["eps"], **arguments)
 
     return kernel
 

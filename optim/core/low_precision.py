@@ -21,14 +21,13 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
-from typing_extensions import Unpack as Unpack
+from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers
 
 from .hyperparameters import SWITCH, Number
 from .sharding import offsets
 from .tensor_lists import Tensors
 
 REMAINDER = "remainder"  # the state with the low half of a float32 value
-REMEDIES = ("master_weights", "stochastic_rounding")
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16")}
 
 # The states that move by so little in a step that bfloat16, rounded to the nearest, stands still.
@@ -97,16 +96,15 @@ def as_dtype(value: Any) -> Any:
     return DTYPES.get(value, value) if isinstance(value, str) else value
 
 
-def asked_dtype(group: Mapping[str, Any], name: str) -> torch.dtype | None:
+def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
     """The dtype that a group asks for in a state; None where it asks for nothing."""
     asked = group.get("state_dtype")
-    dtype: torch.dtype | None = as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
-    return dtype
+    return as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
 
 
 def has_remedy(group: Mapping[str, Any]) -> bool:
     """Whether a group's bfloat16 parameters are kept from losing updates."""
-    return any(group.get(name) for name in REMEDIES)
+    return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
 def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str) -> None:
@@ -138,8 +136,8 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str
     slow = [name for name in states if name in SLOW and asked_dtype(group, name) is torch.bfloat16]
     if slow and not group.get("stochastic_rounding"):
         raise ValueError(
-            f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as what "
-            "a step adds is too small for it: pass stochastic_rounding=True, or leave it in float32."
+            f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as "
+            "what a step adds is too small for it: pass stochastic_rounding=True, or leave it in float32."
         )
 
 
@@ -176,12 +174,9 @@ def low(group: Mapping[str, Any], params: Tensors, numbers: Mapping[Tensor, int]
 
 def _place(number: int, p: Tensor) -> Place:
     shape, offset = offsets(p)
-    strides, count = [], 1
-    for size in reversed(p.shape):
-        strides.insert(0, count)
-        count *= size
+    strides = torch.empty(p.shape, device="meta").stride()
     first = sum([at * stride for at, stride in zip(offset, strides)])
-    return Place(number, first, list(zip(shape, strides)), count > 2**31)
+    return Place(number, first, list(zip(shape, strides)), p.numel() > 2**31)
 
 
 # Bits
@@ -343,7 +338,7 @@ class Buffers:
 
 def in_float32(
     columns: Sequence[Tensors], how: Low, places: list[Place], start: int, seeds: dict[int, list[Any]], buffers: Buffers
-) -> Iterator[list[Tensors]]:
+) -> Iterator[Sequence[Tensors]]:
     """Gives the parameters, gradients and states in float32, and writes back what was updated.
 
     The tensors are the parts from `start` on of those in `places`.
@@ -391,4 +386,4 @@ def in_float32(
 
 def _like(xs: Tensors, flat: Tensor) -> list[Tensor]:
     """Views of a flat tensor in the shapes of others."""
-    return [part.view(x.shape) for part, x in zip(flat.split([x.numel() for x in xs]), xs)]
+    return [part.view(x.shape) for part, x in zip(torch.split(flat, [x.numel() for x in xs]), xs)]

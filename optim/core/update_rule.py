@@ -287,7 +287,11 @@ class RuleOptimizer(Optimizer):
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
         how = low(group, [p])
-        names = (*self._scalar_names(group), *self.tensor_states(group, p), REMAINDER if how and how.remainder else None)
+        names = (
+            *self._scalar_names(group),
+            *self.tensor_states(group, p),
+            REMAINDER if how and how.remainder else None,
+        )
         return {name for name in names if name is not None}
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:

@@ -1,4 +1,4 @@
-"""Master weights and stochastic rounding as they are used: options and what is refused, resuming, casts, exports, graphs."""
+"""Master weights and stochastic rounding as they are used: options, refusals, resuming, casts, exports, graphs."""
 
 import copy
 import pickle
@@ -42,9 +42,9 @@ def trained(optimizer, p, first, last):
 
 
 def same_bits(mine, other):
-    if isinstance(mine, torch.Tensor) and mine.dtype == BFLOAT16:
-        return other.dtype == BFLOAT16 and torch.equal(mine.detach().view(torch.int16), other.detach().view(torch.int16))
-    return torch.equal(mine, other)
+    if mine.dtype != BFLOAT16 or other.dtype != BFLOAT16:
+        return torch.equal(mine, other)
+    return torch.equal(mine.detach().view(torch.int16), other.detach().view(torch.int16))
 
 
 def assert_same(p, optimizer, q, other):
