@@ -62,6 +62,8 @@ class Adafactor(RuleOptimizer):
         relative_step: take the smaller of 0.01 and one over the root of the step count as the rate.
         warmup_init: with `relative_step`, begin at a millionth for each step instead of 0.01.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither

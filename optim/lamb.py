@@ -45,6 +45,8 @@ class Lamb(RuleOptimizer):
         weight_decay: how much of the parameter is added to the direction, at least 0.
         adam: leave the length of the direction as it is.
         enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.

@@ -32,6 +32,8 @@ class Lion(RuleOptimizer):
         betas: how much of the average counts in the direction, and how much of it is kept; each in [0, 1).
         weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
         enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.

@@ -58,6 +58,8 @@ class Muon(RuleOptimizer):
         flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
             of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
         enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule, or a parameter has fewer than 2 dimensions.

@@ -47,6 +47,8 @@ class SGD(RuleOptimizer):
         nesterov: look ahead; needs momentum above 0 and no dampening.
         maximize: ascend.
         enable_global_step: keep the state `step` in any case.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.

@@ -156,10 +156,19 @@ class RuleOptimizer(Optimizer):
         return loss
 
     def float32_parameters(self) -> dict[Tensor, Tensor]:
-        """The parameters with all that their master weights have, in float32, for an export, an average, or a resume.
+        """The master weights, for an export, an average or an evaluation.
 
-        A dict from each parameter to a new tensor, distributed as the parameter is; parameters that have no remainder
-        are copied.
+        A dict from each parameter to a new tensor of its shape, distributed as it is: in float32 for bfloat16
+        parameters (without master weights the same values), in their own dtype for others.
+
+        >>> import torch
+        >>> import optim
+        >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+        >>> optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+        >>> weight.grad = torch.ones_like(weight)
+        >>> optimizer.step()
+        >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
+        (1.0, 0.999)
         """
         follow(self)
         found = {}
@@ -172,7 +181,11 @@ class RuleOptimizer(Optimizer):
 
     @torch.no_grad()
     def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
-        """Set parameters, and what their master weights have beyond bfloat16, from such a dict."""
+        """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
+
+        Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
+        no parameter here, and for a value of another shape.
+        """
         follow(self)
         for p, value in values.items():
             if p not in self.state or value.shape != p.shape:
