@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from .core.hyperparameters import FRACTION, RATE, SWITCH, Choice, Number, Several, table
-from .core.low_precision import Precision, Unpack
 from .core.sharding import distributed_as, from_local, full_tensor, local
 from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 
