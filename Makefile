@@ -66,16 +66,17 @@ lint: ## ruff, mypy, and no circular imports
 	"$$python" -m mypy timesched optim $(wildcard tools/*.py examples/*.py benchmarks/*.py docs/_ext/*.py tests/typing/*.py)
 
 # The optimizers are compared on the newest torch, which has the other optimizers; the schedules with Composer.
+BENCH_NEWEST = $(addprefix benchmarks/,optimizer_step.py gpu.py low_precision.py bf16_loss.py)
 bench: ## run the benchmarks, one after the other
-	@set -- $(sort $(filter-out benchmarks/_% benchmarks/optimizer_step.py benchmarks/gpu.py,$(wildcard benchmarks/*.py))); \
-	step=0; all=$$(($$# + 2)); \
+	@set -- $(sort $(filter-out benchmarks/_% $(BENCH_NEWEST),$(wildcard benchmarks/*.py))); \
+	step=0; all=$$(($$# + $(words $(BENCH_NEWEST)))); \
 	run() { \
 	  printf '\n== %s of %s, after %s s: %s\n' $$((step += 1)) $$all $$SECONDS "$$1"; PYTHONUNBUFFERED=1 "$$python" "$$1" $(ARGS); \
 	}; \
 	$(call use,composer); \
 	for script; do run "$$script" || exit 1; done; \
 	$(call use,newest); \
-	run benchmarks/optimizer_step.py && run benchmarks/gpu.py
+	for script in $(BENCH_NEWEST); do run "$$script" || exit 1; done
 
 clean: ## delete what builds, tests and linters leave in the checkout
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

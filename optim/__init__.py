@@ -15,6 +15,7 @@ from .adam import Adam, AdamBase, AdamW
 from .adamax import Adamax
 from .asgd import ASGD
 from .config import build, configure_lr_scheduler, configure_optimizer
+from .core.low_precision import Precision
 from .core.optimizer import Optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
@@ -42,6 +43,7 @@ __all__ = [
     "Muon",
     "NAdam",
     "Optimizer",
+    "Precision",
     "RAdam",
     "RMSprop",
     "Rprop",

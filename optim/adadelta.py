@@ -10,7 +10,7 @@ from torch import Tensor
 from .core.common_steps import penalized_gradient, square_average_
 from .core.hyperparameters import RATE, Number, table
 from .core.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 
@@ -41,6 +41,8 @@ class Adadelta(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -70,6 +72,7 @@ class Adadelta(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -12,7 +12,7 @@ from .core.hyperparameters import RATE, SWITCH, Number, Several, table
 from .core.optimizer import State, counter
 from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
 from .core.tensor_lists import Tensors, by_shape, copy_, is_zero
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
@@ -61,6 +61,8 @@ class Adafactor(RuleOptimizer):
         relative_step: take the smaller of 0.01 and one over the root of the step count as the rate.
         warmup_init: with `relative_step`, begin at a millionth for each step instead of 0.01.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither
@@ -107,10 +109,12 @@ class Adafactor(RuleOptimizer):
         warmup_init: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
         if group["warmup_init"] and not group["relative_step"]:
             raise ValueError(f"{where}warmup_init=True needs relative_step=True; pass both, with lr=None.")
         if group["relative_step"] and group["lr"] is not None:

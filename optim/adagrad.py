@@ -13,7 +13,7 @@ from .core.fused import fused_adagrad
 from .core.hyperparameters import RATE, Number, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, addcmul_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -42,6 +42,8 @@ class Adagrad(RuleOptimizer):
         eps: added to the root, at least 0.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -77,6 +79,7 @@ class Adagrad(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -11,7 +11,7 @@ from .core.common_steps import add_over_root_, apply_weight_decay, moment_factor
 from .core.fused import fused_adam
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.tensor_lists import Tensors, maximum_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -49,6 +49,8 @@ class AdamBase(RuleOptimizer):
         maximize: ascend.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -82,6 +84,7 @@ class AdamBase(RuleOptimizer):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 
@@ -162,6 +165,7 @@ class Adam(AdamBase):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         RuleOptimizer.__init__(self, params, {**locals(), "correct_bias": True}, enable_global_step)
 
@@ -216,5 +220,6 @@ class AdamW(AdamBase):
         *,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True}, enable_global_step)

@@ -10,7 +10,7 @@ from torch import Tensor
 from .core.common_steps import penalized_gradient
 from .core.hyperparameters import BETAS, RATE, table
 from .core.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -40,6 +40,8 @@ class Adamax(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -68,6 +70,7 @@ class Adamax(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -12,7 +12,7 @@ from timesched.ops import where
 from .core.hyperparameters import Number, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -45,6 +45,8 @@ class ASGD(RuleOptimizer):
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -75,6 +77,7 @@ class ASGD(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

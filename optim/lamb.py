@@ -12,7 +12,7 @@ from .core.common_steps import moment_factors, over_root, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.sharding import Placement, sum_over_ranks
 from .core.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 LARGEST_NORM = 10.0  # a parameter's norm counts up to this
@@ -44,6 +44,8 @@ class Lamb(RuleOptimizer):
         weight_decay: how much of the parameter is added to the direction, at least 0.
         adam: leave the length of the direction as it is.
         enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -73,6 +75,7 @@ class Lamb(RuleOptimizer):
         adam: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

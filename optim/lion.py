@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .core.hyperparameters import BETAS, RATE, table
 from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 
@@ -31,6 +31,8 @@ class Lion(RuleOptimizer):
         betas: how much of the average counts in the direction, and how much of it is kept; each in [0, 1).
         weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
         enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -57,6 +59,7 @@ class Lion(RuleOptimizer):
         weight_decay: float | Tensor = 0.0,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

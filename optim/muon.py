@@ -12,7 +12,7 @@ from torch import Tensor
 from .core.hyperparameters import FRACTION, RATE, SWITCH, Choice, Number, Several, table
 from .core.sharding import distributed_as, from_local, full_tensor, local
 from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 
@@ -57,6 +57,8 @@ class Muon(RuleOptimizer):
         flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
             of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
         enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule, or a parameter has fewer than 2 dimensions.
@@ -101,6 +103,7 @@ class Muon(RuleOptimizer):
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .core.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.tensor_lists import Tensors, addcdiv_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -49,6 +49,8 @@ class NAdam(RuleOptimizer):
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -81,6 +83,7 @@ class NAdam(RuleOptimizer):
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -12,7 +12,7 @@ from timesched.ops import where
 from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
 from .core.tensor_lists import Tensors, add_, is_zero
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -49,6 +49,8 @@ class RAdam(RuleOptimizer):
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -79,6 +81,7 @@ class RAdam(RuleOptimizer):
         decoupled_weight_decay: bool = False,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from .core.common_steps import over_root, penalized_gradient, square_average_
 from .core.hyperparameters import RATE, SWITCH, Number, absent, table
 from .core.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 
@@ -46,6 +46,8 @@ class RMSprop(RuleOptimizer):
         centered: divide by the estimated deviation instead of the root of the square.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -85,6 +87,7 @@ class RMSprop(RuleOptimizer):
         *,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

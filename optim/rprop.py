@@ -14,7 +14,7 @@ from .core.hyperparameters import RATE, SWITCH, Number, Several, table
 from .core.optimizer import State
 from .core.sharding import local
 from .core.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -44,6 +44,8 @@ class Rprop(RuleOptimizer):
         step_sizes: the smallest and the largest step size.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -77,6 +79,7 @@ class Rprop(RuleOptimizer):
         *,
         maximize: bool = False,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

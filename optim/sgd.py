@@ -15,7 +15,7 @@ from .core.fused import fused_sgd
 from .core.hyperparameters import SWITCH, Number, absent, table
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add, add_, mul_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 
@@ -46,6 +46,8 @@ class SGD(RuleOptimizer):
         nesterov: look ahead; needs momentum above 0 and no dampening.
         maximize: ascend.
         enable_global_step: keep the state `step` in any case.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
 
     Raises:
         ValueError, TypeError: a hyperparameter breaks its rule.
@@ -80,6 +82,7 @@ class SGD(RuleOptimizer):
         maximize: bool = False,
         *,
         enable_global_step: bool = False,
+        **precision: Unpack[Precision],
     ) -> None:
         super().__init__(params, locals(), enable_global_step)
 

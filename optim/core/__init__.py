@@ -5,7 +5,9 @@ update_rule.py      the base class of the optimizers here: a subclass defines it
 hyperparameters.py  what values a hyperparameter accepts
 work.py             the tensors that are updated together, and their numbers
 execution.py        how an update runs: on numbers in eager steps on the CPU and on CUDA, on tensors elsewhere
-eager.py            what makes eager steps fast: torch's fused kernels, and on the CPU blocks that fit the cache
+fused.py            torch's fused kernels, for eager steps
+blocks.py           parts of tensors that fit the cache of a CPU
+low_precision.py    bfloat16 parameters and states, stepped in float32
 known_counts.py     what counters on a GPU hold, without reading them
 tensor_lists.py     arithmetic on lists of tensors
 common_steps.py     steps that several update rules share

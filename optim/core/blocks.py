@@ -16,6 +16,7 @@ from .tensor_lists import Tensors
 from .work import Work
 
 BLOCK = 1 << 18  # elements: few enough for the caches, and enough for the calls on them to cost little
+LIST = 1 << 26  # elements that are stepped in float32 together, elsewhere
 
 
 def by_layout(work: Work) -> list[tuple[Work, bool]]:
@@ -30,28 +31,49 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
         orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.params]
         columns = [[x.permute(order) for x, order in zip(column, orders)] for column in columns]
         work = work.with_columns(columns)
+        if work.low is not None:
+            places = [x._replace(dims=[x.dims[d] for d in order]) for x, order in zip(work.low.places, orders)]
+            work = work._replace(low=work.low._replace(places=places))
     good = [all(column[i].is_contiguous() for column in columns if column) for i in range(len(work.params))]
     parts = [(work.selected([i for i, x in enumerate(good) if x is kind]), kind) for kind in (True, False)]
     return [(part, kind) for part, kind in parts if part.params]
 
 
-def blocks(columns: list[Tensors]) -> Iterator[Sequence[Tensors]]:
-    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
-    batch: list[list[Tensor]] = [[] for _ in columns]
+def blocks(columns: list[Tensors]) -> Iterator[tuple[list[int], Sequence[Tensors], int]]:
+    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined.
+
+    Each with the indices of its tensors, and the place in them where it begins.
+    """
+    batch: list[int] = []
     filled = 0
     for i, first in enumerate(columns[0]):
         count = first.numel()
         if filled + count > BLOCK and filled:
-            yield batch
-            batch, filled = [[] for _ in columns], 0
+            yield batch, [[column[j] for j in batch] if column else [] for column in columns], 0
+            batch, filled = [], 0
         if count > BLOCK:
             split = [torch.split(column[i].view(-1), BLOCK) if column else () for column in columns]
             for j in range(len(split[0])):
-                yield [[parts[j]] if parts else [] for parts in split]
+                yield [i], [[parts[j]] if parts else [] for parts in split], j * BLOCK
         elif count:
-            for to, column in zip(batch, columns):
-                if column:
-                    to.append(column[i])
+            batch.append(i)
             filled += count
     if filled:
-        yield batch
+        yield batch, [[column[j] for j in batch] if column else [] for column in columns], 0
+
+
+def limited(work: Work) -> list[Work]:
+    """The work in parts whose copies in float32 are no larger than a block on the CPU, or a list elsewhere.
+
+    But for single tensors that are larger.
+    """
+    if work.low is None:
+        return [work]
+    limit, parts, filled = (BLOCK if work.params[0].is_cpu else LIST), [[0]], work.params[0].numel()
+    for i, p in enumerate(work.params[1:], 1):
+        filled += p.numel()
+        if filled > limit:
+            parts.append([])
+            filled = p.numel()
+        parts[-1].append(i)
+    return [work.selected(part) for part in parts] if len(parts) > 1 else [work]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .hyperparameters import KNOWN, as_tags, check_group
+from .low_precision import REMAINDER, RULES
 from .sharding import notice_dtensor
 from .state_follows import follow, form, text
 from .work import STEP
@@ -19,8 +20,8 @@ from .work import STEP
 if TYPE_CHECKING:
     from .optimizer import Optimizer
 
-# How torch runs a step, which its groups say and ours do not.
-EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable"))
+# How a step runs, which a state dict does not decide.
+EXECUTION = frozenset(("foreach", "fused", "capturable", "differentiable", *RULES))
 
 
 def load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
@@ -118,6 +119,17 @@ def _state(
         needed = optimizer.needed_states({**group, **new}, p)
         if given:
             given = optimizer.adapt_state(given, p, group)
+            rest = given.pop(REMAINDER, None)  # from torch's flattened dicts an empty dict, where there was none
+            if REMAINDER in mine:
+                given[REMAINDER] = rest = rest if isinstance(rest, Tensor) else torch.zeros_like(p)
+                if rest.dtype != p.dtype:
+                    raise ValueError(
+                        f"{where}remainder is {rest.dtype}, where its bits, which are no numbers, are lost: load it as "
+                        f"it was saved, in {p.dtype}."
+                    )
+            nearest = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
+            if STEP in mine and nearest is not None and STEP not in nearest:  # it serves the noise alone
+                given.setdefault(STEP, torch.zeros_like(mine[STEP]))
             lacking, extra = mine.keys() - given.keys(), given.keys() - mine.keys()
         else:  # torch makes no state for a parameter that never had a gradient
             if mine and not initial:

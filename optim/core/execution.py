@@ -10,13 +10,15 @@ is read, and the update runs over all tensors at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .blocks import blocks, by_layout
+from .blocks import blocks, by_layout, limited
 from .known_counts import KnownCounts
+from .low_precision import Buffers, in_float32, seeds
 from .tensor_lists import Tensors
 from .work import STEP, Factors, Work
 
@@ -30,9 +32,19 @@ def eager_step(work: Work, known: KnownCounts) -> None:
     if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
         known.lose(x for column in work.scalars.values() for x in column)
     work = work._replace(h={name: _placed(value, device, read=True) for name, value in work.h.items()})
-    for part, contiguous in by_layout(work):
-        if not (contiguous and part.optimizer_class.fused is not None and part.optimizer_class.fused(part)):
+    parts = by_layout(work)
+    if device.type == "cuda" or not work.optimizer_class.elementwise or not parts[0][1]:
+        parts = [(some, contiguous) for part, contiguous in parts for some in limited(part)]
+    for part, contiguous in parts:
+        fused = part.optimizer_class.fused if contiguous else None
+        kernel = None if fused is None else fused(part)
+        if kernel is None:
             _step_on_numbers(part, known, contiguous)
+        else:
+            part.advance()
+            steps = part.scalars.get(STEP, [])
+            for indices, columns in _pieces(part, part.low is not None):
+                kernel(columns, [steps[i] for i in indices] if steps else [])
 
 
 def _step_on_numbers(work: Work, known: KnownCounts, contiguous: bool) -> None:
@@ -87,10 +99,29 @@ def _update(work: Work, s: dict[str, Any], contiguous: bool = False) -> dict[str
     for name, value in written.items():
         _fill(work.scalars[name], value)
     k = {**_for_lists(k, work.params[0]), "placement": work.placement}
-    by_blocks = contiguous and work.optimizer_class.elementwise and work.params[0].is_cpu
-    for columns in blocks(work.columns()) if by_blocks else [work.columns()]:
+    for _, columns in _pieces(work, contiguous and work.optimizer_class.elementwise):
         work.optimizer_class.update(k, *columns)
     return written
+
+
+def _pieces(work: Work, by_blocks: bool) -> Iterator[tuple[Sequence[int], Sequence[Tensors]]]:
+    """The columns to update, with the indices of their tensors: on the CPU in blocks, if asked for.
+
+    Of bfloat16 tensors they are in float32, and written back after the update.
+    """
+    columns, how = work.columns(), work.low
+    by_blocks = by_blocks and work.params[0].is_cpu
+    noise = seeds(how, work.scalars.get(STEP, []), columns) if how else {}
+    buffers = Buffers(reuse=by_blocks)
+    whole = [(range(len(work.params)), columns, 0)]
+    for indices, part, start in blocks(columns) if by_blocks else whole:
+        if how is None:
+            yield indices, part
+        else:
+            places = [how.places[i] for i in indices] if how.places else []
+            chosen = {j: [every[i] for i in indices] for j, every in noise.items()}
+            for wide in in_float32(part, how, places, start, chosen, buffers):
+                yield indices, wide
 
 
 def _fill(counters: Tensors, value: Any) -> None:

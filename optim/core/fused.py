@@ -1,80 +1,74 @@
 """Torch's fused kernels, each for a whole step, on the CPU and on CUDA.
 
 A kernel reads and writes each tensor once, where operations on lists do so once for each operation. Each function gives
-False, and has changed nothing, where the kernel cannot take the step.
+a kernel for columns of tensors and their counts, which have this step counted, or None where it cannot take the step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .hyperparameters import absent
+from .tensor_lists import Tensors
 from .work import STEP, Work
+
+Kernel = Callable[[Any, Tensors], None]
 
 # torch 2.7 has this kernel for the CPU alone.
 ADAGRAD_ON_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adagrad_", "CUDA")
 
 
-def fused_sgd(work: Work) -> bool:
+def fused_sgd(work: Work) -> Kernel | None:
     """The step of SGD."""
     h, params = work.h, work.params
     arguments = _arguments(work)
     if arguments is None or not absent(h["dampening"]) or (work.tensors[0] and h["momentum"] == 0):
-        return False  # a momentum that is a tensor is 0 for now: the kernel wants no buffer then
-    if params[0].is_cpu and params[0].dtype.itemsize < 4:
-        return False  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)
-    work.advance()
-    torch._fused_sgd_(
-        params,
-        work.grads,
-        work.tensors[0],
-        momentum=h["momentum"],
-        dampening=h["dampening"],
-        nesterov=h["nesterov"],
-        is_first_step=False,  # without dampening, the first step from a buffer of zeros is like any other
-        **arguments,
-    )
-    return True
+        return None  # a momentum that is a tensor is 0 for now: the kernel wants no buffer then
+    if params[0].is_cpu and params[0].dtype.itemsize < 4 and work.low is None:
+        return None  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)
+
+    def kernel(columns: Any, steps: Tensors) -> None:
+        torch._fused_sgd_(
+            *columns,
+            momentum=h["momentum"],
+            dampening=h["dampening"],
+            nesterov=h["nesterov"],
+            is_first_step=False,  # without dampening, the first step from a buffer of zeros is like any other
+            **arguments,
+        )
+
+    return kernel
 
 
-def fused_adam(work: Work) -> bool:
+def fused_adam(work: Work) -> Kernel | None:
     """The step of Adam and AdamW."""
     h, arguments = work.h, _arguments(work)
     if arguments is None or not h["correct_bias"]:
-        return False
-    m, v, largest = work.tensors
+        return None
     beta1, beta2 = h["betas"]
-    kernel = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
-    work.advance()
-    kernel(
-        work.params,
-        work.grads,
-        m,
-        v,
-        largest,
-        work.scalars[STEP],
-        beta1=beta1,
-        beta2=beta2,
-        eps=h["eps"],
-        amsgrad=h["amsgrad"],
-        **arguments,
-    )
-    return True
+    whole: Any = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
+
+    def kernel(columns: Any, steps: Tensors) -> None:
+        whole(*columns, steps, beta1=beta1, beta2=beta2, eps=h["eps"], amsgrad=h["amsgrad"], **arguments)
+
+    return kernel
 
 
-def fused_adagrad(work: Work) -> bool:
+def fused_adagrad(work: Work) -> Kernel | None:
     """The step of Adagrad."""
     h, arguments = work.h, _arguments(work)
     if arguments is None or not (work.params[0].is_cpu or ADAGRAD_ON_CUDA):
-        return False
-    work.advance()
-    torch._fused_adagrad_(
-        work.params, work.grads, work.tensors[0], work.scalars[STEP], lr_decay=h["lr_decay"], eps=h["eps"], **arguments
-    )
-    return True
+        return None
+
+    def kernel(columns: Any, steps: Tensors) -> None:
+        p, g, sums = columns
+        torch._fused_adagrad_(p, g, sums, steps, lr_decay=h["lr_decay"], eps=h["eps"], **arguments)
+
+    return kernel
 
 
 def _arguments(work: Work) -> dict[str, Any] | None:

@@ -97,6 +97,22 @@ def from_local(x: Tensor, placement: Placement | None, i: int) -> Tensor:
     return DTensor.from_local(x, placement.mesh, placement.placements, run_check=False, shape=shape, stride=stride)
 
 
+def placed_as(x: Tensor, p: Any) -> Tensor:
+    """The tensor with the local shard `x`, distributed as `p` is."""
+    found = distribution(p)
+    return x if found is None else from_local(x, Placement(*found, [(p.shape, p.stride())]), 0)
+
+
+def offsets(p: Any) -> tuple[Any, Any]:
+    """The shape of the shard of `p` that this rank holds, and where it begins in each dimension of the full tensor."""
+    found = distribution(p)
+    if found is None:
+        return p.shape, [0] * p.dim()
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return compute_local_shape_and_global_offset(p.shape, *found)
+
+
 def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
     """Zeros of the shape of `p` without the dimension `dim` (counted from 0), split among the ranks as `p` is.
 

@@ -6,6 +6,7 @@ groups, somebody clears `optimizer.state`. `follow` notices before any kernel ru
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from operator import is_
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .low_precision import REMAINDER
 from .sharding import distribution, notice_dtensor
 
 if TYPE_CHECKING:
@@ -124,6 +126,15 @@ def _moved(optimizer: Optimizer, p: Tensor, fresh: State, name: str) -> State:
     state = optimizer.state.get(p)
     if not state or any(isinstance(x, Tensor) and x.is_meta and not p.is_meta for x in state.values()):
         return fresh
+    if REMAINDER in state and REMAINDER not in fresh:
+        warnings.warn(
+            f"{type(optimizer).__name__}: {name} is {p.dtype} now, and what its master weights had beyond bfloat16 is "
+            "gone: call optimizer.float32_parameters() before such a cast, and load them after it.",
+            stacklevel=2,
+        )
+        state = {key: x for key, x in state.items() if key != REMAINDER}
+    elif REMAINDER in fresh:
+        state = {REMAINDER: fresh[REMAINDER], **state}
     for key in {**fresh, **state}:
         if key not in state or key not in fresh or form(state[key]) != form(fresh[key]):
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -11,14 +12,18 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack as Unpack  # noqa: PLC0414
 
 from timesched.ops import check_compiler
 
 from .execution import eager_step, step_on_tensors
-from .hyperparameters import SWITCH, Number, Rule
+from .hyperparameters import SWITCH, Number, Rule, check_group
 from .known_counts import KnownCounts
+from .low_precision import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy, join, low, split_
+from .low_precision import Precision as Precision  # noqa: PLC0414  # for the optimizers, as Unpack is
 from .optimizer import Optimizer, State, counter
-from .state_follows import fits, follow
+from .sharding import local, notice_dtensor, placed_as
+from .state_follows import fits, follow, form, text
 from .step_wrapper import makes_no_state
 from .tensor_lists import Tensors
 from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind
@@ -46,7 +51,18 @@ class RuleOptimizer(Optimizer):
         self._compiled: Callable[..., None] | None = None
         self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
         self._known = KnownCounts()
-        super().__init__(params, {k: v for k, v in given.items() if k in self.hyper}, enable_global_step)
+        precision = given.get("precision", {})
+        for unknown in precision.keys() - RULES.keys():
+            raise TypeError(f"{type(self).__name__} has no argument {unknown!r}: use those that its docstring names.")
+        super().__init__(params, {k: v for k, v in given.items() if k in self.hyper} | precision, enable_global_step)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if taken and taken[-1].name == "precision":  # by name, for help() and for configs
+            kind = inspect.Parameter.KEYWORD_ONLY
+            taken[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
+        cls.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # where inspect looks first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -88,10 +104,27 @@ class RuleOptimizer(Optimizer):
     def preinitialize(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = state = self.parameter_state(p, group)
+                self.state[p] = state = self._state_in_its_dtypes(p, group)
                 for name, first in self.scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
                         self._known.note([state[name]], first)
+
+    def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        check_group(RULES, group, f"{type(self).__name__}: ")
+        state = self.parameter_state(p, group)
+        names = [name for name in self.tensor_states(group, p) if name and state[name].shape == p.shape]
+        check(group, p, names, f"{type(self).__name__}: ")
+        how = low(group, [p])
+        if how is not None:
+            wide = self.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
+            for name in names:
+                rest = torch.float32 if has_remedy(group) else state[name].dtype
+                state[name] = wide[name].to(asked_dtype(group, name) or rest)
+            if how.remainder:
+                state[REMAINDER] = torch.zeros_like(p)
+        if STEP in self._scalar_names(group):
+            state.setdefault(STEP, counter(p))
+        return state
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}
@@ -99,6 +132,7 @@ class RuleOptimizer(Optimizer):
             for p in group["params"]:
                 states = {name: self.state[p].get(name) for name in self.tensor_states(group, p) if name}
                 names.update((name, None) for name, x in states.items() if x is not None and x.shape == p.shape)
+                names.update(dict.fromkeys({REMAINDER}.intersection(self.state[p])))
         return list(names)
 
     @makes_no_state
@@ -124,6 +158,57 @@ class RuleOptimizer(Optimizer):
         # pass has changed.
         torch.autograd.graph.increment_version(live)
         return loss
+
+    def float32_parameters(self) -> dict[Tensor, Tensor]:
+        """The master weights, for an export, an average or an evaluation.
+
+        A dict from each parameter to a new tensor of its shape, distributed as it is: in float32 for bfloat16
+        parameters (without master weights the same values), in their own dtype for others.
+
+        >>> import torch
+        >>> import optim
+        >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+        >>> optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+        >>> weight.grad = torch.ones_like(weight)
+        >>> optimizer.step()
+        >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
+        (1.0, 0.999)
+        """
+        follow(self)
+        found = {}
+        for p, state in self.state.items():
+            here = local(p.detach(), p)
+            wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
+            value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+            found[p] = placed_as(value, p)
+        return found
+
+    @torch.no_grad()
+    def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
+        """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
+
+        Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
+        no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
+        """
+        follow(self)
+        for p, value in values.items():
+            notice_dtensor(value)
+            known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
+            if (
+                not known
+                or form(value) != form(p)
+                or value.is_meta
+                or not (p.is_complex() or value.is_floating_point())
+            ):
+                raise ValueError(
+                    f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
+                    "tensors as float32_parameters() returns it."
+                )
+        for p, value in values.items():
+            if REMAINDER in self.state[p]:
+                split_(local(value, p).float().clone(), [local(p, p)], [local(self.state[p][REMAINDER], p)])
+            else:
+                p.copy_(value)
 
     def _accelerator_graph_capture_health_check(self) -> None:
         """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
@@ -165,14 +250,18 @@ class RuleOptimizer(Optimizer):
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
         works: list[Work] = []
+        every = [p for group in self.param_groups for p in group["params"]]
+        rounds = any(group.get("stochastic_rounding") for group in self.param_groups)
+        numbers = {p: i for i, p in enumerate(every)} if rounds else {}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in live]
-            self._check(live, grads)
+            self._check(live, grads, group)
             h = {name: group[name] for name in self.hyper}
             scalars = self._scalar_names(group)
             for alike in grouped_by_kind(live, self.by_rank):
-                names = self.tensor_states(group, alike[0])
+                how = low(group, alike, numbers)
+                names = (*self.tensor_states(group, alike[0]), *([REMAINDER] if how and how.remainder else []))
                 states = [self.state[p] for p in alike]
                 # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
                 more = STEP not in scalars and None not in names and all(STEP in state for state in states)
@@ -187,11 +276,12 @@ class RuleOptimizer(Optimizer):
                     grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
                     {name: list(map(itemgetter(name), states)) for name in counted},
                     [list(map(itemgetter(name), states)) if name else [] for name in names],
+                    low=how,
                 )
                 works.append(as_plain_tensors(work))
         return works
 
-    def _check(self, params: Tensors, grads: Tensors) -> None:
+    def _check(self, params: Tensors, grads: Tensors, group: Mapping[str, Any]) -> None:
         name = type(self).__name__
         if torch.compiler.is_compiling():
             for p in params:
@@ -211,7 +301,8 @@ class RuleOptimizer(Optimizer):
                     f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
                     "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
                 )
-            if g.shape != p.shape or g.dtype != p.dtype:
+            wide = g.dtype == torch.float32 and low(group, [p]) is not None
+            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
                 raise RuntimeError(
                     f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
                     f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
@@ -219,7 +310,13 @@ class RuleOptimizer(Optimizer):
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        return {name for name in (*self._scalar_names(group), *self.tensor_states(group, p)) if name is not None}
+        how = low(group, [p])
+        names = (
+            *self._scalar_names(group),
+            *self.tensor_states(group, p),
+            REMAINDER if how and how.remainder else None,
+        )
+        return {name for name in names if name is not None}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))
@@ -230,4 +327,5 @@ class RuleOptimizer(Optimizer):
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         names = self.scalar_states(group)
-        return (*names, STEP) if self.enable_global_step and STEP not in names else tuple(names)
+        counts = self.enable_global_step or group.get("stochastic_rounding")
+        return (*names, STEP) if counts and STEP not in names else tuple(names)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .low_precision import Low
 from .sharding import Placement, any_distributed, distribution, local
 from .tensor_lists import Tensors
 
@@ -24,6 +25,7 @@ class Work(NamedTuple):
     scalars: dict[str, Tensors]  # states that are one number for each parameter
     tensors: list[Tensors]  # states that belong to the elements; empty for one that is switched off
     placement: Placement | None = None  # where distributed parameters lie
+    low: Low | None = None  # how bfloat16 parameters are stepped in float32
 
     def columns(self) -> list[Tensors]:
         """All tensors that an update computes with: the parameters, the gradients, and each state.
@@ -49,7 +51,10 @@ class Work(NamedTuple):
 
         placement = self.placement and self.placement._replace(full=pick(self.placement.full))
         scalars = {name: pick(column) for name, column in self.scalars.items()}
-        return self.with_columns(list(map(pick, self.columns())))._replace(scalars=scalars, placement=placement)
+        low = self.low and self.low._replace(places=pick(self.low.places))
+        return self.with_columns(list(map(pick, self.columns())))._replace(
+            scalars=scalars, placement=placement, low=low
+        )
 
 
 def as_plain_tensors(work: Work) -> Work:

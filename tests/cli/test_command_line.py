@@ -295,6 +295,30 @@ def test_what_is_found_with_a_model(capsys, config, model):
     assert "3 norms and biases of group 0 decay (0.bias, 1.weight, 1.bias)" in found[2]
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        ("AdamW: {lr: 0.0001}", ["learning rate, 0.0001, is rounded away from bfloat16 weights of 0.03125 and more"]),
+        ("AdamW: {lr: 0.002}", ["rounded away from bfloat16 weights of 1 and more, as group 0 has"]),
+        ("SGD: {lr: 0.1}", []),
+        ("AdamW: {lr: 0.0001, master_weights: true}", []),
+        ("AdamW: {lr: 0.0001, stochastic_rounding: true, rounding_seed: 3, state_dtype: bfloat16}", []),
+        ("AdamW: {lr: 0.0001, master_weights: true, state_dtype: {exp_avg: bfloat16}}", []),
+    ],
+)
+def test_bfloat16_weights_that_a_step_cannot_move(capsys, config, tmp_path, monkeypatch, optimizer, words):
+    (tmp_path / "short.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Linear(2, 2, bias=False, dtype=torch.bfloat16)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = f"max_duration: 10ba\noptimizer: {{{optimizer}}}\nschedulers: {{LinearScheduler: {{alpha_f: 0.5}}}}"
+    code, out, err = run(capsys, "check", config(text), "--model", "short:make")
+    found = out.splitlines()
+    assert (code, len(found), err) == (len(words), len(words), "")
+    for line, word in zip(found, words):
+        assert word in line
+
+
 # memory
 
 TRAINER = """

@@ -154,3 +154,33 @@ def test_a_scheduler_of_tensors():
     optimizer.hold_tensors()
     assert recorded(scheduler.step).launches <= 12
     assert launches(optimizer) <= 40
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@EACH
+def test_master_weights(name, captured, monkeypatch):
+    """Ten more kernels for a list, however many tensors, and nothing is read: 3 to join, 7 to split."""
+    build = with_a_rate_there(torch.float32) if captured else lambda name, n: built(name, parameters(n))
+    plain = build(name, 30)
+    rate = plain.param_groups[0]["lr"]
+    few, many = (built(name, parameters(n, torch.bfloat16), master_weights=True) for n in (10, 30))
+    few.param_groups[0]["lr"] = many.param_groups[0]["lr"] = rate
+    if captured:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert launches(many) <= launches(plain) + 10
+    assert launches(few) == launches(many) or name == "Rprop" or (captured and name in ("ASGD", "NAdam"))
+
+
+@EACH
+def test_stochastic_rounding(name):
+    """The seeds and the hash are 50 kernels for a list, and each tensor has two of its own; nothing is read."""
+    plain = launches(built(name, parameters(30)))
+    assert launches(built(name, parameters(30, torch.bfloat16), stochastic_rounding=True)) <= plain + 50 + 2 * 30
+
+
+def test_lists_are_limited():
+    """Two lists of at most 2**26 elements, though the tensors are one group."""
+    four, five = (parameters(n, torch.bfloat16, shape=(1 << 12, 1 << 12)) for n in (4, 5))
+    counts = [recorded(built("AdamW", each, master_weights=True).step).kernels for each in (four, five)]
+    assert [each["aten::_fused_adamw_"] for each in counts] == [1, 2]

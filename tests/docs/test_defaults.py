@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import optim
+from optim.core.low_precision import DEFAULTS as OF_PRECISION
 from tests.docs.tables import DOCS, rows
 from tests.optim.signatures import NAMES
 
 HERE = ["optimizer", "argument", "here", "torch"]
 DEFAULTS, ARGUMENTS = rows("choosing.md", HERE)
-OURS_ALONE = {"enable_global_step"}
+OURS_ALONE = {"enable_global_step", *OF_PRECISION}
 TORCHS_ALONE = {"foreach", "fused", "capturable", "differentiable"}
 
 

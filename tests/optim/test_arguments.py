@@ -10,6 +10,7 @@ from torch.nn import Parameter
 
 import optim
 from optim.core.hyperparameters import BETAS, FRACTION, RATE, SWITCH, Choice, Number, Several
+from optim.core.low_precision import DEFAULTS
 from tests.optim.problems import differences, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST
 from tests.optim.signatures import KEYWORD_ONLY, NAMES, REQUIRED, SIGNATURES
@@ -33,7 +34,7 @@ def made(name, params, **kwargs):
 def test_names_and_defaults(name):
     said = inspect.signature(getattr(optim, name)).parameters
     expected = SIGNATURES[name]
-    assert list(said) == ["params", *expected, "enable_global_step"]
+    assert list(said) == ["params", *expected, "enable_global_step", *DEFAULTS]
     for key, default in expected.items():
         value = said[key].default
         assert value is inspect.Parameter.empty if default is REQUIRED else value == default, key

@@ -12,6 +12,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from optim.closed_form.preview import sources
 from optim.config.read import read
 from optim.groups.parameters import named
@@ -36,6 +38,7 @@ Look for what is likely to be wrong with a config, and print a line for each:
   tags that match nothing (with --model)
   two schedulers of one key
   norms or biases with weight decay (with --model)
+  bfloat16 weights that the learning rate cannot move (with --model)
 """
     raw = argparse.RawDescriptionHelpFormatter
     check = commands.add_parser("check", help="what may be wrong", description=about, formatter_class=raw)
@@ -55,9 +58,9 @@ Look for what is likely to be wrong with a config, and print a line for each:
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* warms up until")  # which is said below, of closed forms too
+        warnings.filterwarnings("ignore", ".* warms up until|.* lose every update")  # said below too
         made = trial(read(Path(options.config)), model, clock_of(options))
-    found = list(made.problems)
+    found, highest = list(made.problems), dict[int, float]()
     for i, scheduler in enumerate(made.schedulers):
         if scheduler is None:
             continue
@@ -69,11 +72,14 @@ def _check(options: argparse.Namespace) -> int:
         try:
             for source in written:
                 rate = scheduler.key == "lr"
+                for group in scheduler.indices if rate else ():
+                    highest[group] = max(highest.get(group, 0.0), *values(source).values())
                 found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, rate)]
         except (TypeError, ValueError) as error:
             found.append(f"schedulers[{i}]: {error}")
     if model is not None and made.optimizer is not None:
         found += decayed(model, made.optimizer, made.schedulers)
+        found += unmoved(made.optimizer, highest)
     for each in dict.fromkeys(found):
         print(" ".join(each.split()))
     if model is None:
@@ -148,6 +154,21 @@ def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
                 f"optimizer: {len(names)} norms and biases of group {i} decay ({shown}): write no_decay: true, and "
                 f"give a scheduler of the weight decay the tags of the others (decay_tag)"
             )
+
+
+def unmoved(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
+    """A line for each group whose learning rate is rounded away from bfloat16 weights of 1 and below."""
+    for i, group in enumerate(optimizer.param_groups):
+        rate = highest.get(i, float(group["lr"] or 0.0))
+        kept = group.get("master_weights") or group.get("stochastic_rounding")
+        if rate > 0 and not kept and any(p.dtype is torch.bfloat16 for p in group["params"]):
+            size = 2.0 ** (math.floor(math.log2(rate)) + 9)  # from here on, half the distance to the next one is more
+            if size <= 1:
+                yield (
+                    f"optimizer: a step of the highest learning rate, {rate:.4g}, is rounded away from bfloat16 "
+                    f"weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
+                    f"stochastic_rounding: true"
+                )
 
 
 def _text(count: Exact) -> str:

@@ -116,15 +116,15 @@ def update(optimizers: Optimizers) -> None:
         optimizer.zero_grad()
 
 
-def optimizers_of(name: str, model: nn.Module, other_lr: bool = False) -> list[optim.Optimizer]:
+def optimizers_of(name: str, model: nn.Module, other_lr: bool = False, **precision: Any) -> list[optim.Optimizer]:
     """The optimizer of a case, and with Muon an AdamW for what is no matrix. `other_lr`: not the rate of the case."""
     case, params = CASES[name], list(model.parameters())
     row = case.row
     if other_lr and row.arguments["lr"] is not None:
         row = dataclasses.replace(row, kwargs={**row.kwargs, "lr": row.arguments["lr"] * 3})
-    made = [ours(row, [p for p in params if p.ndim >= 2 or row.name != "Muon"])]
+    made = [ours(row, [p for p in params if p.ndim >= 2 or row.name != "Muon"], **precision)]
     if row.name == "Muon":
-        made.append(optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02))
+        made.append(optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02, **precision))
     for optimizer in made:
         if case.compiled:
             optimizer.compile(backend="eager")

@@ -1,4 +1,4 @@
-"""Started by torchrun on 2 or 4 processes, with a folder as its argument.
+"""Started by torchrun on 1, 2 or 4 processes, with a folder as its argument.
 
 Two processes save the checkpoints that all others load, so they come first. What became of each check is written to
 results-{processes}.json in the folder.
@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.optim._distributed import checkpoints, experts, training
+from tests.optim._distributed import checkpoints, experts, low_precision, training
 from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR
 from tests.torchrun import Report
+from timesched.ops import COMPILES
 
 Check = Callable[..., None]
 SOME = ("AdamW", *WHOLE_TENSOR)
@@ -26,6 +27,7 @@ OTHER_FORMS = [(form, partial(checkpoints.load, form=form, saved=(5,), steps=1))
 # Kind, the function that checks it, its cases, in the order in which they run. What does not depend on how many
 # processes there are is checked on two.
 CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
+    1: [("load bfloat16", low_precision.load, low_precision.SAVING)],
     2: [
         ("ddp", training.ddp, FIFTEEN),
         ("initialised", checkpoints.initialised_by_dcp, FIFTEEN),
@@ -37,6 +39,14 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("lazy", experts.keys_of_torch, ["torch"]),
         ("save experts", experts.save, FIFTEEN),
         ("load experts", experts.load, FIFTEEN),
+        ("ddp bfloat16", low_precision.ddp, [*low_precision.MASTER, *low_precision.ROUNDED]),
+        ("sharded bfloat16", low_precision.sharded, [*low_precision.MASTER, *low_precision.ROUNDED]),
+        ("placed bfloat16", low_precision.placed, low_precision.NOISE),
+        ("save bfloat16", low_precision.save, low_precision.SAVING),
+        ("load bfloat16", low_precision.load, low_precision.SAVING),
+        ("handed over bfloat16", low_precision.handed_over, low_precision.SAVING),
+        ("changed bfloat16", low_precision.changed, ["AdamW master"]),
+        ("compiled bfloat16", low_precision.compiled, low_precision.COMPILED if COMPILES else []),
     ],
     4: [
         ("empty", training.some_ranks_are_empty, ["Network"]),
@@ -47,6 +57,10 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("load", checkpoints.load, FIFTEEN),
         *((form, load, checkpoints.OTHER_FORMS) for form, load in OTHER_FORMS),
         ("load experts", experts.load, FIFTEEN),
+        ("sharded bfloat16", low_precision.sharded, low_precision.MASTER),
+        ("placed bfloat16", low_precision.placed, low_precision.NOISE),
+        ("tensor parallel bfloat16", low_precision.tensor_parallel, low_precision.NOISE),
+        ("load bfloat16", low_precision.load, low_precision.SAVING),
     ],
 }
 
