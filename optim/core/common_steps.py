@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from .tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
+from .tensor_lists import (
+    Factor,
+    Tensors,
+    add,
+    addcdiv_,
+    addcmul_,
+    blend_,
+    clamp_max_,
+    is_zero,
+    lerp_,
+    mul,
+    mul_,
+    neg,
+    shift_,
+    sign,
+    sign_,
+    sqrt,
+)
 from .work import Factors
 
 
@@ -18,9 +35,19 @@ def apply_weight_decay(k: Factors, p: Tensors, g: Tensors) -> Tensors:
     """`penalized_gradient`; with decoupled weight decay the parameters shrink now instead, and it is the gradient."""
     if not k["decoupled_weight_decay"]:
         return penalized_gradient(k, p, g)
-    if not is_zero(k["weight_decay"]):
+    if not is_zero(k["weight_decay"]) and not k.get("cautious_weight_decay"):
         mul_(p, k["decay_factor"])
     return neg(g) if k["maximize"] else g
+
+
+def decay_along_(p: Tensors, factor: Factor, update: Tensors) -> None:
+    """p *= factor, for the elements where update * p >= 0: that an update does not move away from 0 (2510.12402)."""
+    agree = sign(update)  # times p, it is not rounded to 0
+    mul_(agree, p)
+    sign_(agree)
+    shift_(agree, 1.0)
+    clamp_max_(agree, 1.0)  # 1 where they agree, else 0
+    blend_(p, mul(p, factor), agree)
 
 
 def moment_factors(h: dict[str, Any]) -> Factors:

@@ -27,6 +27,8 @@ sign_ = torch._foreach_sign_
 copy_ = torch._foreach_copy_  # xs = ys
 norms = torch._foreach_norm  # the root of the sum of squares of each
 maximum_ = torch._foreach_maximum_
+clamp_max_ = torch._foreach_clamp_max_
+blend_ = torch._foreach_lerp_  # xs += ws * (ys - xs) for lists of tensors; exactly ys where a weight is 1
 addcmul = torch._foreach_addcmul  # xs + value * ys * zs
 
 
@@ -35,14 +37,14 @@ def is_zero(factor: Factor) -> bool:
     return isinstance(factor, (int, float)) and factor == 0
 
 
-def by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0) -> list[list[int]]:
+def by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: int = STACKED) -> list[list[int]]:
     """The indices of tensors to stack, as one operation on several tensors of one shape is one launch on a GPU.
 
     Tensors stay alone where `alone` says so, in graphs, and where they are not contiguous. What is stacked together is
-    limited, as it takes memory and large tensors gain nothing: on the CPU to `on_cpu` elements.
+    limited, as it takes memory and large tensors gain nothing: to `on_cpu` or `on_gpu` elements.
     """
     found: dict[Any, list[int]] = {}
-    limit = STACKED if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
+    limit = on_gpu if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
     if alone or torch.compiler.is_compiling():
         limit = 0
     for i, x in enumerate(xs):
