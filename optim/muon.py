@@ -95,7 +95,8 @@ class Muon(RuleOptimizer):
         s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
         s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
         s = sqrt(n/m)                               if adjust_lr_fn == "spectral_unclamped"
-        r = η*s if adjust_lr_fn == "cerebras" else η
+        r = η*s                                     if adjust_lr_fn == "cerebras"
+        r = η                                       if adjust_lr_fn != "cerebras"
         θ = θ - r*λ*θ                               if not cautious_weight_decay
         θ = θ - r*λ*θ*(O*θ >= 0)                    if cautious_weight_decay
         θ = θ - η*s*O
@@ -232,12 +233,15 @@ class Muon(RuleOptimizer):
             super().add_param_group(param_group)
         finally:
             self.defaults = kept
+        group = self.param_groups[-1]
+        if rule is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
+            group["ns_steps"] = _count(group["ns_coefficients"], 5)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
         triples, steps = group["ns_coefficients"], group["ns_steps"]
-        count = len(TABLES[triples][0]) if isinstance(triples, str) else len(triples)
-        if steps is not None and not _is_triple(triples) and steps != count:
+        count = _count(triples, steps)
+        if steps is not None and steps != count:
             raise ValueError(
                 f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, or "
                 "write a list with a triple for each iteration."
@@ -295,30 +299,40 @@ class Muon(RuleOptimizer):
 class NorMuon(Muon):
     """NorMuon: Muon whose steps are divided by the root of a second moment, one for each row.
 
-    The step is that of `Muon`, with another O:
-
-        v = β2*v + (1 - β2)*mean(O*O)               over the columns, for each row
+        B = μ*B + (1 - μ)*g
+        G = B                                       if not nesterov
+        G = g + μ*B                                 if nesterov and adjust_lr_fn == "cerebras"
+        G = (1 - μ)*g + μ*B                         if nesterov and adjust_lr_fn != "cerebras"
+        O = NewtonSchulz(G)
+        v = β2*v + (1 - β2)*mean(O*O, -1, True)
         U = O / (sqrt(v) + 1e-8)
-        O = U * norm(O) / norm(U)                   norms of a whole matrix
+        U = U * norm(O) / norm(U)
+        s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
+        s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
+        s = sqrt(n/m)                               if adjust_lr_fn == "spectral_unclamped"
+        r = η*s                                     if adjust_lr_fn == "cerebras"
+        r = η                                       if adjust_lr_fn != "cerebras"
+        θ = θ - r*λ*θ                               if not cautious_weight_decay
+        θ = θ - r*λ*θ*(U*θ >= 0)                    if cautious_weight_decay
+        θ = θ - η*s*U
 
-    where β2 is `beta2`.
+    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`,
+    β2 is `beta2`, and λ is `weight_decay`. The mean is over the columns, for each row; NewtonSchulz is that of `Muon`.
 
     State of a parameter of shape S:
         momentum_buffer: S, B = 0
-        variance_neuron: S with 1 in place of the columns, v = 0: a number for each row of each matrix
+        variance_neuron: (S[0], 1), v = 0
 
-    Args:
-        beta2: how much of the second moment is kept, in [0, 1).
-
-    The other arguments and the errors are those of `Muon`; `transposed` is refused, as rows are then no outputs.
+    (A stack of matrices has a number for each row of each.) Arguments and errors are those of `Muon`, with `beta2`: how
+    much of the second moment is kept, in [0, 1). `transposed` is refused, as rows are then no outputs.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
     >>> optimizer = NorMuon([weight], lr=0.1, adjust_lr_fn="original")
-    >>> weight.grad = torch.tensor([[1.0, 0.0], [0.0, 1e-3]])
+    >>> weight.grad = torch.tensor([[1.0, 0.0], [0.0, 0.1]])
     >>> optimizer.step()
-    >>> [round(x, 2) for x in weight.diagonal().tolist()]
-    [-0.0, -0.0]
+    >>> [round(x, 3) for x in weight.diagonal().tolist()]  # of Muon, -0.068 and -0.114
+    [-0.1, -0.1]
 
     Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
     """
@@ -381,8 +395,11 @@ def _others(
     return {"adamw": AdamW(none, **{**precision, **(adamw or {})}), "lion": Lion(none, **{**precision, **(lion or {})})}
 
 
-def _is_triple(coefficients: Any) -> bool:
-    return not isinstance(coefficients, str) and not isinstance(coefficients[0], (tuple, list))
+def _count(coefficients: Any, of_a_triple: int | None) -> int | None:
+    """How many iterations there are."""
+    if isinstance(coefficients, str):
+        return len(TABLES[coefficients][0])
+    return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
 
 
 def matrix(shape: torch.Size, group: Mapping[str, Any]) -> tuple[tuple[int, ...], int, int]:
@@ -450,10 +467,11 @@ def _scale(rows: int, columns: int, form: str | None) -> float:
 
 def _even(x: Tensor, moments: Tensor, one_minus_beta: Any) -> Tensor:
     """Matrices of the same norm whose rows are divided by the roots of their second moments, which are updated."""
-    lerp_([moments], [x.square().mean(-1, keepdim=True)], one_minus_beta)
-    even = x / (moments.sqrt() + 1e-8)
-    norms = [torch.linalg.vector_norm(each, dim=(-2, -1), keepdim=True) for each in (x, even)]
-    return even * (norms[0] / norms[1].clamp(min=1e-8))
+    wide = x.to(moments.dtype)
+    lerp_([moments], [wide.square().mean(-1, keepdim=True)], one_minus_beta)
+    even = wide / (moments.sqrt() + 1e-8)
+    norms = [torch.linalg.vector_norm(each, dim=(-2, -1), keepdim=True) for each in (wide, even)]
+    return (even * (norms[0] / norms[1].clamp(min=1e-8))).to(x.dtype)
 
 
 def _orthogonal(x: Tensor, k: Factors) -> Tensor:
@@ -473,8 +491,8 @@ def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
     triples, factor = k["ns_coefficients"], 1.0
     if isinstance(triples, str):
         triples, factor = TABLES[triples]
-    elif _is_triple(triples):
-        triples = [triples] * (k["ns_steps"] or 5)
+    elif not isinstance(triples[0], tuple):
+        triples = [triples] * k["ns_steps"]
     alone = len(y) == 1
     y = y[0] if alone else y
     norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)

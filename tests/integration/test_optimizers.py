@@ -13,7 +13,7 @@ import timesched
 from tests.integration import training
 from tests.integration.resume import in_another_process
 from tests.integration.training import NextByte, assert_goes_on, column, finish
-from tests.optim.signatures import NAMES
+from tests.optim.signatures import NAMES, MATRICES
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs and a half
@@ -36,7 +36,7 @@ MORE: dict[str, dict[str, Any]] = {
 def make_optimizer(name: str, dtype: torch.dtype = torch.float32) -> tuple[NextByte, Any]:
     """The small model, for Muon without its bias, and an optimizer of its parameters."""
     model = NextByte().to(dtype)
-    if name == "Muon":
+    if name in MATRICES:
         model.head.register_parameter("bias", None)
     decay = {} if name == "Rprop" else {"weight_decay": 0.001}
     made = getattr(optim, name)(model.parameters(), lr=RATES[name], **decay, **MORE.get(name, {}))

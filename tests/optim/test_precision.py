@@ -5,6 +5,7 @@ import torch
 
 import optim
 from tests.optim.problems import flat, ours, parameters, theirs
+from tests.optim.signatures import MATRICES
 from tests.optim.rows import FULLEST, ROWS
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -16,7 +17,7 @@ CHOSEN = dict.fromkeys([*FULLEST, *(row for row in ROWS if row.label.removeprefi
 def start(row, dtype):
     """With tensors that are longer than a vector of the processor, which kernels for half precision treat apart."""
     generator = torch.Generator().manual_seed(9)
-    shapes = [(17, 20), (3, 70)] if row.name == "Muon" else [(131,), (17, 20)]
+    shapes = [(17, 20), (3, 70)] if row.name in MATRICES else [(131,), (17, 20)]
     longer = [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
     return parameters(row.name, dtype) + longer
 

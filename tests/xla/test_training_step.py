@@ -15,7 +15,7 @@ from optim.lr_scheduler import CosineDecayLR, LRScheduler
 from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim.schedulers.building import make
 from tests.optim.schedulers.rows import EXAMPLES
-from tests.optim.signatures import NAMES
+from tests.optim.signatures import NAMES, MATRICES
 
 STEPS = 20
 
@@ -91,7 +91,7 @@ def test_an_optimizer(name):
 
     def make_optimizer(model):
         for p in model.parameters():
-            p.requires_grad_(name != "Muon" or p.dim() > 1)
+            p.requires_grad_(name not in MATRICES or p.dim() > 1)
         return getattr(optim, name)([p for p in model.parameters() if p.requires_grad], lr=0.1)
 
     def make_schedulers(optimizer):

@@ -18,6 +18,7 @@ import optim
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim.problems import ours
+from tests.optim.signatures import MATRICES
 from tests.optim.rows import BY_ID, FULLEST, Row
 
 Optimizers = Sequence[optim.Optimizer]
@@ -41,7 +42,7 @@ class Case:
         step of lr * 0.2 * sqrt(7) = 0.0106 may then differ by some 2^-8 of that in a few elements, ten of them by 4e-4.
         Where ranks orthogonalize their own rows instead of the whole matrix, a single step is off by 1e-3 to 1e-2.
         """
-        return 4e-4 if self.row.name == "Muon" else 1e-10
+        return 4e-4 if self.row.name in MATRICES else 1e-10
 
 
 # The fifteen with as much state as they can have. And some without state, without a first moment, with a rate from the
@@ -122,8 +123,8 @@ def optimizers_of(name: str, model: nn.Module, other_lr: bool = False, **precisi
     row = case.row
     if other_lr and row.arguments["lr"] is not None:
         row = dataclasses.replace(row, kwargs={**row.kwargs, "lr": row.arguments["lr"] * 3})
-    made = [ours(row, [p for p in params if p.ndim >= 2 or row.name != "Muon"], **precision)]
-    if row.name == "Muon":
+    made = [ours(row, [p for p in params if p.ndim >= 2 or row.name not in MATRICES], **precision)]
+    if row.name in MATRICES:
         made.append(optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02, **precision))
     for optimizer in made:
         if case.compiled:
