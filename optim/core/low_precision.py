@@ -113,7 +113,7 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str
     Warns of bfloat16 parameters that lose updates, once in a process.
     """
     named = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_remedy(group) and not _warned:
+    if p.dtype is torch.bfloat16 and not has_remedy(group) and not _warned and not p.is_meta:
         _warned.append(where)
         warnings.warn(
             f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
@@ -133,7 +133,13 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str
             f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
             f"{', '.join(states) or 'none'}."
         )
-    slow = [name for name in states if name in SLOW and asked_dtype(group, name) is torch.bfloat16]
+    short = [name for name in states if asked_dtype(group, name) is torch.bfloat16]
+    if "grad_avg" in states and {"grad_avg", "square_avg"}.intersection(short):
+        raise ValueError(
+            f"{where}state_dtype={named!r}: with centered=True the root is taken of an average of squares less the square "
+            "of an average, which in bfloat16 falls below 0: leave 'grad_avg' and 'square_avg' in float32."
+        )
+    slow = [name for name in short if name in SLOW]
     if slow and not group.get("stochastic_rounding"):
         raise ValueError(
             f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as "
@@ -207,9 +213,14 @@ def join(p: Tensor, remainder: Tensor) -> Tensor:
     return joined_(p.float(), bits(remainder, torch.int16))
 
 
-def joined_(value: Tensor, low: Tensor) -> Tensor:
-    """The float32 values whose low half is added to that of `value`, which is overwritten."""
-    return bits(bits(value, torch.int32).add_(low), torch.float32)
+def joined_(value: Tensor, low: Tensor, memory: Tensor | None = None) -> Tensor:
+    """The float32 values whose low half is added to that of `value`, which is overwritten.
+
+    A zero that somebody wrote beside an old remainder stays one: below a zero there are only bits of NaNs.
+    """
+    whole = bits(value, torch.int32)
+    least = torch.bitwise_and(whole, 0x7FFFFFFF, out=memory).neg_()  # 0 for zeros, else below all remainders
+    return bits(whole.add_(torch.maximum(low, least, out=memory)), torch.float32)
 
 
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
@@ -257,6 +268,13 @@ def _hashed(x: Tensor, memory: Tensor | None = None) -> Tensor:
     return x
 
 
+def _mixed_number(x: int) -> int:
+    """A hash of a number, so that noise of another seed is not that of other steps."""
+    for multiplier in (_SPREAD, _FIRST, _SECOND):
+        x = (x % 2**32 ^ x % 2**32 >> 16) * multiplier
+    return (x + 2**31) % 2**32 - 2**31
+
+
 def _mixed(x: Tensor) -> Tensor:
     """Overwritten by a hash that is good in all bits."""
     x = _hashed(x)
@@ -284,7 +302,7 @@ def seeds(how: Low, steps: Tensors, columns: Sequence[Tensors]) -> dict[int, lis
     for column in narrow(columns):
         if column == 1 or (column == 0 and how.remainder):  # gradients, and what is split
             continue
-        x = count ^ ((how.seed + column * _SPREAD + 2**31) % 2**32 - 2**31)
+        x = count ^ _mixed_number(how.seed + column * _SPREAD)
         x = _mixed(_mixed(x) ^ number)
         on_host = x.is_cpu and not torch.compiler.is_compiling()
         found[column] = x.tolist() if on_host else list(x.unbind())
@@ -322,18 +340,19 @@ class Buffers:
     def __init__(self, reuse: bool) -> None:
         self._kept: dict[Any, Tensor] | None = {} if reuse else None
 
-    def get(self, count: int, use: Any, dtype: torch.dtype) -> Tensor | None:
-        """Memory of so many elements, for one use."""
+    def get(self, shape: Sequence[int], use: Any, dtype: torch.dtype = torch.int32) -> Tensor | None:
+        """Memory in a shape, for one use."""
+        count = math.prod(shape)
         if self._kept is None:
             return None
         if use not in self._kept or self._kept[use].numel() < count:
-            self._kept[use] = torch.empty(count, dtype=dtype)
-        return self._kept[use][:count]
+            self._kept[use] = torch.empty(count, dtype=dtype, device="cpu")
+        return self._kept[use][:count].view(shape)
 
     def cast(self, x: Tensor, use: Any, dtype: torch.dtype) -> Tensor:
         """A copy in another dtype."""
-        memory = self.get(x.numel(), use, dtype)
-        return x.to(dtype) if memory is None else memory.view(x.shape).copy_(x)
+        memory = self.get(x.shape, use, dtype)
+        return x.to(dtype) if memory is None else memory.copy_(x)
 
 
 def in_float32(
@@ -348,7 +367,7 @@ def in_float32(
         *columns, remainders = columns
     p, wide = columns[0], [list(column) for column in columns]
     short = narrow(columns)
-    joined = len(p) > 1 and not torch.compiler.is_compiling() and all([x.is_contiguous() for xs in columns for x in xs])
+    joined = len(p) > 1 and bool(short) and not torch.compiler.is_compiling() and all([x.is_contiguous() for xs in columns for x in xs])
     if joined:  # few operations for many small tensors
         flat = torch.cat([x.view(-1) for xs in (*(columns[j] for j in short), remainders) for x in xs])
         n = sum(x.numel() for x in p)
@@ -361,7 +380,7 @@ def in_float32(
         values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
         lows = [buffers.cast(bits(x, torch.int16), "int32", torch.int32) for x in remainders]
         if remainders:
-            values[0] = list(map(joined_, values[0], lows))
+            values[0] = [joined_(x, low, buffers.get(x.shape, "int32 too")) for x, low in zip(values[0], lows)]
         wide = [values.get(j, list(column)) for j, column in enumerate(columns)]
     if 1 not in short:
         wide[1] = [g.float() for g in columns[1]]
@@ -373,13 +392,13 @@ def in_float32(
             if j == 0 and how.remainder:
                 split_(x, to, remainders[chosen])
             elif j != 1 and places:
-                memory = None if joined else buffers.get(x.numel(), "index", torch.int32)
+                memory = None if joined else buffers.get((x.numel(),), "int32")
                 parts = [
                     indices(place, start, y.numel(), y.device, memory).bitwise_xor_(seed)
                     for y, place, seed in zip(to, places[chosen], seeds[j][chosen])
                 ]
                 index = torch.cat(parts) if joined else parts[0]
-                round_(x, to, noise(index, buffers.get(x.numel(), "shifted", torch.int32)))
+                round_(x, to, noise(index, buffers.get((x.numel(),), "int32 too")))
             elif j != 1:
                 _put(x, to, torch.bfloat16)
 

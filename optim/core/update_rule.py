@@ -20,8 +20,8 @@ from .hyperparameters import SWITCH, Number, Rule, check_group
 from .known_counts import KnownCounts
 from .low_precision import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy, join, low, split_
 from .optimizer import Optimizer, State, counter
-from .sharding import local, placed_as
-from .state_follows import fits, follow
+from .sharding import local, notice_dtensor, placed_as
+from .state_follows import fits, follow, form, text
 from .step_wrapper import makes_no_state
 from .tensor_lists import Tensors
 from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind
@@ -108,6 +108,7 @@ class RuleOptimizer(Optimizer):
                         self._known.note([state[name]], first)
 
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        check_group(RULES, group, f"{type(self).__name__}: ")
         rule = self.rule(group)
         state = rule.parameter_state(p, group)
         names = [name for name in rule.tensor_states(group, p) if name and state[name].shape == p.shape]
@@ -130,6 +131,7 @@ class RuleOptimizer(Optimizer):
             for p in group["params"]:
                 states = {name: self.state[p].get(name) for name in self.rule(group).tensor_states(group, p) if name}
                 names.update((name, None) for name, x in states.items() if x is not None and x.shape == p.shape)
+                names.update(dict.fromkeys({REMAINDER}.intersection(self.state[p])))
         return list(names)
 
     @makes_no_state
@@ -185,14 +187,16 @@ class RuleOptimizer(Optimizer):
         """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
 
         Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
-        no parameter here, and for a value of another shape.
+        no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
         """
         follow(self)
         for p, value in values.items():
-            if p not in self.state or value.shape != p.shape:
+            notice_dtensor(value)
+            known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
+            if not known or form(value) != form(p) or value.is_meta or not (p.is_complex() or value.is_floating_point()):
                 raise ValueError(
-                    f"{type(self).__name__}: a tensor of shape {tuple(value.shape)} is for a parameter of shape "
-                    f"{tuple(p.shape)}: pass a dict as float32_parameters() returns it."
+                    f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
+                    "tensors as float32_parameters() returns it."
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:
@@ -308,9 +312,6 @@ class RuleOptimizer(Optimizer):
             REMAINDER if how and how.remainder else None,
         )
         return {name for name in names if name is not None}
-
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
-        check_group(RULES, group, where)
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(f"{key}={group[key]!r}" for key in self.rule(group).hyper if key not in ("lr", "weight_decay"))

@@ -256,6 +256,13 @@ def test_the_noise_of_steps_parameters_and_seeds():
             p.grad = torch.ones_like(p)
         optimizer.step()
         found += [(p.detach() < 1).double() for p in params]
+    for seed in (1, 2, 3):  # whose steps are not those of another seed either
+        optimizer = optim.SGD(params, lr=2**-10, stochastic_rounding=True, rounding_seed=seed)
+        for _ in range(3):
+            params[0].data.fill_(1.0)
+            params[0].grad, params[1].grad = torch.ones_like(p), None
+            optimizer.step()
+            found.append((params[0].detach() < 1).double())
     for i, x in enumerate(found):
         for y in found[:i]:  # of two independent draws, the correlation has a standard deviation of 1/256
             assert abs(torch.corrcoef(torch.stack([x, y]))[0, 1]) < 6 / 256

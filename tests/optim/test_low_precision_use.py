@@ -101,6 +101,20 @@ def test_bfloat16_states_of_float32_parameters():
     assert not torch.equal(p, q) and torch.allclose(p, q, atol=2e-3)  # each step is 1e-3, its direction is 1 % off
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_states_of_several_float32_parameters(name):
+    """A remedy, and a dtype that they have anyway, change nothing."""
+    found = []
+    for options in ({}, {"state_dtype": FLOAT32}, {"stochastic_rounding": True, "state_dtype": FLOAT32}):
+        params = [Parameter(torch.ones(3, 4) * i) for i in (1, 2)]
+        optimizer = getattr(optim, name)(params, lr=0.1, **options)
+        for p in params:
+            p.grad = torch.sin(torch.arange(12.0)).view(3, 4)
+        optimizer.step()
+        found.append(torch.stack(params))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
 def test_initial_values_are_not_rounded_on_the_way():
     optimizer = optim.Adagrad([p := weight()], initial_accumulator_value=0.1, state_dtype=FLOAT32)
     assert torch.equal(optimizer.state[p]["sum"], torch.full((40,), 0.1))
@@ -117,6 +131,9 @@ def test_initial_values_are_not_rounded_on_the_way():
         ("AdamW", BFLOAT16, {"master_weights": True, "state_dtype": BFLOAT16}, "'exp_avg_sq' would stop moving"),
         ("Adagrad", FLOAT32, {"state_dtype": BFLOAT16}, "'sum' would stop moving"),
         ("Adamax", BFLOAT16, {"state_dtype": {"exp_inf": BFLOAT16}}, "'exp_inf' would stop moving"),
+        ("RMSprop", BFLOAT16, {**WAYS["rounded_states"], "centered": True}, "centered=True"),
+        ("RMSprop", FLOAT32, {"state_dtype": {"grad_avg": BFLOAT16}, "centered": True}, "centered=True"),
+        ("SGD", BFLOAT16, {"stochastic_rounding": "no"}, "stochastic_rounding='no'"),
         ("AdamW", torch.float16, {"master_weights": True}, "float16"),
         ("SGD", torch.float16, {"stochastic_rounding": True}, "float16"),
         ("SGD", torch.float64, {"state_dtype": FLOAT32}, "float64"),
@@ -127,7 +144,7 @@ def test_what_is_refused(name, dtype, options, words):
     make = getattr(optim, name)
     with pytest.raises((ValueError, TypeError), match=words):
         make([weight(dtype=dtype)], lr=0.1, **options)
-    optimizer = make([weight(dtype=FLOAT32)], lr=0.1)
+    optimizer = make([weight(dtype=FLOAT32)], lr=0.1, **{k: x for k, x in options.items() if k == "centered"})
     before = snapshot(optimizer)
     with pytest.raises((ValueError, TypeError), match=words):
         optimizer.add_param_group({"params": [weight(dtype=dtype)], **options})
@@ -258,6 +275,30 @@ def test_from_another_run(way, package, dtype):
     assert optimizer.state[p]["step"] == 5
 
 
+@pytest.mark.parametrize("name", ["Lion", "Lamb", "SGD"])
+def test_counts_that_the_noise_needs_begin_at_zero(name):
+    """Where a run had none; and they go where they are not needed."""
+    p, optimizer = built("rounded", name=name)
+    q, other = built("master", name=name)
+    trained(other, q, 1, 3)
+    optimizer.load_state_dict(other.state_dict())
+    assert optimizer.state[p]["step"] == (name == "SGD")  # there, whether there was a first step
+    trained(optimizer, p, 1, 2)
+    other.load_state_dict(optimizer.state_dict())
+    assert "remainder" in other.state[q] and "step" not in other.state[q]
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x.float(), lambda x: x.view(torch.int16)])
+def test_a_remainder_in_another_dtype_is_refused(wrong):
+    p, optimizer = built()
+    trained(optimizer, p, 1, 2)
+    saved, before = optimizer.state_dict(), snapshot(optimizer)
+    saved["state"] = {0: {**saved["state"][0], "remainder": wrong(saved["state"][0]["remainder"])}}
+    with pytest.raises(ValueError, match="remainder is torch"):
+        optimizer.load_state_dict(saved)
+    assert not differences(before, snapshot(optimizer))
+
+
 @EACH_WAY
 def test_the_weights_were_replaced(way):
     """What was kept of the old ones adds half a bfloat16 at most; reset_state drops it."""
@@ -271,6 +312,26 @@ def test_the_weights_were_replaced(way):
     assert torch.equal(optimizer.float32_parameters()[p], new.float())
 
 
+def test_weights_that_were_set_to_zero():
+    """Beside a zero, an old remainder makes no NaN."""
+    params = [Parameter(torch.randn(size).bfloat16()) for size in (1000, 3)]
+    optimizer = optim.SGD(params, lr=0.01, master_weights=True)
+    for zero in (0.0, -0.0):
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn_like(p)
+            optimizer.step()
+        for p in params:
+            with torch.no_grad():
+                p.fill_(zero)
+            p.grad = torch.zeros_like(p)
+        assert "remainder" in optimizer.state_names_to_sparsify()
+        for value in optimizer.float32_parameters().values():
+            assert (value.abs() <= 2**-133).all()  # half of the least bfloat16
+        optimizer.step()
+        assert all((p.abs() <= 2**-133).all() for p in params)
+
+
 def test_float32_parameters_there_and_back():
     p, optimizer = built()
     trained(optimizer, p, 1, 3)
@@ -282,7 +343,7 @@ def test_float32_parameters_there_and_back():
     exact = torch.linspace(-1, 1, 40)
     other.load_float32_parameters({q: exact})
     assert torch.equal(other.float32_parameters()[q], exact)
-    for wrong in ({p: exact}, {q: exact[:3]}):
+    for wrong in ({p: exact}, {q: exact[:3]}, {q: exact.int()}, {q: exact.to("meta")}, {q: 1.0}, {"weight": exact}):
         with pytest.raises(ValueError, match="float32_parameters"):
             other.load_float32_parameters(wrong)
     assert torch.equal(other.float32_parameters()[q], exact)
@@ -313,7 +374,10 @@ def test_a_cast_away_from_bfloat16_says_what_is_lost():
 )
 def test_one_graph(row, way):
     """Captured once while the rate changes; as close to the eager step as float32 and a flip of a rounding are."""
-    optimizers = [ours(row, small(row), **WAYS[way]) for _ in range(2)]
+    options = WAYS[way]
+    if row.kwargs.get("centered") and options.get("state_dtype"):
+        options = {**options, "state_dtype": {"momentum_buffer": BFLOAT16}}  # all that it may have
+    optimizers = [ours(row, small(row), **options) for _ in range(2)]
     mine, eager = optimizers
     with fresh():
         mine.compile(backend="aot_eager")
