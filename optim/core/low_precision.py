@@ -213,14 +213,19 @@ def join(p: Tensor, remainder: Tensor) -> Tensor:
     return joined_(p.float(), bits(remainder, torch.int16))
 
 
-def joined_(value: Tensor, low: Tensor, memory: Tensor | None = None) -> Tensor:
+def joined_(value: Tensor, low: Tensor) -> Tensor:
     """The float32 values whose low half is added to that of `value`, which is overwritten.
 
-    A zero that somebody wrote beside an old remainder stays one: below a zero there are only bits of NaNs.
+    A zero that somebody wrote beside an old remainder stays one: below a zero there are only bits of NaNs. Making sure
+    takes the CPU longer than all the rest, so that it first looks whether there is a NaN.
     """
     whole = bits(value, torch.int32)
-    least = torch.bitwise_and(whole, 0x7FFFFFFF, out=memory).neg_()  # 0 for zeros, else below all remainders
-    return bits(whole.add_(torch.maximum(low, least, out=memory)), torch.float32)
+    if value.is_cpu and not torch.compiler.is_compiling():
+        if math.isfinite(bits(whole.add_(low), torch.float32).sum()):
+            return value
+        whole.sub_(low)
+    low = torch.maximum(low, (whole & 0x7FFFFFFF).neg_())  # 0 for zeros, else below all remainders
+    return bits(whole.add_(low), torch.float32)
 
 
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
@@ -380,7 +385,7 @@ def in_float32(
         values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
         lows = [buffers.cast(bits(x, torch.int16), "int32", torch.int32) for x in remainders]
         if remainders:
-            values[0] = [joined_(x, low, buffers.get(x.shape, "int32 too")) for x, low in zip(values[0], lows)]
+            values[0] = list(map(joined_, values[0], lows))
         wide = [values.get(j, list(column)) for j, column in enumerate(columns)]
     if 1 not in short:
         wide[1] = [g.float() for g in columns[1]]
