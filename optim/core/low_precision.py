@@ -216,16 +216,24 @@ def join(p: Tensor, remainder: Tensor) -> Tensor:
 def joined_(value: Tensor, low: Tensor) -> Tensor:
     """The float32 values whose low half is added to that of `value`, which is overwritten.
 
-    A zero that somebody wrote beside an old remainder stays one: below a zero there are only bits of NaNs. Making sure
-    takes the CPU longer than all the rest, so that it first looks whether there is a NaN.
+    A zero that somebody wrote beside an old remainder stays one: below a zero there are only bits of NaNs.
     """
     whole = bits(value, torch.int32)
-    if value.is_cpu and not torch.compiler.is_compiling():
-        if math.isfinite(bits(whole.add_(low), torch.float32).sum()):
+    if _may_be_read(value):
+        if _is_finite(bits(whole.add_(low), torch.float32)):
             return value
         whole.sub_(low)
     low = torch.maximum(low, (whole & 0x7FFFFFFF).neg_())  # 0 for zeros, else below all remainders
     return bits(whole.add_(low), torch.float32)
+
+
+def _may_be_read(value: Tensor) -> bool:
+    return value.is_cpu and not torch.compiler.is_compiling()
+
+
+def _is_finite(value: Tensor) -> bool:
+    """Whether there is no NaN for sure, by a sum, which takes half as long as an operation on each element."""
+    return math.isfinite(value.sum())
 
 
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
@@ -243,6 +251,8 @@ def round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
 
 def _with_one_nan(value: Tensor) -> Tensor:
     """The same with 7fc00000 for every NaN."""
+    if _may_be_read(value) and _is_finite(value):
+        return value
     if value.device.type == "xla":  # which takes finite replacements alone
         return value.masked_fill_(value.isnan(), NAN)
     return value.nan_to_num_(NAN, math.inf, -math.inf)
