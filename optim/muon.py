@@ -56,6 +56,9 @@ TRIPLE = Several((Number(scheduled=False),) * 3)
 DTYPES = ("bfloat16", "float32", "float64")
 
 
+ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
+
+
 class Coefficients:
     """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
 
@@ -64,7 +67,10 @@ class Coefficients:
         if isinstance(value, str):
             Choice(tuple(TABLES)).check(name, value)
         for i, each in enumerate(value if several else () if isinstance(value, str) else (value,)):
-            TRIPLE.check(f"{name}[{i}]" if several else name, each)
+            try:
+                TRIPLE.check(name, each)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name}={value!r}: triple {i}: {error}" if several else str(error)) from None
 
     def tensors(self, value: Any, device: torch.device) -> Any:
         return value
@@ -75,7 +81,8 @@ class Rows:
 
     def check(self, name: str, value: Any) -> None:
         if value is not None:
-            Several((Number(low=1, integer=True),) * max(len(value), 1)).check(name, value)
+            several = isinstance(value, (tuple, list)) and len(value) > 0
+            Several((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
 
     def tensors(self, value: Any, device: torch.device) -> Any:
         return value
@@ -165,7 +172,7 @@ class Muon(RuleOptimizer):
     """
 
     hyper = table(
-        algorithm=Choice(("muon", "adamw", "lion")),
+        algorithm=Choice(("muon", *ALGORITHMS)),
         lr=RATE,
         weight_decay=RATE,
         momentum=FRACTION,
@@ -210,7 +217,7 @@ class Muon(RuleOptimizer):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _others(adamw, lion, precision)
+        self._others = _others(type(self), precision, adamw=adamw, lion=lion)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def rule(self, group: Mapping[str, Any]) -> Any:
@@ -247,7 +254,10 @@ class Muon(RuleOptimizer):
                 "write a list with a triple for each iteration."
             )
         if group.get("split_sizes") is not None and group.get("num_heads") is not None:
-            raise ValueError(f"{where}split_sizes and num_heads are two ways to split a parameter: pass one of them.")
+            raise ValueError(
+                f"{where}split_sizes={group['split_sizes']!r} and num_heads={group['num_heads']!r} are two ways to split a "
+                "parameter: pass one of them."
+            )
         if group.get("transposed") and group["adjust_lr_fn"] not in ("cerebras", "match_rms_adamw"):
             raise ValueError(
                 f"{where}adjust_lr_fn={group['adjust_lr_fn']!r} goes by rows over columns, and transposed=True says that "
@@ -327,12 +337,12 @@ class NorMuon(Muon):
     much of the second moment is kept, in [0, 1). `transposed` is refused, as rows are then no outputs.
 
     >>> import torch
-    >>> weight = torch.nn.Parameter(torch.zeros(2, 2))
-    >>> optimizer = NorMuon([weight], lr=0.1, adjust_lr_fn="original")
-    >>> weight.grad = torch.tensor([[1.0, 0.0], [0.0, 0.1]])
+    >>> weight = torch.nn.Parameter(torch.zeros(2, 1))
+    >>> optimizer = NorMuon([weight], lr=0.5, adjust_lr_fn="original")
+    >>> weight.grad = torch.tensor([[3.0], [4.0]])
     >>> optimizer.step()
-    >>> [round(x, 3) for x in weight.diagonal().tolist()]  # of Muon, -0.068 and -0.114
-    [-0.1, -0.1]
+    >>> weight[0].item() == weight[1].item()  # the step of Muon is 3 to 4
+    True
 
     Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
     """
@@ -363,7 +373,7 @@ class NorMuon(Muon):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _others(adamw, lion, precision)
+        self._others = _others(type(self), precision, adamw=adamw, lion=lion)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
@@ -387,12 +397,15 @@ class NorMuon(Muon):
         return {"one_minus_momentum": 1 - h["momentum"], "one_minus_beta2": 1 - h["beta2"]}
 
 
-def _others(
-    adamw: Mapping[str, Any] | None, lion: Mapping[str, Any] | None, precision: Mapping[str, Any]
-) -> dict[str, RuleOptimizer]:
+def _others(cls: type, precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
     """Optimizers without parameters, which say what groups of another algorithm have."""
-    none = [{"params": []}]
-    return {"adamw": AdamW(none, **{**precision, **(adamw or {})}), "lion": Lion(none, **{**precision, **(lion or {})})}
+    found = {}
+    for name, arguments in given.items():
+        try:
+            found[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{cls.__name__}, {name}={arguments!r}: {error}") from None
+    return found
 
 
 def _count(coefficients: Any, of_a_triple: int | None) -> int | None:
@@ -480,7 +493,7 @@ def _orthogonal(x: Tensor, k: Factors) -> Tensor:
     flat = x.flatten(0, -3).to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
     tall = flat.shape[-2] > flat.shape[-1]
     flat = flat.mT if tall else flat
-    most = max(1, TOGETHER // max(1, flat[0].numel()))  # one after the other, as they take memory
+    most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
     found = [_newton_schulz(each, k) for each in flat.split(most)]
     flat = torch.cat(found) if len(found) > 1 else found[0]
     return (flat.mT if tall else flat).to(x.dtype).reshape(x.shape)
@@ -493,6 +506,8 @@ def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
         triples, factor = TABLES[triples]
     elif not isinstance(triples[0], tuple):
         triples = [triples] * k["ns_steps"]
+    if y.numel() == 0:
+        return y
     alone = len(y) == 1
     y = y[0] if alone else y
     norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
