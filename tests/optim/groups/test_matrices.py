@@ -138,7 +138,7 @@ def test_in_a_config(kind):
     found = {p: group for group in optimizer.param_groups for p in group["params"]}
     assert found[model.mlp[0].weight]["lr"] == 0.02 and found[model.mlp[0].weight]["algorithm"] == "muon"
     assert found[model.head.weight]["lr"] == found[model.norm.weight]["lr"] == 3e-4
-    assert found[model.head.weight]["betas"] == (0.9, 0.95) and found[model.position.weight]["eps"] == 1e-3
+    assert tuple(found[model.head.weight]["betas"]) == (0.9, 0.95) and found[model.position.weight]["eps"] == 1e-3
     assert found[model.norm.weight]["weight_decay"] == 0.0 and found[model.mlp[0].weight]["weight_decay"] == 0.3
     with pytest.raises(ValueError, match="output_head"):
         optim.build(nn.Linear(3, 2), {"optimizer": {kind: {"adamw": {}}}})
