@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from .core.hyperparameters import RATE, SWITCH, Number, Several, table
-from .core.low_precision import Precision, Unpack
 from .core.optimizer import State, counter
 from .core.sharding import Placement, sum_over_ranks, zeros_without_dim
 from .core.tensor_lists import Tensors, by_shape, copy_, is_zero
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU

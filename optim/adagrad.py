@@ -11,10 +11,9 @@ from torch import Tensor
 from .core.common_steps import add_over_root_, penalized_gradient
 from .core.fused import fused_adagrad
 from .core.hyperparameters import RATE, Number, table
-from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, addcmul_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

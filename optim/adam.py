@@ -10,9 +10,8 @@ from torch import Tensor
 from .core.common_steps import add_over_root_, apply_weight_decay, decay_along_, moment_factors, update_moments
 from .core.fused import fused_adam
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, maximum_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from .core.common_steps import penalized_gradient
 from .core.hyperparameters import BETAS, RATE, table
-from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

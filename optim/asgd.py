@@ -10,10 +10,9 @@ from torch import Tensor
 from timesched.ops import where
 
 from .core.hyperparameters import Number, table
-from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

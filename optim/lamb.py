@@ -10,10 +10,9 @@ from torch import Tensor
 
 from .core.common_steps import moment_factors, over_root, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.low_precision import Precision, Unpack
 from .core.sharding import Placement, sum_over_ranks
 from .core.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 LARGEST_NORM = 10.0  # a parameter's norm counts up to this

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from .core.common_steps import decay_along_
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 

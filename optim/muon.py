@@ -13,11 +13,10 @@ from torch import Tensor
 from .adam import AdamW
 from .core.common_steps import decay_along_
 from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Number, Several, table
-from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.sharding import distributed_as, from_local, full_tensor, local, replicated
 from .core.tensor_lists import Tensors, add, add_, by_shape, copy_, is_zero, lerp, lerp_, mul_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 from .lion import Lion
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from .core.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, addcdiv_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

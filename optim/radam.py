@@ -11,9 +11,8 @@ from timesched.ops import where
 
 from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, add_, is_zero
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

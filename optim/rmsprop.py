@@ -9,9 +9,8 @@ from torch import Tensor
 
 from .core.common_steps import over_root, penalized_gradient, square_average_
 from .core.hyperparameters import RATE, SWITCH, Number, absent, table
-from .core.low_precision import Precision, Unpack
 from .core.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
 

@@ -11,11 +11,10 @@ from torch import Tensor
 from timesched.ops import where
 
 from .core.hyperparameters import RATE, SWITCH, Number, Several, table
-from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.sharding import local
 from .core.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
-from .core.update_rule import RuleOptimizer
+from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

@@ -13,10 +13,9 @@ from timesched.ops import where
 from .core.common_steps import penalized_gradient
 from .core.fused import fused_sgd
 from .core.hyperparameters import SWITCH, Number, absent, table
-from .core.low_precision import Precision, Unpack
 from .core.optimizer import State
 from .core.tensor_lists import Tensors, add, add_, mul_
-from .core.update_rule import COMMON, RuleOptimizer
+from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
 

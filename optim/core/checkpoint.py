@@ -111,11 +111,10 @@ def _state(
     stray = [key for key in saved["state"] if key not in set(ids)]
     if stray:
         raise ValueError(f"{name}: the state dict has state for {stray[0]!r}, which none of its groups contains.")
-    each = zip(optimizer.param_groups, groups, saved["param_groups"])
-    owners = [(p, group, new, packed) for group, new, packed in each for p in group["params"]]
+    owners = [(p, group, new) for group, new in zip(optimizer.param_groups, groups) for p in group["params"]]
     initial: dict[Tensor, dict[str, Any]] = {}
     writes = []
-    for i, (key, (p, group, new, packed)) in enumerate(zip(ids, owners)):
+    for i, (key, (p, group, new)) in enumerate(zip(ids, owners)):
         mine, given = optimizer.state[p], dict(saved["state"].get(key) or {})
         where = f"{name}: state of parameter {i}, of shape {tuple(p.shape)}: "
         needed = optimizer.needed_states({**group, **new}, p)
@@ -126,14 +125,12 @@ def _state(
                 given[REMAINDER] = rest = rest if isinstance(rest, Tensor) else torch.zeros_like(p)
                 if rest.dtype != p.dtype:
                     raise ValueError(
-                        f"{where}remainder is {rest.dtype}: its bits are no numbers, and are lost in another dtype; load "
-                        f"the state dict as it was saved, in {p.dtype}."
+                        f"{where}remainder is {rest.dtype}, where its bits, which are no numbers, are lost: load it as "
+                        f"it was saved, in {p.dtype}."
                     )
-            # Counts that rounding at random alone needs.
-            if STEP in mine and STEP not in (optimizer.needed_states({**group, "stochastic_rounding": False}, p) or {STEP}):
+            nearest = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
+            if STEP in mine and nearest is not None and STEP not in nearest:  # it serves the noise alone
                 given.setdefault(STEP, torch.zeros_like(mine[STEP]))
-            elif STEP not in mine and packed.get("stochastic_rounding"):
-                given.pop(STEP, None)
             lacking, extra = mine.keys() - given.keys(), given.keys() - mine.keys()
         else:  # torch makes no state for a parameter that never had a gradient
             if mine and not initial:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
-from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers
 
 from .hyperparameters import SWITCH, Number
 from .sharding import offsets
@@ -31,7 +30,7 @@ REMAINDER = "remainder"  # the state with the low half of a float32 value
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16")}
 
 # The states that move by so little in a step that bfloat16, rounded to the nearest, stands still.
-SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "acc_delta", "ax")
+SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
 
@@ -133,17 +132,12 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str
             f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
             f"{', '.join(states) or 'none'}."
         )
-    short = [name for name in states if asked_dtype(group, name) is torch.bfloat16]
-    if "grad_avg" in states and {"grad_avg", "square_avg"}.intersection(short):
-        raise ValueError(
-            f"{where}state_dtype={named!r}: with centered=True the root is taken of an average of squares less the square "
-            "of an average, which in bfloat16 falls below 0: leave 'grad_avg' and 'square_avg' in float32."
-        )
-    slow = [name for name in short if name in SLOW]
-    if slow and not group.get("stochastic_rounding"):
+    slow = [name for name in states if name in SLOW and asked_dtype(group, name) is torch.bfloat16]
+    if slow and (not group.get("stochastic_rounding") or "grad_avg" in states):
         raise ValueError(
             f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as "
-            "what a step adds is too small for it: pass stochastic_rounding=True, or leave it in float32."
+            "what a step adds is too small for it: leave it in float32, or pass stochastic_rounding=True (but not with "
+            "centered=True, where it would make the root that of a negative number)."
         )
 
 
@@ -210,7 +204,14 @@ def _bitcast() -> Any:
 
 def join(p: Tensor, remainder: Tensor) -> Tensor:
     """The float32 values of a parameter and its remainder, as a new tensor."""
-    return joined_(p.float(), bits(remainder, torch.int16))
+    return joined_(p.float(), _low(remainder))
+
+
+def _low(remainder: Tensor) -> Tensor:
+    """The remainder as numbers."""
+    if remainder.is_cpu and torch.compiler.is_compiling():
+        return bits(remainder.float(), torch.int32) >> 16
+    return bits(remainder, torch.int16)
 
 
 def joined_(value: Tensor, low: Tensor) -> Tensor:
@@ -240,28 +241,34 @@ def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     """Write float32 values into parameters and their remainders. What was in `value` is lost."""
     whole = bits(_with_one_nan(value), torch.int32)
     _put(whole, remainder, torch.int16)  # the low half
-    _put(whole.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16)
+    _put(whole.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16, high=True)
 
 
 def round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
     """Write float32 values into bfloat16 tensors, rounded by noise of 0 to 65535. What was in `value` is lost."""
     whole = bits(_with_one_nan(value), torch.int32)
-    _put(whole.add_(noise.view(whole.shape)).bitwise_right_shift_(16), to, torch.int16)
+    _put(whole.add_(noise.view(whole.shape)).bitwise_right_shift_(16), to, torch.int16, high=True)
 
 
 def _with_one_nan(value: Tensor) -> Tensor:
     """The same with 7fc00000 for every NaN."""
     if _may_be_read(value) and _is_finite(value):
         return value
-    if value.device.type == "xla":  # which takes finite replacements alone
-        return value.masked_fill_(value.isnan(), NAN)
-    return value.nan_to_num_(NAN, math.inf, -math.inf)
+    if value.is_cuda and not torch.compiler.is_compiling():
+        return value.nan_to_num_(
+            NAN, math.inf, -math.inf
+        )  # one launch, which torch_xla has not and inductor computes slowly
+    return torch.where(value != value, NAN, value)  # noqa: PLR0124  # that is how a NaN is known
 
 
-def _put(x: Tensor, to: Tensors, dtype: torch.dtype) -> None:
+def _put(x: Tensor, to: Tensors, dtype: torch.dtype, high: bool = False) -> None:
     """Write the parts of a flat tensor, or one in any layout, in the form of `dtype`."""
     if x.device.type == "xla":
         torch._foreach_copy_(to, _like(to, bits(x.to(dtype), torch.bfloat16)))
+    elif dtype is torch.int16 and x.is_cpu and torch.compiler.is_compiling():  # which inductor does not vectorize
+        x = x.reshape(-1)
+        whole = bits(x << 16, torch.float32) if high else bits(x, dtype)[::2]
+        torch._foreach_copy_(to if high else [each.view(dtype) for each in to], _like(to, whole))
     elif len(to) == 1:
         to[0].view(dtype).copy_(x.view(to[0].shape))
     else:
@@ -382,7 +389,8 @@ def in_float32(
         *columns, remainders = columns
     p, wide = columns[0], [list(column) for column in columns]
     short = narrow(columns)
-    joined = len(p) > 1 and bool(short) and not torch.compiler.is_compiling() and all([x.is_contiguous() for xs in columns for x in xs])
+    joined = len(p) > 1 and len(short) > 0 and not torch.compiler.is_compiling()
+    joined = joined and all([x.is_contiguous() for xs in columns for x in xs])
     if joined:  # few operations for many small tensors
         flat = torch.cat([x.view(-1) for xs in (*(columns[j] for j in short), remainders) for x in xs])
         n = sum(x.numel() for x in p)
@@ -393,7 +401,7 @@ def in_float32(
             wide[j] = _like(p, values[j][0])
     else:
         values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
-        lows = [buffers.cast(bits(x, torch.int16), "int32", torch.int32) for x in remainders]
+        lows = [buffers.cast(_low(x), "int32", torch.int32) for x in remainders]
         if remainders:
             values[0] = list(map(joined_, values[0], lows))
         wide = [values.get(j, list(column)) for j, column in enumerate(columns)]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack as Unpack  # noqa: PLC0414
 
 from timesched.ops import check_compiler
 
@@ -19,6 +20,7 @@ from .execution import eager_step, step_on_tensors
 from .hyperparameters import SWITCH, Number, Rule, check_group
 from .known_counts import KnownCounts
 from .low_precision import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy, join, low, split_
+from .low_precision import Precision as Precision  # noqa: PLC0414  # for the optimizers, as Unpack is
 from .optimizer import Optimizer, State, counter
 from .sharding import local, notice_dtensor, placed_as
 from .state_follows import fits, follow, form, text
@@ -193,7 +195,12 @@ class RuleOptimizer(Optimizer):
         for p, value in values.items():
             notice_dtensor(value)
             known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
-            if not known or form(value) != form(p) or value.is_meta or not (p.is_complex() or value.is_floating_point()):
+            if (
+                not known
+                or form(value) != form(p)
+                or value.is_meta
+                or not (p.is_complex() or value.is_floating_point())
+            ):
                 raise ValueError(
                     f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
                     "tensors as float32_parameters() returns it."

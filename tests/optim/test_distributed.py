@@ -19,7 +19,7 @@ from tests.torchrun import launch
 pytestmark = pytest.mark.xdist_group("distributed")
 
 PROGRAM = Path(__file__).with_name("_distributed") / "program.py"
-TIMEOUT = 400  # seconds for a launch, which takes 10 to 40 on two cores
+TIMEOUT = 600  # seconds for a launch, which takes 20 to 100 on two cores
 
 
 @pytest.fixture(scope="module")
