@@ -124,10 +124,10 @@ class Record:
 
 
 class Recorder(Callback):
-    """Writes down what each batch was trained with, and shows it in so many lines after that of the first batch."""
+    """Writes down what each batch was trained with, and if `show`, shows it every tenth of the run."""
 
-    def __init__(self, record: Record, lines: int) -> None:
-        self.record, self.lines = record, lines
+    def __init__(self, record: Record, show: bool) -> None:
+        self.record, self.show = record, show
         self.shown = 0  # batches in the lines shown so far
         self.start = time.monotonic()
 
@@ -139,17 +139,17 @@ class Recorder(Callback):
         record = self.record
         record.losses.append(float(state.loss) / BITS)
         before, after = record.fraction(record.timestamps[-1]), record.fraction(state.timestamp)
-        new_line = int(self.lines * before) < int(self.lines * after) or len(record.losses) == 1
-        if new_line or sys.stdout.isatty():  # on a terminal every batch, in a line that the next batch writes over
+        new_tenth = int(10 * before) < int(10 * after) or len(record.losses) == 1
+        if self.show and (new_tenth or sys.stdout.isatty()):  # on a terminal every batch, in a line that the next batch writes over
             new = record.losses[self.shown :]
             print(
                 f"{min(after, 1):5.0%}  batch {state.timestamp.batch.value:5}  token {state.timestamp.token.value:9}"
                 f"  LR {record.lrs[-1][0]:.2e}  loss {sum(new) / len(new):.3f} bits/byte"
                 f"  {time.monotonic() - self.start:4.0f} s",  # no more than 79 columns
-                end="\n" if new_line else "\r",
+                end="\n" if new_tenth else "\r",
                 flush=True,
             )
-        if new_line:
+        if new_tenth:
             self.shown = len(record.losses)
 
 
@@ -167,7 +167,7 @@ def train(
     text: Tensor,
     batch_size: int,
     seed: int,
-    lines: int = 10,
+    show: bool = True,
 ) -> Record:
     """Train a new model with Composer's Trainer for `duration` times the ratio of the horizon."""
     # A second thread gains little with matrices this small, and costs minutes where something else needs the core.
@@ -190,7 +190,7 @@ def train(
             optimizers=optimizer,
             schedulers=schedule,  # a schedule of timesched, as it is
             scale_schedule_ratio=horizon.ssr,
-            callbacks=Recorder(record, lines),
+            callbacks=Recorder(record, show),
             seed=seed,
             device="cpu",
             progress_bar=False,

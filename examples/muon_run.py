@@ -2,11 +2,11 @@
 with AdamW, both on one warmup-stable-decay schedule of timesched.
 
 The model is that of composer_run.py: it reads bytes of the Python manual. Muon
-steps the hidden matrices, and AdamW, in the same optimizer, the other parameters
-with a learning rate of its own; the schedule multiplies both. Every rate of --lrs
-is tried for Muon's matrices, and for AdamW alone. The one with the least loss on
-text that is kept out of the training is then tested on the last tenth of the
-manual. The script checks the learning rates of every batch.
+steps its hidden matrices, and AdamW, in the same optimizer, all other parameters,
+with a learning rate (LR) of its own; the schedule multiplies both. Each LR of
+--lrs is tried for Muon's matrices, and then for AdamW alone. The LR with
+the least loss in validation, on text that is kept out of the training, is
+picked, and the model that it gave is tested on the last tenth of the manual.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import importlib
 import importlib.util
 import math
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import optim
@@ -25,95 +25,86 @@ from timesched import Horizon, Time, WarmupStableDecayScheduler
 if TYPE_CHECKING:
     import torch
 
-    from examples._demo_model import Record
+    from examples._demo_model import ByteModel, Record
 
 BATCH_SIZE = 8  # samples of 128 bytes
 BETAS = (0.9, 0.95)  # of AdamW, alone and beside Muon
-SCHEDULE = WarmupStableDecayScheduler("0.1dur", t_decay="0.2dur")  # a tenth to warm up, a fifth to decay
+SCHEDULE = WarmupStableDecayScheduler("0.1dur", t_decay="0.2dur")
 
 
-def with_muon(model: Any, lr: float, adamw_lr: float) -> torch.optim.Optimizer:
-    """Muon for the hidden matrices, and AdamW for embeddings, the output head, norms and biases."""
-    groups = optim.configure_param_groups(model, matrices="muon", output_head="head*", weight_decay=0.1)
-    return optim.Muon(groups, lr, adjust_lr_fn="match_rms_adamw", adamw={"lr": adamw_lr, "betas": BETAS})
+def muon_groups(model: ByteModel) -> list[dict[str, Any]]:
+    """Hidden matrices for Muon; embedding, output head, norms and biases for AdamW."""
+    return optim.configure_param_groups(model, matrices="muon", output_head="head*", weight_decay=0.1)
 
 
-def with_adamw(model: Any, lr: float) -> torch.optim.Optimizer:
-    """AdamW for all parameters."""
+def optimizer(name: str, lr: float, adamw_lr: float, model: ByteModel) -> torch.optim.Optimizer:
+    if name == "Muon":
+        beside = {"lr": adamw_lr, "betas": BETAS}
+        return optim.Muon(muon_groups(model), lr, adjust_lr_fn="match_rms_adamw", adamw=beside)
     return optim.AdamW(optim.configure_param_groups(model, weight_decay=0.1), lr, betas=BETAS)
 
 
-def read_options() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+def read_options() -> tuple[argparse.Namespace, argparse.ArgumentParser]:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("muon_run.py", description=__doc__, formatter_class=raw)
     add = parser.add_argument
-    text = "length of each run, in ep, ba, sp or tok, a token being a byte (default: %(default)s)"
+    text = "length of each run, a whole number of ep, ba, sp or tok; a token is a byte (default: %(default)s)"
     add("--duration", default="300000tok", metavar="TIME", help=text)
-    text = "learning rates to try, of Muon's matrices and of AdamW alone (default: 2e-3 4e-3 8e-3)"
-    add("--lrs", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3], metavar="LR", help=text)
-    text = "learning rate of AdamW beside Muon, the same for every rate of --lrs (default: %(default)s)"
+    text = "LRs to try, for Muon's matrices and for AdamW alone (default: 0.002 0.004 0.008 0.016)"
+    add("--lrs", type=float, nargs="+", default=[2e-3, 4e-3, 8e-3, 1.6e-2], metavar="LR", help=text)
+    text = "LR of AdamW beside Muon, the same in all runs (default: %(default)s)"
     add("--adamw-lr", type=float, default=4e-3, metavar="LR", help=text)
-    text = "of the model and the order of samples (default: %(default)s)"
-    add("--seed", type=int, default=17, help=text)
+    add("--seed", type=int, default=17, help="of the model and the order of samples (default: %(default)s)")
     args = parser.parse_args()
     for option, lr in (*(("--lrs", lr) for lr in args.lrs), ("--adamw-lr", args.adamw_lr)):
         if not (lr > 0 and math.isfinite(lr)):
             parser.error(f"{option} {lr}: it has to be more than 0")
     try:
-        args.duration = Time.from_timestring(args.duration)
         Horizon(args.duration)
+        args.duration = Time.from_timestring(args.duration)
     except ValueError as error:
-        parser.error(f"--duration: {error}")
-    if args.duration.unit.value not in ("ep", "ba", "sp", "tok"):
-        parser.error(f"--duration {args.duration}: it has to be in ep, ba, sp or tok")
-    return parser, args
+        parser.error(f"--duration {args.duration}: {error}")
+    if args.duration.unit.value not in ("ep", "ba", "sp", "tok") or args.duration.value != int(args.duration.value):
+        parser.error(f"--duration {args.duration}: it has to be a whole number of ep, ba, sp or tok")
+    return args, parser
 
 
 def say(text: str) -> None:
-    print(text, flush=True)  # a pipe, too, shows how far the runs are
+    print(text, flush=True)  # a pipe, too, shows how far the script is
 
 
 def main() -> None:
     start = time.monotonic()
-    parser, args = read_options()
+    args, parser = read_options()
     if importlib.util.find_spec("composer") is None:
-        parser.error("it trains with Composer: pip install 'torch-timesched[composer]'")
+        parser.error("this example trains with Composer: pip install 'torch-timesched[composer]'")
     say("Loading Composer ...")
     demo = importlib.import_module("_demo_model")  # only now, so that --help and mistakes need not wait for it
     text, test = demo.manual()
     cut = len(text) * 9 // 10
     text, validation = text[:cut], text[cut:]
     horizon = Horizon(args.duration, batches_per_epoch=len(demo.windows(text)) // BATCH_SIZE)
-    say(f"The Python manual: {len(text)} bytes to train on, {len(validation)} to choose by, {len(test)} to test on")
-    say(f"Each run: {args.duration}, seed {args.seed}, {SCHEDULE!r}\n")
-    say(optim.param_group_table(optim.configure_param_groups(demo.ByteModel(), matrices="muon", output_head="head*")))
-
-    def tuned(make: Callable[..., torch.optim.Optimizer], **more: float) -> tuple[float, Record]:
-        """The rate whose run has the least validation loss, and that run."""
-        records = {}
+    say(f"Text: {len(text)} bytes to train on, {len(validation)} for validation, {len(test)} to test on")
+    say(f"Schedule: {SCHEDULE!r}, over {args.duration}\n")
+    say(f"Groups of Muon:\n{optim.param_group_table(muon_groups(demo.ByteModel()), names=1)}")
+    checked, results = 0, []
+    for name, more in (("Muon", f", beside AdamW with {args.adamw_lr:g}"), ("AdamW", "")):
+        say(f"\n{name:5} {'LR':>8}   bits/byte in validation   seconds")
+        records: dict[float, Record] = {}
         for lr in args.lrs:
             began = time.monotonic()
-            record = demo.train(
-                lambda model, lr=lr: make(model, lr, **more),
-                SCHEDULE,
-                args.duration,
-                horizon,
-                text,
-                BATCH_SIZE,
-                args.seed,
-                lines=2,
-            )
-            batches, seconds = record.check(SCHEDULE), time.monotonic() - began
+            make = partial(optimizer, name, lr, args.adamw_lr)
+            record = demo.train(make, SCHEDULE, args.duration, horizon, text, BATCH_SIZE, args.seed, show=False)
+            seconds = time.monotonic() - began
+            checked += record.check(SCHEDULE)
             record.tested = record.model.bits_per_byte(demo.windows(validation))
-            initial = " and ".join(f"{rate:g}" for rate in sorted({*record.initial}))
-            say(f"LR {lr:g}: validation {record.tested:.3f} bits/byte, {seconds:.0f} s;")
-            say(f"checked {initial} {batches}")
+            say(f"{'':5} {lr:8g}   {record.tested:23.3f}   {seconds:7.1f}")
             records[lr] = record
-        return min(records.items(), key=lambda item: (math.isnan(item[1].tested), item[1].tested))
-
-    for make, more in ((with_muon, {"adamw_lr": args.adamw_lr}), (with_adamw, {})):
-        lr, record = tuned(make, **more)
-        say(f"{make.__name__} {lr} {record.model.bits_per_byte(demo.windows(test)):.3f}")
+        picked = min(records, key=lambda lr: (math.isnan(records[lr].tested), records[lr].tested))
+        tested = records[picked].model.bits_per_byte(demo.windows(test))
+        results.append(f"{name}: {tested:.3f} bits/byte on the test text, with LR {picked:g}{more}")
+    say("\n" + "\n".join(results))
+    say(f"Checked: the LR of each group is its own times the schedule's value, in all {checked} batches")
     say(f"{time.monotonic() - start:.0f} s in all")
 
 
