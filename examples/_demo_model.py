@@ -140,7 +140,8 @@ class Recorder(Callback):
         record.losses.append(float(state.loss) / BITS)
         before, after = record.fraction(record.timestamps[-1]), record.fraction(state.timestamp)
         new_tenth = int(10 * before) < int(10 * after) or len(record.losses) == 1
-        if self.show and (new_tenth or sys.stdout.isatty()):  # on a terminal every batch, in a line that the next batch writes over
+        # On a terminal every batch, in a line that the next batch writes over.
+        if self.show and (new_tenth or sys.stdout.isatty()):
             new = record.losses[self.shown :]
             print(
                 f"{min(after, 1):5.0%}  batch {state.timestamp.batch.value:5}  token {state.timestamp.token.value:9}"
