@@ -196,8 +196,8 @@ class AdamW(AdamBase):
         max_exp_avg_sq: S, v_max = 0, if amsgrad
 
     Arguments and errors are those of `AdamBase`. With `cautious_weight_decay` only those elements decay that the first
-    moment does not move away from 0 (https://arxiv.org/abs/2510.12402). State dicts of Hugging Face's former AdamW load,
-    too.
+    moment does not move away from 0 (https://arxiv.org/abs/2510.12402).
+    State dicts of Hugging Face's former AdamW load, too.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))

@@ -249,18 +249,18 @@ class Muon(RuleOptimizer):
         count = _count(triples, steps)
         if steps is not None and steps != count:
             raise ValueError(
-                f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, or "
-                "write a list with a triple for each iteration."
+                f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, "
+                "or write a list with a triple for each iteration."
             )
         if group.get("split_sizes") is not None and group.get("num_heads") is not None:
             raise ValueError(
-                f"{where}split_sizes={group['split_sizes']!r} and num_heads={group['num_heads']!r} are two ways to split a "
-                "parameter: pass one of them."
+                f"{where}split_sizes={group['split_sizes']!r} and num_heads={group['num_heads']!r} are two ways to "
+                "split a parameter: pass one of them."
             )
         if group.get("transposed") and group["adjust_lr_fn"] not in ("cerebras", "match_rms_adamw"):
             raise ValueError(
-                f"{where}adjust_lr_fn={group['adjust_lr_fn']!r} goes by rows over columns, and transposed=True says that "
-                "the two are swapped: pass 'match_rms_adamw'."
+                f"{where}adjust_lr_fn={group['adjust_lr_fn']!r} goes by rows over columns, and transposed=True says "
+                "that the two are swapped: pass 'match_rms_adamw'."
             )
 
     def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
@@ -268,7 +268,8 @@ class Muon(RuleOptimizer):
         if p.dim() < 2 or p.is_complex():
             raise ValueError(
                 f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; "
-                'give biases, norms and embeddings to a group with "algorithm": "adamw".'
+                'give biases, norms and embeddings to a group with "algorithm": "adamw", as matrices="muon" of '
+                "configure_param_groups does."
             )
         rows, columns = matrix(p.shape, group)[1:]
         sizes = blocks_of(rows, group)
@@ -378,14 +379,15 @@ class NorMuon(Muon):
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
         if group.get("transposed"):
-            raise ValueError(f"{where}transposed=True: the second moments of NorMuon are for rows that are outputs.")
+            raise ValueError(
+                f"{where}transposed=True: the second moments of NorMuon are for rows that are outputs; take Muon."
+            )
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
         return ("momentum_buffer", "variance_neuron")
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        stack, rows, _ = matrix(p.shape, group)
-        kept = len(stack) + 1  # dimensions; all others are columns
+        kept = len(matrix(p.shape, group)[0]) + 1  # dimensions; all others are columns
         shape = (*p.shape[:kept], *[1] * (p.dim() - kept))
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         zeros = torch.zeros(shape, dtype=dtype, device=p.device)
@@ -453,16 +455,17 @@ def _steps(k: Factors, parts: Tensors, variance: Tensors | None) -> tuple[Tensor
     stack, rows, columns = matrix(whole[0].shape, k)
     runs = [(size, len(list(alike))) for size, alike in itertools.groupby(blocks_of(rows, k))]
     sizes = [size * count for size, count in runs]
-    cut = list(together.reshape(len(whole), *stack, rows, columns).split(sizes, -2))
+    cut = list(torch.split(together.reshape(len(whole), *stack, rows, columns), sizes, -2))
     scaled_by = whole[0].shape[1] if k["adjust_lr_fn"] == "cerebras" and not stack else columns
     scales = [_scale(size, scaled_by, k["adjust_lr_fn"]) for size, _ in runs]
-    moments = None
+    moments: Any = None
     if variance:  # a single one is a view
         moments = (torch.stack(list(variance)) if len(variance) > 1 else variance[0]).view(len(whole), *stack, rows, 1)
     for i, (size, count) in enumerate(runs):
-        found = _orthogonal(cut[i].unflatten(-2, (count, size)), k)
+        blocks = (len(whole), *stack, count, size)
+        found = _orthogonal(cut[i].reshape(*blocks, columns), k)
         if moments is not None:
-            found = _even(found, moments.split(sizes, -2)[i].unflatten(-2, (count, size)), k["one_minus_beta2"])
+            found = _even(found, torch.split(moments, sizes, -2)[i].view(*blocks, 1), k["one_minus_beta2"])
         cut[i] = found.flatten(-3, -2) if i == 0 else found.flatten(-3, -2) * (scales[i] / scales[0])
     if variance and len(variance) > 1:
         copy_(variance, [x.view(y.shape) for x, y in zip(moments, variance)])
@@ -483,7 +486,8 @@ def _even(x: Tensor, moments: Tensor, one_minus_beta: Any) -> Tensor:
     lerp_([moments], [wide.square().mean(-1, keepdim=True)], one_minus_beta)
     even = wide / (moments.sqrt() + 1e-8)
     norms = [torch.linalg.vector_norm(each, dim=(-2, -1), keepdim=True) for each in (wide, even)]
-    return (even * (norms[0] / norms[1].clamp(min=1e-8))).to(x.dtype)
+    even *= norms[0] / norms[1].clamp(min=1e-8)
+    return even.to(x.dtype)
 
 
 def _orthogonal(x: Tensor, k: Factors) -> Tensor:
@@ -493,7 +497,7 @@ def _orthogonal(x: Tensor, k: Factors) -> Tensor:
     tall = flat.shape[-2] > flat.shape[-1]
     flat = flat.mT if tall else flat
     most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
-    found = [_newton_schulz(each, k) for each in flat.split(most)]
+    found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
     flat = torch.cat(found) if len(found) > 1 else found[0]
     return (flat.mT if tall else flat).to(x.dtype).reshape(x.shape)
 

@@ -118,7 +118,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return []
 
     def rule(self, group: Mapping[str, Any]) -> Any:
-        """The optimizer whose hyperparameters, states and formula a group has: this one, unless a subclass has several."""
+        """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
         return self
 
     # State
@@ -165,6 +165,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if "tags" in group:
             group["tags"] = as_tags(group["tags"], where)
         rule = self.rule(group)
+        if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
+            raise ValueError(
+                f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
+                "give such groups to optim.Muon, or make them without `matrices`."
+            )
         check_group(rule.hyper, group, where)
         rule.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)

@@ -112,7 +112,7 @@ class RuleOptimizer(Optimizer):
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
         check_group(RULES, group, f"{type(self).__name__}: ")
         rule = self.rule(group)
-        state = rule.parameter_state(p, group)
+        state: State = rule.parameter_state(p, group)
         names = [name for name in rule.tensor_states(group, p) if name and state[name].shape == p.shape]
         check(group, p, names, f"{type(self).__name__}: ")
         how = low(group, [p])
@@ -321,7 +321,9 @@ class RuleOptimizer(Optimizer):
         return {name for name in names if name is not None}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
-        values = ", ".join(f"{key}={group[key]!r}" for key in self.rule(group).hyper if key not in ("lr", "weight_decay"))
+        values = ", ".join(
+            f"{key}={group[key]!r}" for key in self.rule(group).hyper if key not in ("lr", "weight_decay")
+        )
         raise ValueError(
             f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.hyperparameters import RATE, as_tags
-from .matrices import choices
+from .matrices import Choice, choices
 from .parameters import named
 from .rules import Claim, Selector, checked_selectors, claims_of_factors, claims_of_rules, comparable, matched, merged
 
@@ -48,11 +48,12 @@ def configure_param_groups(
         adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name, as
             floats. Only a `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
         decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
-        matrices: "muon": for `optim.Muon`, give each group an `algorithm`, and a tag of the same name: "muon" for hidden
-            matrices, "adamw" for embeddings, the output head, norms, biases, routers and vectors. The module that owns
-            a parameter decides: Linear, transformers' Conv1D (`transposed`), MultiheadAttention (with `split_sizes` for
-            `in_proj_weight`), convolutions (with `flatten`), and 3 dimensions in a class called Experts. A rule with an
-            `algorithm` of its own wins. The key `reasons` says for each parameter why; `param_group_table` shows it.
+        matrices: "muon": for `optim.Muon`, give each group an `algorithm`, and a tag of the same name: "muon" for
+            hidden matrices, "adamw" for embeddings, the output head, norms, biases, routers and vectors. The module
+            that owns a parameter decides: Linear, transformers' Conv1D (`transposed`), MultiheadAttention (with
+            `split_sizes` for `in_proj_weight`), convolutions (with `flatten`), and 3 dimensions in a class called
+            Experts. A rule with an `algorithm` of its own wins. The key `reasons` says for each parameter why;
+            `param_group_table` shows it.
         output_head: a glob or several for the output head, () for none. None: the linear layer whose weight is an
             embedding's, or else the one with the rows and columns of the largest embedding.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
@@ -105,23 +106,28 @@ def configure_param_groups(
             claims.append(Claim(f"output_head ({selector!r})", (selector,), settings={"algorithm": "adamw"}))
     more = as_tags(decay_tag, "decay_tag: ")
     parameters = named(model)
-    asked = [merged(each, one.name) for each, one in zip(matched(parameters, claims), parameters)]
-    algorithms = [settings.get("algorithm") for _, settings in asked]
-    made = choices(parameters, algorithms, output_head is None) if matrices else [None] * len(parameters)
+    hits = matched(parameters, claims)
+    asked = [merged(each, one.name) for each, one in zip(hits, parameters)]
+    made: list[Choice | None] = [None] * len(parameters)
+    if matrices:
+        heads = [any(claim.what.startswith("output_head") for claim in each) for each in hits]
+        chosen = [settings.get("algorithm") for _, settings in asked]
+        made = choices(parameters, chosen, None if output_head is None else heads)
     groups: dict[Any, dict[str, Any]] = {}
-    for each, choice, (tags, settings) in zip(parameters, made, asked):
+    for each, choice, (of_rules, given) in zip(parameters, made, asked):
         if not (frozen or each.tensor.requires_grad):
             continue
         decays = no_decay is False or each.decays
+        tags, settings = set(of_rules), dict(given)
         if choice is not None:
             settings = {"algorithm": choice.algorithm, **choice.settings, **settings}
-            tags |= {str(choice.algorithm)}
+            tags.add(str(choice.algorithm))
         if weight_decay is not None or not decays:
             settings.setdefault("weight_decay", weight_decay if decays else 0.0)
         if comparable(settings.get("weight_decay")) != 0:
             tags |= more
         settings = dict(sorted(settings.items()))
-        key = (tags, comparable(list(settings.items())))
+        key = (frozenset(tags), comparable(list(settings.items())))
         if key not in groups:
             groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
         groups[key]["params"].append((each.name, each.tensor) if names else each.tensor)

@@ -24,19 +24,21 @@ class Choice(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012  # it is never changed
 
 
-def choices(parameters: Sequence[Named], chosen: Sequence[str | None], find_head: bool) -> list[Choice]:
-    """The algorithm of each parameter; `chosen` are those that rules or `output_head` choose.
+def choices(
+    parameters: Sequence[Named], chosen: Sequence[str | None], heads: Sequence[bool] | None
+) -> list[Choice | None]:
+    """The algorithm of each parameter. `chosen`: by rules; `heads`: which are output heads, None to find it.
 
-    Raises `ValueError` for parameters that cannot be decided, and if `find_head`, where the output head is not known.
+    Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
     """
-    head = _output_head(parameters) if find_head else None
+    if heads is None:
+        head = _output_head(parameters)
+        heads = [each is head for each in parameters]
     names = [each.name for each in parameters]
-    found = [
-        _by_module(each, names) if each is not head else Choice("adamw", "output head") for each in parameters
-    ]
     result = []
-    for each, choice, algorithm in zip(parameters, found, chosen, strict=True):
-        if algorithm is not None:
+    for each, algorithm, is_head in zip(parameters, chosen, heads, strict=True):
+        choice = Choice("adamw", "output head") if is_head else _by_module(each, names)
+        if algorithm is not None and not is_head:
             choice = Choice(algorithm, "chosen", choice.settings if algorithm == "muon" else {})
         result.append(choice)
     unknown = [each.name for each, choice in zip(parameters, result) if choice.algorithm is None]
@@ -49,7 +51,7 @@ def choices(parameters: Sequence[Named], chosen: Sequence[str | None], find_head
             f"{owner}, which says nothing of what it is: add {{'params': {unknown[0]!r}, 'algorithm': 'adamw'}} to the "
             "rules, or 'muon' for a matrix or a stack of them."
         )
-    return result
+    return list(result)
 
 
 def _by_module(each: Named, names: Sequence[str]) -> Choice:
@@ -96,10 +98,15 @@ def _output_head(parameters: Sequence[Named]) -> Named | None:
         return fit[0]
     names = [x.name for x in fit or linear]
     glob = names[-1].removesuffix("weight") + "*"
+    what = "several linear layers have" if fit else "no linear layer has"
+    why = (
+        f"{what} the rows and columns of the largest embedding"
+        if embeddings
+        else "there is no embedding to compare with"
+    )
     raise ValueError(
-        f"matrices='muon': {'several' if fit else 'no'} linear layers have the rows and columns of the largest embedding, "
-        f"so that the output head, which is for AdamW, may be {', '.join(map(repr, names[-5:]))}: write "
-        f"output_head={glob!r}, or output_head=() for a model without one."
+        f"matrices='muon': which layer is the output head, for AdamW? {why}, so that it may be "
+        f"{', '.join(map(repr, names[-5:]))}: write output_head={glob!r}, or output_head=() for a model without one."
     )
 
 

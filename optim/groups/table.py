@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core.hyperparameters import as_tags
+from ..core.hyperparameters import KNOWN, as_tags
 from .rules import comparable
 
 
@@ -31,7 +31,10 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
     keys = sorted({key for group in rows for key in group} - {"params", "param_names", "tags", "reasons"})
     values = {key: [comparable(group[key]) if key in group else "-" for group in rows] for key in keys}
-    kept = [key for key in keys if key in ("lr", "weight_decay") or len(set(values[key])) > 1]
+    several = {key: set(values[key]) for key in keys}
+    if isinstance(groups, torch.optim.Optimizer):  # what a group lacks is for another algorithm
+        several = {key: found - {"-"} if key in KNOWN else found for key, found in several.items()}
+    kept = [key for key in keys if key in ("lr", "weight_decay") or len(several[key]) > 1]
     lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
     count = size = 0
     for i, group in enumerate(rows):

@@ -13,7 +13,7 @@ import timesched
 from tests.integration import training
 from tests.integration.resume import in_another_process
 from tests.integration.training import NextByte, assert_goes_on, column, finish
-from tests.optim.signatures import NAMES, MATRICES
+from tests.optim.signatures import MATRICES, NAMES
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs and a half

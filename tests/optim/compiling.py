@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from tests.optim.problems import assert_states_close, flat, give_gradients, values
 from tests.optim.rows import BY_ID, Row
-from tests.optim.signatures import NAMES, MATRICES
+from tests.optim.signatures import MATRICES, NAMES
 
 # Traces and functionalizes as inductor does, and leaves out the minutes of a C++ compiler.
 BACKEND = "aot_eager"

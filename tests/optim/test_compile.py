@@ -9,7 +9,7 @@ import optim
 from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, is_held, race, small
 from tests.optim.problems import assert_close, differences, flat, ours, parameters, snapshot, values
 from tests.optim.rows import ROWS
-from tests.optim.signatures import NAMES, MATRICES
+from tests.optim.signatures import MATRICES, NAMES
 from tests.optim.test_precision import start, train
 
 ALL = pytest.mark.parametrize("name", NAMES)

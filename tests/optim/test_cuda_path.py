@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from tests.optim.compiling import HELD
 from tests.optim.problems import assert_states_close, give_gradients, ours
 from tests.optim.rows import FULLEST
-from tests.optim.signatures import NAMES, MATRICES
+from tests.optim.signatures import MATRICES, NAMES
 
 ROWS = {"numbers": FULLEST, "tensors": list(HELD.values())}
 

@@ -15,8 +15,8 @@ from torch.nn import Parameter
 import optim
 from tests.optim.equations import Reference
 from tests.optim.problems import flat
-from tests.optim.signatures import MATRICES
 from tests.optim.rows import ROWS
+from tests.optim.signatures import MATRICES
 
 FILE = json.loads((Path(__file__).parents[1] / "golden" / "optimizers.json").read_text())
 SHAPES = FILE["about"]["param_order"]

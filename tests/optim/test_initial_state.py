@@ -15,8 +15,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import optim
 from tests.optim.problems import MISSING, differences, flat, give_gradients, ours, parameters, run, snapshot
-from tests.optim.signatures import MATRICES
 from tests.optim.rows import FULLEST
+from tests.optim.signatures import MATRICES
 
 LR, MOMENTUM = {"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}
 # Torch's classes with the arguments that their state depends on.

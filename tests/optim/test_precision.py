@@ -5,8 +5,8 @@ import torch
 
 import optim
 from tests.optim.problems import flat, ours, parameters, theirs
-from tests.optim.signatures import MATRICES
 from tests.optim.rows import FULLEST, ROWS
+from tests.optim.signatures import MATRICES
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Everything else only changes numbers; these also change which operations run.

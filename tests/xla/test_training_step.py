@@ -15,7 +15,7 @@ from optim.lr_scheduler import CosineDecayLR, LRScheduler
 from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim.schedulers.building import make
 from tests.optim.schedulers.rows import EXAMPLES
-from tests.optim.signatures import NAMES, MATRICES
+from tests.optim.signatures import MATRICES, NAMES
 
 STEPS = 20
 

@@ -18,8 +18,8 @@ import optim
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim.problems import ours
-from tests.optim.signatures import MATRICES
 from tests.optim.rows import BY_ID, FULLEST, Row
+from tests.optim.signatures import MATRICES
 
 Optimizers = Sequence[optim.Optimizer]
 BATCH = 8  # rows of a whole batch, which 2 and 4 processes share evenly

@@ -67,12 +67,36 @@ def test_a_language_model():
     groups = configure_param_groups(model, matrices="muon", weight_decay=0.1)
     assert {tuple(group["tags"]) for group in groups} == {("muon",), ("adamw",)}
     decays = by_name(groups, "weight_decay")
-    assert decays["norm.weight"] == decays["mlp.0.bias"] == 0.0 and decays["head.weight"] == decays["mlp.0.weight"] == 0.1
+    assert (
+        decays["norm.weight"] == decays["mlp.0.bias"] == 0.0 and decays["head.weight"] == decays["mlp.0.weight"] == 0.1
+    )
 
 
 def test_a_tied_head_is_an_embedding():
     layer = {"self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight", "linear2.weight"}
     assert muons(Tied()) == {f"body.layers.{i}.{name}" for i in (0, 1) for name in layer}
+
+
+def test_groups_of_muon_are_for_no_other_optimizer():
+    with pytest.raises(ValueError, match="algorithm='adamw', and AdamW"):
+        optim.AdamW(configure_param_groups(Sequence(), matrices="muon"))
+
+
+def test_the_table_of_an_optimizer_has_no_columns_of_one_algorithm():
+    optimizer = optim.Muon(configure_param_groups(Sequence(), matrices="muon"), adamw={"lr": 1e-3})
+    head = param_group_table(optimizer).splitlines()[0].split()
+    assert head == [
+        "group",
+        "tags",
+        "tensors",
+        "elements",
+        "algorithm",
+        "eps",
+        "lr",
+        "split_sizes",
+        "weight_decay",
+        "names",
+    ]
 
 
 def test_convolutions_are_flattened():
@@ -100,8 +124,8 @@ def test_rules_win():
     ("model", "options", "words"),
     [
         (Sequence(tokens=32), {}, r"(?s)several linear layers.*'mlp.0.weight', 'head.weight'.*output_head='head.\*'"),
-        (nn.Linear(3, 2), {}, r"(?s)no linear layers.*'weight'.*output_head=\(\)"),
-        (held(a=nn.Embedding(9, 2), b=nn.Linear(3, 2)), {}, r"(?s)no linear layers.*'b.weight'"),
+        (nn.Linear(3, 2), {}, r"(?s)no embedding.*'weight'.*output_head=\(\)"),
+        (held(a=nn.Embedding(9, 2), b=nn.Linear(3, 2)), {}, r"(?s)no linear layer has.*'b.weight'"),
         (held(a=nn.GRU(3, 4)), {}, r"(?s)'a.weight_ih_l0' \(and 1 more\).*GRU.*'algorithm': 'adamw'"),
         (held(a=nn.ConvTranspose1d(3, 4, 2)), {}, r"(?s)'a.weight'.*\(3, 4, 2\).*ConvTranspose1d"),
         (Sequence(), {"output_head": "heads*"}, "heads"),
