@@ -210,7 +210,7 @@ ALIKE = [("RAdam", "Adamax"), ("AdamW", "Adamax")]
 def test_the_dict_of_another_optimizer(row):
     """Also of torch's before its first step, where only the hyperparameters tell them apart."""
 
-    def small(row):  # parameters that all fifteen take, so that nothing but the optimizer differs
+    def small(row):  # parameters that all take, so that nothing but the optimizer differs
         optimizer = ours(row, params := parameters("Muon")[:2])
         run(optimizer, params, 1, 1)
         return optimizer
