@@ -15,7 +15,7 @@ from tests.optim.signatures import NAMES, SIGNATURES
 from timesched import Clock, CosineAnnealingScheduler, bind
 
 FUSED = {"SGD": 1, "Adagrad": 2, "Adam": 2, "AdamW": 2}  # torch's fused step: its kernel, and one for the counts
-STACKED = ("Adafactor", "Lamb", "Muon")
+STACKED = ("Adafactor", "Lamb", "Muon", "NorMuon")
 ROWS = {row.name: row for row in FULLEST}
 EACH = pytest.mark.parametrize("name", NAMES)
 

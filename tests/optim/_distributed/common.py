@@ -51,7 +51,7 @@ class Case:
 FIFTEEN = {row.name: Case(row) for row in FULLEST}
 MORE = ("SGD-lr", "Adafactor-warmup_init", "SGD-groups_momentum_or_not", "AdamW-groups", "AdamW-tensors")
 SAVING = {**FIFTEEN, **{name: Case(BY_ID[name]) for name in MORE}, "AdamW compiled": Case(BY_ID["AdamW-tensors"], True)}
-WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon")  # their updates depend on more than an element
+WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon", "NorMuon")  # their updates depend on more than an element
 CASES = {
     **SAVING,
     **{f"{name} compiled": Case(BY_ID[f"{name}-tensors"], True) for name in WHOLE_TENSOR},
@@ -118,14 +118,15 @@ def update(optimizers: Optimizers) -> None:
 
 
 def optimizers_of(name: str, model: nn.Module, other_lr: bool = False, **precision: Any) -> list[optim.Optimizer]:
-    """The optimizer of a case, and with Muon an AdamW for what is no matrix. `other_lr`: not the rate of the case."""
+    """The optimizer of a case, of Muon with AdamW for what is no matrix. `other_lr`: not the rate of the case."""
     case, params = CASES[name], list(model.parameters())
     row = case.row
     if other_lr and row.arguments["lr"] is not None:
         row = dataclasses.replace(row, kwargs={**row.kwargs, "lr": row.arguments["lr"] * 3})
     made = [ours(row, [p for p in params if p.ndim >= 2 or row.name not in MATRICES], **precision)]
     if row.name in MATRICES:
-        made.append(optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02, **precision))
+        rest = [p for p in params if p.ndim < 2]
+        made[0].add_param_group({"params": rest, "algorithm": "adamw", "lr": 0.06 if other_lr else 0.02})
     for optimizer in made:
         if case.compiled:
             optimizer.compile(backend="eager")
