@@ -224,8 +224,8 @@ def joined_(value: Tensor, low: Tensor) -> Tensor:
         if _is_finite(bits(whole.add_(low), torch.float32)):
             return value
         whole.sub_(low)
-    low = torch.maximum(low, (whole & 0x7FFFFFFF).neg_())  # 0 for zeros, else below all remainders
-    return bits(whole.add_(low), torch.float32)
+    joined = bits(whole + low, torch.float32)
+    return torch.where(joined == joined, joined, value)  # noqa: PLR0124  # a NaN is one that the parameter is
 
 
 def _may_be_read(value: Tensor) -> bool:
@@ -240,6 +240,12 @@ def _is_finite(value: Tensor) -> bool:
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     """Write float32 values into parameters and their remainders. What was in `value` is lost."""
     whole = bits(_with_one_nan(value), torch.int32)
+    if whole.is_cuda and not torch.compiler.is_compiling():  # in few launches
+        low = whole.to(torch.int16)
+        high = bits(whole.sub_(low), torch.float32).to(torch.bfloat16)
+        to = [bits(x, torch.int16) for x in (*p, *remainder)]
+        torch._foreach_copy_(to, [*_like(p, bits(high, torch.int16)), *_like(remainder, low)])
+        return
     _put(whole, remainder, torch.int16)  # the low half
     _put(whole.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16, high=True)
 
