@@ -58,33 +58,26 @@ DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
 
 
-class Coefficients:
+class Coefficients(Choice):
     """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
 
     def check(self, name: str, value: Any) -> None:
-        several = isinstance(value, (tuple, list)) and len(value) > 0 and isinstance(value[0], (tuple, list))
         if isinstance(value, str):
-            Choice(tuple(TABLES)).check(name, value)
-        for i, each in enumerate(value if several else () if isinstance(value, str) else (value,)):
-            try:
-                TRIPLE.check(name, each)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"{name}={value!r}: triple {i}: {error}" if several else str(error)) from None
-
-    def tensors(self, value: Any, device: torch.device) -> Any:
-        return value
+            super().check(name, value)
+        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
+            for i, each in enumerate(value):
+                TRIPLE.check(f"{name}={value!r}, triple {i}", each)
+        else:
+            TRIPLE.check(name, value)
 
 
-class Rows:
+class Rows(Choice):
     """The rule for `split_sizes`: the rows of each block, or None."""
 
     def check(self, name: str, value: Any) -> None:
         if value is not None:
             several = isinstance(value, (tuple, list)) and len(value) > 0
             Several((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
-
-    def tensors(self, value: Any, device: torch.device) -> Any:
-        return value
 
 
 class Muon(RuleOptimizer):
@@ -177,7 +170,7 @@ class Muon(RuleOptimizer):
         momentum=FRACTION,
         nesterov=SWITCH,
         ns_steps=Number(low=1, high=99, integer=True, optional=True, scheduled=False),
-        ns_coefficients=Coefficients(),
+        ns_coefficients=Coefficients(tuple(TABLES)),
         eps=Number(low=0.0, scheduled=False),
         adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw", "spectral_unclamped")),
         flatten=Choice((None, True, False)),
@@ -216,7 +209,7 @@ class Muon(RuleOptimizer):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _others(type(self), precision, adamw=adamw, lion=lion)
+        self._others = _others(precision, adamw=adamw, lion=lion)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def rule(self, group: Mapping[str, Any]) -> Any:
@@ -373,7 +366,7 @@ class NorMuon(Muon):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _others(type(self), precision, adamw=adamw, lion=lion)
+        self._others = _others(precision, adamw=adamw, lion=lion)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
@@ -398,15 +391,9 @@ class NorMuon(Muon):
         return {"one_minus_momentum": 1 - h["momentum"], "one_minus_beta2": 1 - h["beta2"]}
 
 
-def _others(cls: type, precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
+def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
     """Optimizers without parameters, which say what groups of another algorithm have."""
-    found = {}
-    for name, arguments in given.items():
-        try:
-            found[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{cls.__name__}, {name}={arguments!r}: {error}") from None
-    return found
+    return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
 
 
 def _count(coefficients: Any, of_a_triple: int | None) -> int | None:

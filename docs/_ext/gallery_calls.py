@@ -63,5 +63,5 @@ OPTIMIZERS = {
     ): "Each step is about 0.28 times as long as `lr`: 0.2 times the root of 2 rows.",
     (
         "NorMuon([w], lr=0.3, weight_decay=0.0)",
-    ): "Each step is as long as that of `optim.Muon`; its two numbers become alike, as each is divided by its own mean.",
+    ): "Each step is as long as that of `optim.Muon`, and its two numbers are alike: each is divided by its own mean.",
 }

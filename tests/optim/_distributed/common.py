@@ -45,7 +45,7 @@ class Case:
         return 4e-4 if self.row.name in MATRICES else 1e-10
 
 
-# All optimizers with as much state as they can have. And some without state, without a first moment, with a rate from the
+# All with as much state as they can have. And some without state, without a first moment, with a rate from the
 # step count, with several groups (SGD's with other keys than one another), with 0-dim tensors as hyperparameters, under
 # schedules, and with an update that is compiled.
 FIFTEEN = {row.name: Case(row) for row in FULLEST}
