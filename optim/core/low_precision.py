@@ -95,6 +95,13 @@ def as_dtype(value: Any) -> Any:
     return DTYPES.get(value, value) if isinstance(value, str) else value
 
 
+def as_name(value: Any) -> Any:
+    """A value of a group as a checkpoint takes it, where dtypes go by their names."""
+    if isinstance(value, Mapping):
+        return {key: as_name(x) for key, x in value.items()}
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+
+
 def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
     """The dtype that a group asks for in a state; None where it asks for nothing."""
     asked = group.get("state_dtype")
@@ -241,6 +248,7 @@ def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     """Write float32 values into parameters and their remainders. What was in `value` is lost."""
     whole = bits(_with_one_nan(value), torch.int32)
     if whole.is_cuda and not torch.compiler.is_compiling():  # in few launches
+        whole = whole.reshape(-1)
         low = whole.to(torch.int16)
         high = bits(whole.sub_(low), torch.float32).to(torch.bfloat16)
         to = [bits(x, torch.int16) for x in (*p, *remainder)]

@@ -16,6 +16,7 @@ from timesched.binding import bound_to
 
 from . import checkpoint, state_follows
 from .hyperparameters import KNOWN, Rule, as_tags, check_group
+from .low_precision import as_name
 from .sharding import notice_dtensor
 from .step_wrapper import guarded
 from .work import STEP
@@ -312,10 +313,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
             self.__dict__.setdefault(name, OrderedDict())
 
     def state_dict(self) -> dict[str, Any]:
-        """The state in torch's form; the tensors are those in use, and `tags` are sorted lists."""
+        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
         state_follows.follow(self)
         state = super().state_dict()
         for group in state.get("param_groups", ()):  # a hook may have returned anything
+            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
             if "tags" in group:
                 group["tags"] = sorted(group["tags"])
         return state

@@ -52,7 +52,7 @@ from tests.optim.problems import flat
 MODES: dict[str, dict[str, Any]] = {
     "master": {"master_weights": True},
     "rounded": {"stochastic_rounding": True, "rounding_seed": 3},
-    "both": {"master_weights": True, "stochastic_rounding": True, "state_dtype": "bfloat16"},
+    "both": {"master_weights": True, "stochastic_rounding": True, "state_dtype": torch.bfloat16},
     "neither": {},
 }
 # What is rounded at random shows a difference in the last bit. Here factors are powers of two: there is none.
