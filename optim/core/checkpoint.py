@@ -183,6 +183,8 @@ def _taken(mine: Any, value: Any) -> Any:
         return torch.as_tensor(value, dtype=mine.dtype, device=mine.device).detach().reshape(mine.shape).clone()
     if isinstance(mine, (int, float)) and isinstance(value, Tensor):
         return value.item()
+    if isinstance(mine, torch.dtype) and isinstance(value, str):
+        return getattr(torch, value)
     return copy.deepcopy(value)
 
 
