@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.common_steps import add_over_root_, apply_weight_decay, decay_along_, moment_factors, update_moments
+from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from .core.fused import fused_adam
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.tensor_lists import Tensors, maximum_
+from .core.tensor_lists import Tensors, decay_along_, maximum_
 from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.common_steps import decay_along_
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
+from .core.tensor_lists import Tensors, add_, decay_along_, is_zero, lerp, lerp_, mul_, sign_
 from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 

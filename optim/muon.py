@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from .adam import AdamW
-from .core.common_steps import decay_along_
 from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Number, Several, table
 from .core.optimizer import State
 from .core.sharding import distributed_as, from_local, full_tensor, local, replicated
-from .core.tensor_lists import Tensors, add, add_, by_shape, copy_, is_zero, lerp, lerp_, mul_
+from .core.tensor_lists import Tensors, add, add_, by_shape, copy_, decay_along_, is_zero, lerp, lerp_, mul_
 from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 from .lion import Lion
@@ -286,7 +285,7 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {"one_minus_momentum": 1 - h["momentum"]}
+        return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}
 
     @staticmethod
     def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
@@ -385,10 +384,6 @@ class NorMuon(Muon):
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         zeros = torch.zeros(shape, dtype=dtype, device=p.device)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": replicated(zeros, p)}
-
-    @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {"one_minus_momentum": 1 - h["momentum"], "one_minus_beta2": 1 - h["beta2"]}
 
 
 def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:

@@ -4,24 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .tensor_lists import (
-    Factor,
-    Tensors,
-    add,
-    addcdiv_,
-    addcmul_,
-    blend_,
-    clamp_max_,
-    is_zero,
-    lerp_,
-    mul,
-    mul_,
-    neg,
-    shift_,
-    sign,
-    sign_,
-    sqrt,
-)
+from .tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
 from .work import Factors
 
 
@@ -38,16 +21,6 @@ def apply_weight_decay(k: Factors, p: Tensors, g: Tensors) -> Tensors:
     if not is_zero(k["weight_decay"]) and not k.get("cautious_weight_decay"):
         mul_(p, k["decay_factor"])
     return neg(g) if k["maximize"] else g
-
-
-def decay_along_(p: Tensors, factor: Factor, update: Tensors) -> None:
-    """p *= factor, for the elements where update * p >= 0: that an update does not move away from 0 (2510.12402)."""
-    agree = sign(update)  # times p, it is not rounded to 0
-    mul_(agree, p)
-    sign_(agree)
-    shift_(agree, 1.0)
-    clamp_max_(agree, 1.0)  # 1 where they agree, else 0
-    blend_(p, mul(p, factor), agree)
 
 
 def moment_factors(h: dict[str, Any]) -> Factors:

@@ -27,8 +27,6 @@ sign_ = torch._foreach_sign_
 copy_ = torch._foreach_copy_  # xs = ys
 norms = torch._foreach_norm  # the root of the sum of squares of each
 maximum_ = torch._foreach_maximum_
-clamp_max_ = torch._foreach_clamp_max_
-blend_ = torch._foreach_lerp_  # xs += ws * (ys - xs) for lists of tensors; exactly ys where a weight is 1
 addcmul = torch._foreach_addcmul  # xs + value * ys * zs
 
 
@@ -112,6 +110,16 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
     if isinstance(c, (float, int)):
         return torch._foreach_lerp(xs, ys, c)
     return add(xs, torch._foreach_sub(ys, xs), c)
+
+
+def decay_along_(xs: Tensors, factor: Factor, updates: Tensors) -> None:
+    """xs *= factor, for the elements where update * x >= 0: that an update does not move away from 0 (2510.12402)."""
+    agree = sign(updates)  # times x, it is not rounded to 0
+    mul_(agree, xs)
+    sign_(agree)
+    shift_(agree, 1.0)
+    torch._foreach_clamp_max_(agree, 1.0)  # 1 where they agree, else 0
+    torch._foreach_lerp_(xs, mul(xs, factor), agree)
 
 
 def addcmul_(xs: Tensors, ys: Tensors, zs: Tensors, c: Factor) -> None:
