@@ -114,7 +114,7 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
 
 def decay_along_(xs: Tensors, factor: Factor, updates: Tensors) -> None:
     """xs *= factor, for the elements where update * x >= 0: that an update does not move away from 0 (2510.12402)."""
-    agree = sign(updates)  # times x, it is not rounded to 0
+    agree = list(sign(updates))  # times x, it is not rounded to 0; a list, as Dynamo takes a tuple for a number below
     mul_(agree, xs)
     sign_(agree)
     shift_(agree, 1.0)

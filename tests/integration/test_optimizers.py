@@ -20,7 +20,16 @@ BATCHES = 20  # two epochs and a half
 MIDDLE = 11  # inside the second epoch
 RATES = {
     **{"SGD": 0.5, "ASGD": 2.0, "Adadelta": 30.0, "Adafactor": 0.3, "Adagrad": 0.2, "Adam": 0.1, "AdamW": 0.1},
-    **{"Adamax": 0.2, "Lamb": 0.2, "Lion": 0.05, "Muon": 0.1, "NAdam": 0.1, "RAdam": 0.6, "RMSprop": 0.02},
+    **{
+        "Adamax": 0.2,
+        "Lamb": 0.2,
+        "Lion": 0.05,
+        "Muon": 0.1,
+        "NAdam": 0.1,
+        "NorMuon": 0.1,
+        "RAdam": 0.6,
+        "RMSprop": 0.02,
+    },
     **{"Rprop": 0.1},
 }
 # What makes each keep as much state as it can.

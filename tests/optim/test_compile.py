@@ -24,7 +24,7 @@ def _fresh():
 def everything(name):
     """Parameters of every kind: shapes, layouts, and a complex number where that is taken."""
     some = [p for i, p in enumerate(parameters(name)) if i in (0, 2, 3, 4 if name in MATRICES else 5, 6)]
-    return some if name in ("Adafactor", "Muon") else [*some, parameters(name, torch.complex128)[2]]
+    return some if name in ("Adafactor", *MATRICES) else [*some, parameters(name, torch.complex128)[2]]
 
 
 def places(optimizer):
