@@ -91,8 +91,9 @@ ROWS: dict[str, Row] = {
     "Lamb": Row(_DECAYED, (("pytorch_optimizer", "Lamb", _DECAYED),), elementwise=False),
     "Lion": Row(_LION, (("optimi", "Lion", _LION), ("pytorch_optimizer", "Lion", _LION))),
     # The peers orthogonalise with the same number of steps; heavyball scales and averages a little differently.
+    # All iterate in bfloat16.
     "Muon": Row(
-        _MUON,
+        {**_MUON, "ns_dtype": "bfloat16"},
         (
             ("pytorch_optimizer", "Muon", {**_MUON, "use_adjusted_lr": True}),
             ("heavyball", "Muon", {"lr": 0.02, "betas": (0.95, 0.99), "weight_decay": 0.01, **_BALL}),

@@ -1,4 +1,4 @@
-"""What examples/composer_run.py trains: a byte-level language model on the manual that ships with Python."""
+"""What composer_run.py and muon_run.py train: a byte-level language model on the manual that ships with Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,12 +87,14 @@ class ByteModel(ComposerModel):
 class Record:
     """One run, batch by batch."""
 
+    model: ByteModel
     horizon: Horizon
+    initial: list[float]  # the LR of each parameter group before the run
     timestamps: list[Any] = field(default_factory=list)  # Composer's, at the start of the batch
-    lrs: list[float] = field(default_factory=list)  # that the batch was trained with
+    lrs: list[list[float]] = field(default_factory=list)  # of each group, that the batch was trained with
     losses: list[float] = field(default_factory=list)  # bits per byte
     batches: int = 0  # as the Trainer counts them
-    tested: float = math.nan  # bits per byte on the test text
+    tested: float = math.nan  # bits per byte on text that it is not trained on
 
     @property
     def ratio(self) -> float:
@@ -105,29 +108,44 @@ class Record:
         unit = TimeUnit.BATCH if unit is TimeUnit.EPOCH else unit  # epochs alone would be steps
         return float(self.horizon.convert(Time.from_input(timestamp.get(unit.value)), "dur"))
 
+    def check(self, schedule: Schedule) -> int:
+        """The number of batches, after comparing the LRs of each with the schedule's."""
+        if len(self.lrs) != self.batches:
+            raise AssertionError(f"{self.batches} batches were trained, and {len(self.lrs)} recorded")
+        for k, used in enumerate(self.lrs):
+            # The Trainer steps the scheduler after a batch but before it counts that batch, so the scheduler still
+            # sees the time at which the batch began: batch k runs on the value at the start of batch k - 1, and the
+            # first two batches both run on the value at 0.
+            multiplier = schedule.at(self.timestamps[max(k - 1, 0)], self.horizon)
+            expected = [lr * multiplier for lr in self.initial]
+            if used != expected:
+                raise AssertionError(f"batch {k} was trained with LR {used!r}, and the schedule says {expected!r}")
+        return len(self.lrs)
+
 
 class Recorder(Callback):
-    """Writes down what each batch was trained with, and shows it every tenth of the run."""
+    """Writes down what each batch was trained with, and if `show`, shows it every tenth of the run."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
+    def __init__(self, record: Record, show: bool) -> None:
+        self.record, self.show = record, show
         self.shown = 0  # batches in the lines shown so far
         self.start = time.monotonic()
 
     def batch_start(self, state: Any, logger: Any) -> None:
         self.record.timestamps.append(state.timestamp)
-        self.record.lrs.append(state.optimizers[0].param_groups[0]["lr"])
+        self.record.lrs.append([group["lr"] for group in state.optimizers[0].param_groups])
 
     def batch_end(self, state: Any, logger: Any) -> None:
         record = self.record
         record.losses.append(float(state.loss) / BITS)
         before, after = record.fraction(record.timestamps[-1]), record.fraction(state.timestamp)
         new_tenth = int(10 * before) < int(10 * after) or len(record.losses) == 1
-        if new_tenth or sys.stdout.isatty():  # on a terminal every batch, in a line that the next batch writes over
+        # On a terminal every batch, in a line that the next batch writes over.
+        if self.show and (new_tenth or sys.stdout.isatty()):
             new = record.losses[self.shown :]
             print(
                 f"{min(after, 1):5.0%}  batch {state.timestamp.batch.value:5}  token {state.timestamp.token.value:9}"
-                f"  LR {record.lrs[-1]:.2e}  loss {sum(new) / len(new):.3f} bits/byte"
+                f"  LR {record.lrs[-1][0]:.2e}  loss {sum(new) / len(new):.3f} bits/byte"
                 f"  {time.monotonic() - self.start:4.0f} s",  # no more than 79 columns
                 end="\n" if new_tenth else "\r",
                 flush=True,
@@ -142,13 +160,23 @@ def loader(samples: Tensor, batch_size: int, seed: int) -> Any:
     return DataLoader(samples, batch_size, shuffle=True, drop_last=True, generator=order)  # type: ignore[arg-type]
 
 
-def train(schedule: Schedule, duration: Time[Any], horizon: Horizon, lr: float, batch_size: int, seed: int) -> Record:
-    """Train a new model with Composer's Trainer for `duration` times the ratio of the horizon, and test it."""
-    text, test = manual()
+def train(
+    make: Callable[[ByteModel], torch.optim.Optimizer],
+    schedule: Schedule,
+    duration: Time[Any],
+    horizon: Horizon,
+    text: Tensor,
+    batch_size: int,
+    seed: int,
+    show: bool = True,
+) -> Record:
+    """Train a new model with Composer's Trainer for `duration` times the ratio of the horizon."""
     # A second thread gains little with matrices this small, and costs minutes where something else needs the core.
     torch.set_num_threads(1)
     torch.manual_seed(seed)
-    model, record = ByteModel(), Record(horizon)
+    model = ByteModel()
+    optimizer = make(model)
+    record = Record(model, horizon, [group["lr"] for group in optimizer.param_groups])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Composer, about GPUs and files that this run does without
         logging.getLogger("composer").setLevel(logging.ERROR)
@@ -160,10 +188,10 @@ def train(schedule: Schedule, duration: Time[Any], horizon: Horizon, lr: float, 
                 get_num_tokens_in_batch=lambda batch: len(batch) * LENGTH,
             ),
             max_duration=str(duration),
-            optimizers=torch.optim.AdamW(model.parameters(), lr, betas=(0.9, 0.95), weight_decay=0.1),
+            optimizers=optimizer,
             schedulers=schedule,  # a schedule of timesched, as it is
             scale_schedule_ratio=horizon.ssr,
-            callbacks=Recorder(record),
+            callbacks=Recorder(record, show),
             seed=seed,
             device="cpu",
             progress_bar=False,
@@ -171,5 +199,4 @@ def train(schedule: Schedule, duration: Time[Any], horizon: Horizon, lr: float, 
         trainer.fit()
         record.batches = trainer.state.timestamp.batch.value
         trainer.close()
-    record.tested = model.bits_per_byte(windows(test))
     return record

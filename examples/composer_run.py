@@ -25,6 +25,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 import timesched
 from timesched import Horizon, ProductScheduler, Schedule, Time, TimeError, Timestamp
 
@@ -167,20 +169,6 @@ def plan(duration: Time[Any], ratio: float, batches_per_epoch: int, schedule: Sc
     return horizon
 
 
-def check(record: Record, schedule: Schedule, lr: float) -> int:
-    """The number of batches, after comparing the LR of each with the schedule's."""
-    if len(record.lrs) != record.batches:
-        raise AssertionError(f"{record.batches} batches were trained, and {len(record.lrs)} recorded")
-    for k, used in enumerate(record.lrs):
-        # The Trainer steps the scheduler after a batch but before it counts that batch, so the scheduler still
-        # sees the time at which the batch began: batch k runs on the value at the start of batch k - 1, and the
-        # first two batches both run on the value at 0.
-        expected = lr * schedule.at(record.timestamps[max(k - 1, 0)], record.horizon)
-        if used != expected:
-            raise AssertionError(f"batch {k} was trained with LR {used!r}, and the schedule says {expected!r}")
-    return len(record.lrs)
-
-
 def print_table(records: list[Record]) -> None:
     """About ten batches of each run: where the run stood when they began, and the LR they were trained with."""
     print(f"\n{'ratio':>5} {'batch':>8} {'sample':>8} {'token':>10} {'fraction':>9} {'LR':>11}")
@@ -192,7 +180,7 @@ def print_table(records: list[Record]) -> None:
         for k in sorted(rows):
             now = record.timestamps[k]
             counts = f"{now.batch.value:8} {now.sample.value:8} {now.token.value:10}"
-            print(f"{record.ratio:5g} {counts} {fractions[k]:9.3f} {record.lrs[k]:11.4e}")
+            print(f"{record.ratio:5g} {counts} {fractions[k]:9.3f} {record.lrs[k][0]:11.4e}")
         print(flush=True)
 
 
@@ -223,7 +211,7 @@ def draw(records: list[Record], schedule: Schedule, baseline: float, args: argpa
         )
         schedule.plot(planned, "tok", bottom, color="0.7", label=f"schedule, ratio {record.ratio:g}")
         some = slice(None, None, math.ceil(len(tokens) / 60))
-        multiples = [lr / args.lr for lr in record.lrs[some]]
+        multiples = [lr / args.lr for [lr] in record.lrs[some]]
         bottom.plot(tokens[some], multiples, ".", color=f"C{i}", label=f"batches, ratio {record.ratio:g}")
     top.axhline(baseline, color="0.4", linestyle=":", label=f"frequencies of bytes alone: {baseline:.2f}")
     top.set_ylabel("loss (bits per byte)")
@@ -273,11 +261,16 @@ def main() -> None:
             runs.append(plan(args.duration, ratio, len(demo.windows(text)) // args.batch_size, schedule))
         except ValueError as error:
             parser.error(f"ratio {ratio:g}: {error}")
+
+    def optimizer(model: Any) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+
     for number, (ratio, horizon) in enumerate(zip(args.ratio, runs), 1):
         say(f"\nRun {number} of {len(runs)}, ratio {ratio:g}: {horizon.max_duration}")
-        record = demo.train(schedule, args.duration, horizon, args.lr, args.batch_size, args.seed)
+        record = demo.train(optimizer, schedule, args.duration, horizon, text, args.batch_size, args.seed)
+        record.tested = record.model.bits_per_byte(demo.windows(test))
         say(f"Held-out text: {record.tested:.3f} bits/byte, where the frequencies of bytes alone give {baseline:.3f}")
-        say(f"Checked: the LR of {check(record, schedule, args.lr)} of {record.batches} batches is the schedule's")
+        say(f"Checked: the LR of {record.check(schedule)} of {record.batches} batches is the schedule's")
         records.append(record)
     say(
         "\nA batch runs on the schedule's value at the start of the batch before it, since Composer's Trainer steps\n"

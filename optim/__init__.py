@@ -21,7 +21,7 @@ from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
 from .lamb import Lamb
 from .lion import Lion
-from .muon import Muon
+from .muon import Muon, NorMuon
 from .nadam import NAdam
 from .radam import RAdam
 from .rmsprop import RMSprop
@@ -42,6 +42,7 @@ __all__ = [
     "Lion",
     "Muon",
     "NAdam",
+    "NorMuon",
     "Optimizer",
     "Precision",
     "RAdam",

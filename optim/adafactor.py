@@ -124,8 +124,8 @@ class Adafactor(RuleOptimizer):
         if not group["relative_step"] and group["lr"] is None:
             raise ValueError(f"{where}lr=None needs relative_step=True; pass a number such as lr=0.001.")
 
-    def check_parameter(self, p: Tensor, where: str) -> None:
-        super().check_parameter(p, where)
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        super().check_parameter(p, group, where)
         if p.is_complex():
             raise ValueError(f"{where}a parameter has dtype {p.dtype}: Adafactor is for real parameters; use Adam.")
 

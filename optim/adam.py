@@ -10,7 +10,7 @@ from torch import Tensor
 from .core.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from .core.fused import fused_adam
 from .core.hyperparameters import BETAS, RATE, SWITCH, table
-from .core.tensor_lists import Tensors, maximum_
+from .core.tensor_lists import Tensors, decay_along_, maximum_
 from .core.update_rule import COMMON, Precision, RuleOptimizer, Unpack
 from .core.work import STEP, Factors
 
@@ -113,6 +113,8 @@ class AdamBase(RuleOptimizer):
         m, v, v_max = states
         g = apply_weight_decay(k, p, g)
         update_moments(k, g, m, v)
+        if k.get("cautious_weight_decay"):
+            decay_along_(p, k["decay_factor"], m)
         if v_max:
             maximum_(v_max, v)
         add_over_root_(p, m, v_max or v, k["minus_step_size"], k["eps"])
@@ -174,9 +176,10 @@ class AdamW(AdamBase):
     """AdamW: Adam whose weight decay shrinks the parameter itself.
 
         g = -g                                      if maximize
-        θ = θ - α*λ*θ
+        θ = θ - α*λ*θ                               if not cautious_weight_decay
         t = t + 1
         m = β1*m + (1 - β1)*g
+        θ = θ - α*λ*θ*(m*θ >= 0)                    if cautious_weight_decay
         v = β2*v + (1 - β2)*g*g
         v_max = max(v_max, v)                       if amsgrad
         u = v_max if amsgrad else v
@@ -192,7 +195,9 @@ class AdamW(AdamBase):
         exp_avg_sq: S, v = 0
         max_exp_avg_sq: S, v_max = 0, if amsgrad
 
-    Arguments and errors are those of `AdamBase`. State dicts of Hugging Face's former AdamW load, too.
+    Arguments and errors are those of `AdamBase`. With `cautious_weight_decay` only those elements decay that the first
+    moment does not move away from 0 (https://arxiv.org/abs/2510.12402).
+    State dicts of Hugging Face's former AdamW load, too.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -206,7 +211,8 @@ class AdamW(AdamBase):
     here, as in torch, by all of the learning rate.
     """
 
-    may_be_missing = AdamBase.may_be_missing | {"amsgrad"}
+    hyper = table(AdamBase.hyper, cautious_weight_decay=SWITCH)
+    may_be_missing = AdamBase.may_be_missing | {"amsgrad", "cautious_weight_decay"}
 
     def __init__(
         self,
@@ -219,6 +225,7 @@ class AdamW(AdamBase):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        cautious_weight_decay: bool = False,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:

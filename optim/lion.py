@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .core.hyperparameters import BETAS, RATE, table
-from .core.tensor_lists import Tensors, add_, is_zero, lerp, lerp_, mul_, sign_
+from .core.hyperparameters import BETAS, RATE, SWITCH, table
+from .core.tensor_lists import Tensors, add_, decay_along_, is_zero, lerp, lerp_, mul_, sign_
 from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 
@@ -17,7 +17,9 @@ class Lion(RuleOptimizer):
     """Lion: steps of one size in the direction of a sign.
 
         c = β1*m + (1 - β1)*g
-        θ = θ - η*(sign(c) + λ*θ)
+        θ = θ - η*λ*θ                               if not cautious_weight_decay
+        θ = θ - η*λ*θ*(c*θ >= 0)                    if cautious_weight_decay
+        θ = θ - η*sign(c)
         m = β2*m + (1 - β2)*g
 
     where θ is a parameter, g its gradient, η is `lr`, (β1, β2) is `betas`, and λ is `weight_decay`.
@@ -30,6 +32,8 @@ class Lion(RuleOptimizer):
         lr: learning rate, at least 0.
         betas: how much of the average counts in the direction, and how much of it is kept; each in [0, 1).
         weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
+        cautious_weight_decay: only those elements decay that the step does not move away from 0
+            (https://arxiv.org/abs/2510.12402).
         enable_global_step: keep the state `step`.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
@@ -48,7 +52,8 @@ class Lion(RuleOptimizer):
     Source: https://arxiv.org/abs/2302.06675, algorithm 2.
     """
 
-    hyper = table(lr=RATE, betas=BETAS, weight_decay=RATE)
+    hyper = table(lr=RATE, betas=BETAS, weight_decay=RATE, cautious_weight_decay=SWITCH)
+    may_be_missing = frozenset(("cautious_weight_decay",))
     reads = ()
 
     def __init__(
@@ -58,6 +63,7 @@ class Lion(RuleOptimizer):
         betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.99),
         weight_decay: float | Tensor = 0.0,
         *,
+        cautious_weight_decay: bool = False,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
@@ -84,7 +90,9 @@ class Lion(RuleOptimizer):
         (m,) = states
         direction = lerp(m, g, k["one_minus_beta1"])
         sign_(direction)
-        if not is_zero(k["weight_decay"]):
+        if k["cautious_weight_decay"]:
+            decay_along_(p, k["decay_factor"], direction)
+        elif not is_zero(k["weight_decay"]):
             mul_(p, k["decay_factor"])
         add_(p, direction, k["minus_lr"])
         lerp_(m, g, k["one_minus_beta2"])

@@ -1,7 +1,8 @@
-"""Muon, in the form of the Cerebras suite and in torch's, which came with torch 2.9."""
+"""Muon and NorMuon, for matrices; beside them AdamW or Lion for the rest, in one optimizer."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,15 +10,80 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core.hyperparameters import FRACTION, RATE, SWITCH, Choice, Number, Several, table
-from .core.sharding import distributed_as, from_local, full_tensor, local
-from .core.tensor_lists import Tensors, add, add_, by_shape, is_zero, lerp, lerp_, mul_
+from .adam import AdamW
+from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Number, Several, table
+from .core.optimizer import State
+from .core.sharding import distributed_as, from_local, full_tensor, local, replicated
+from .core.tensor_lists import Tensors, add, add_, by_shape, copy_, decay_along_, is_zero, lerp, lerp_, mul_
 from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
+from .lion import Lion
+
+TOGETHER = 1 << 22  # elements that are made orthogonal at once
+
+JORDAN = (3.4445, -4.775, 2.0315)  # https://kellerjordan.github.io/posts/muon/
+
+# The polynomials of the iterations by name, and what the norm is multiplied by before them.
+# "quintic" and "polar_express" are in microsoft/dion (newton_schulz_triton.py, polar_express.py); the second is that of
+# https://arxiv.org/abs/2505.16932, made for five iterations from a norm of 1/1.02. "deepseek" is that of DeepSeek-V4 in
+# NVIDIA-NeMo/Emerging-Optimizers: eight that come near quickly, and two that end at singular values of 1.
+TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
+    "quintic": (
+        (
+            (4.0848, -6.8946, 2.927),
+            (3.9505, -6.3029, 2.6377),
+            (3.7418, -5.5913, 2.3037),
+            (2.8769, -3.1427, 1.2046),
+            (2.8366, -3.0525, 1.2012),
+        ),
+        1.0,
+    ),
+    "polar_express": (
+        (
+            (8.156554524902461, -22.48329292557795, 15.878769915207462),
+            (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+            (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+            (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+            (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+        ),
+        1.02,
+    ),
+    "deepseek": ((*(JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2), 1.0),
+}
+TRIPLE = Several((Number(scheduled=False),) * 3)
+DTYPES = ("bfloat16", "float32", "float64")
+
+
+ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
+
+
+class Coefficients(Choice):
+    """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, str):
+            super().check(name, value)
+        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
+            for i, each in enumerate(value):
+                TRIPLE.check(f"{name}={value!r}, triple {i}", each)
+        else:
+            TRIPLE.check(name, value)
+
+
+class Rows(Choice):
+    """The rule for `split_sizes`: the rows of each block, or None."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None:
+            several = isinstance(value, (tuple, list)) and len(value) > 0
+            Several((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
 
 
 class Muon(RuleOptimizer):
-    """Muon: momentum made orthogonal by Newton-Schulz iterations in bfloat16, for the matrices of hidden layers.
+    """Muon: momentum made orthogonal by Newton-Schulz iterations, for the matrices of hidden layers.
+
+    A group with `"algorithm": "adamw"` or `"lion"` is stepped as `AdamW` or `Lion` does, with the arguments, states and
+    defaults of that class. The others:
 
         B = μ*B + (1 - μ)*g
         G = B                                       if not nesterov
@@ -26,16 +92,20 @@ class Muon(RuleOptimizer):
         O = NewtonSchulz(G)
         s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
         s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
-        θ = θ - η*s*λ*θ                             if adjust_lr_fn == "cerebras"
-        θ = θ - η*λ*θ                               if adjust_lr_fn != "cerebras"
+        s = sqrt(n/m)                               if adjust_lr_fn == "spectral_unclamped"
+        r = η*s                                     if adjust_lr_fn == "cerebras"
+        r = η                                       if adjust_lr_fn != "cerebras"
+        θ = θ - r*λ*θ                               if not cautious_weight_decay
+        θ = θ - r*λ*θ*(O*θ >= 0)                    if cautious_weight_decay
         θ = θ - η*s*O
 
     where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
-    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats `ns_steps` times
-    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T, where (a, b, c) is `ns_coefficients`, and so comes near the orthogonal
-    matrix next to G. A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5
-    is the weight of a convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its
-    first two sizes.
+    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats
+    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes near the
+    orthogonal matrix next to G.
+
+    A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5 is the weight of a
+    convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its first two sizes.
 
     State of a parameter of shape S:
         momentum_buffer: S, B = 0
@@ -46,22 +116,36 @@ class Muon(RuleOptimizer):
         weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
         momentum: how much of the buffer is kept, in [0, 1).
         nesterov: look ahead.
-        ns_steps: iterations, 1 to 99.
-        ns_coefficients: the polynomial of an iteration.
+        ns_steps: iterations with one triple, 1 to 99; None: 5, or as many as there are triples.
+        ns_coefficients: the polynomial of all iterations, a list with one for each, or the name of a published list:
+            "quintic" (5), "polar_express" (5; the norm is first multiplied by 1.02), "deepseek" (8 and 2).
         eps: the least norm that is divided by, at least 0.
         adjust_lr_fn: "cerebras", the form of that suite: the rate is 0.2 times the root of the larger side times `lr`,
-            also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's three
-            values mean torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by
-            1 - `momentum`: "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over
-            columns if that is above 1.
+            also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
+            torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
+            "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over columns if that is
+            above 1, "spectral_unclamped" by that root (torch 2.15).
         flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
             of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
+        split_sizes: the rows of each block of a fused projection, such as (q, k, v), one below the other: each is a
+            matrix of its own, scaled by its own shape. They add up to the rows.
+        num_heads: so many blocks of as many rows, one for each head.
+        transposed: the parameters hold (inputs, outputs), as transformers' Conv1D: only the scales are allowed that are
+            the same for both.
+        ns_dtype: the dtype of the iterations: torch.bfloat16, torch.float32 or torch.float64, or its name. None:
+            bfloat16 on accelerators, float32 on the CPU, where products in bfloat16 are slow.
+        cautious_weight_decay: only those elements decay that the step does not move away from 0
+            (https://arxiv.org/abs/2510.12402).
+        adamw: the defaults of groups with the algorithm "adamw", where they are not those of `AdamW`: a dict of its
+            arguments. `lr` and the others above are for matrices alone; only the four for bfloat16 are for all.
+        lion: likewise, for "lion".
         enable_global_step: keep the state `step`.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
-        ValueError, TypeError: a hyperparameter breaks its rule, or a parameter has fewer than 2 dimensions.
+        ValueError, TypeError: a hyperparameter breaks its rule or belongs to another algorithm than its group's, or a
+            parameter of a matrix group has fewer than 2 dimensions or rows that do not split so.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.eye(2))
@@ -70,22 +154,34 @@ class Muon(RuleOptimizer):
     >>> optimizer.step()
     >>> round(weight[0, 0].item(), 1)
     0.8
+    >>> rest = {"params": [torch.nn.Parameter(torch.ones(2))], "algorithm": "adamw"}
+    >>> hybrid = Muon([{"params": [weight]}, rest], lr=0.02, adamw={"lr": 3e-4})
+    >>> [group["lr"] for group in hybrid.param_groups]
+    [0.02, 0.0003]
 
     Source: https://kellerjordan.github.io/posts/muon/.
     """
 
     hyper = table(
+        algorithm=Choice(("muon", *ALGORITHMS)),
         lr=RATE,
         weight_decay=RATE,
         momentum=FRACTION,
         nesterov=SWITCH,
-        ns_steps=Number(low=1, high=99, integer=True, scheduled=False),
-        ns_coefficients=Several((Number(scheduled=False),) * 3),
+        ns_steps=Number(low=1, high=99, integer=True, optional=True, scheduled=False),
+        ns_coefficients=Coefficients(tuple(TABLES)),
         eps=Number(low=0.0, scheduled=False),
-        adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw")),
+        adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw", "spectral_unclamped")),
         flatten=Choice((None, True, False)),
+        split_sizes=Rows(),
+        num_heads=Number(low=1, integer=True, optional=True),
+        transposed=SWITCH,
+        ns_dtype=Choice((None, *DTYPES, *(getattr(torch, name) for name in DTYPES))),
+        cautious_weight_decay=SWITCH,
     )
-    may_be_missing = frozenset(("flatten",))
+    may_be_missing = frozenset(
+        ("algorithm", "flatten", "split_sizes", "num_heads", "transposed", "ns_dtype", "cautious_weight_decay")
+    )
     elementwise = False
     reads = ()
 
@@ -96,23 +192,89 @@ class Muon(RuleOptimizer):
         weight_decay: float | Tensor = 0.01,
         momentum: float | Tensor = 0.95,
         nesterov: bool = True,
-        ns_steps: int = 5,
+        ns_steps: int | None = None,
         *,
-        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        ns_coefficients: Any = JORDAN,
         eps: float = 1e-7,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
+        split_sizes: Sequence[int] | None = None,
+        num_heads: int | None = None,
+        transposed: bool = False,
+        ns_dtype: torch.dtype | str | None = None,
+        cautious_weight_decay: bool = False,
+        adamw: Mapping[str, Any] | None = None,
+        lion: Mapping[str, Any] | None = None,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        super().__init__(params, locals(), enable_global_step)
+        self._others = _others(precision, adamw=adamw, lion=lion)
+        super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
-    def check_parameter(self, p: Tensor, where: str) -> None:
-        super().check_parameter(p, where)
+    def rule(self, group: Mapping[str, Any]) -> Any:
+        algorithm = group.get("algorithm", "muon")
+        return self if algorithm == "muon" else self._others.get(algorithm, self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        kept, rule = self.defaults, self
+        if isinstance(param_group, dict):
+            rule = self.rule(param_group)
+            algorithm = param_group.get("algorithm", "muon")
+            strange = [key for key in param_group if key in KNOWN and key not in {*rule.hyper, "algorithm"}]
+            if strange:
+                raise ValueError(
+                    f"{type(self).__name__}, group {len(self.param_groups)}: {strange[0]!r} is no hyperparameter of "
+                    f"the algorithm {algorithm!r}: leave it out, or give the group another 'algorithm'."
+                )
+            self.defaults = {**rule.defaults, "algorithm": algorithm} if rule is not self else kept
+        try:
+            super().add_param_group(param_group)
+        finally:
+            self.defaults = kept
+        group = self.param_groups[-1]
+        if rule is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
+            group["ns_steps"] = _count(group["ns_coefficients"], 5)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
+        triples, steps = group["ns_coefficients"], group["ns_steps"]
+        count = _count(triples, steps)
+        if steps is not None and steps != count:
+            raise ValueError(
+                f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, "
+                "or write a list with a triple for each iteration."
+            )
+        if group.get("split_sizes") is not None and group.get("num_heads") is not None:
+            raise ValueError(
+                f"{where}split_sizes={group['split_sizes']!r} and num_heads={group['num_heads']!r} are two ways to "
+                "split a parameter: pass one of them."
+            )
+        if group.get("transposed") and group["adjust_lr_fn"] not in ("cerebras", "match_rms_adamw"):
+            raise ValueError(
+                f"{where}adjust_lr_fn={group['adjust_lr_fn']!r} goes by rows over columns, and transposed=True says "
+                "that the two are swapped: pass 'match_rms_adamw'."
+            )
+
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        super().check_parameter(p, group, where)
         if p.dim() < 2 or p.is_complex():
             raise ValueError(
                 f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; "
-                "give biases, norms and embeddings to AdamW."
+                'give biases, norms and embeddings to a group with "algorithm": "adamw", as matrices="muon" of '
+                "configure_param_groups does."
+            )
+        rows, columns = matrix(p.shape, group)[1:]
+        sizes = blocks_of(rows, group)
+        if sum(sizes) != rows:
+            raise ValueError(
+                f"{where}a parameter of shape {tuple(p.shape)} has {rows} rows, which split_sizes="
+                f"{group['split_sizes']!r}, num_heads={group['num_heads']!r} do not split: pass sizes that add up to "
+                "the rows, or a number that divides them."
+            )
+        if group["adjust_lr_fn"] == "cerebras" and len({max(n, columns) for n in sizes}) > 1:
+            raise ValueError(
+                f"{where}split_sizes={group['split_sizes']!r} are scaled each by its own shape, and with adjust_lr_fn="
+                "'cerebras' so would be the decay: pass 'match_rms_adamw', whose decay is not scaled."
             )
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,62 +285,222 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {"one_minus_momentum": 1 - h["momentum"]}
+        return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}
 
     @staticmethod
     def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
         lerp_(states[0], g, k["one_minus_momentum"])
-        for chosen in by_shape(p, alone=k["placement"] is not None):  # one after the other, as directions take memory
-            _move(k, chosen, *([column[i] for i in chosen] for column in (p, g, states[0])))
+        # One list after the other, as directions take memory.
+        for chosen in by_shape(p, k["placement"] is not None, TOGETHER, TOGETHER):
+            _move(k, chosen, *([column[i] for i in chosen] for column in (p, g, *states)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_others": self._others}
 
 
-def _move(k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Tensors) -> None:
+class NorMuon(Muon):
+    """NorMuon: Muon whose steps are divided by the root of a second moment, one for each row.
+
+        B = μ*B + (1 - μ)*g
+        G = B                                       if not nesterov
+        G = g + μ*B                                 if nesterov and adjust_lr_fn == "cerebras"
+        G = (1 - μ)*g + μ*B                         if nesterov and adjust_lr_fn != "cerebras"
+        O = NewtonSchulz(G)
+        v = β2*v + (1 - β2)*mean(O*O, -1, True)
+        U = O / (sqrt(v) + 1e-8)
+        U = U * norm(O) / norm(U)
+        s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
+        s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
+        s = sqrt(n/m)                               if adjust_lr_fn == "spectral_unclamped"
+        r = η*s                                     if adjust_lr_fn == "cerebras"
+        r = η                                       if adjust_lr_fn != "cerebras"
+        θ = θ - r*λ*θ                               if not cautious_weight_decay
+        θ = θ - r*λ*θ*(U*θ >= 0)                    if cautious_weight_decay
+        θ = θ - η*s*U
+
+    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`,
+    β2 is `beta2`, and λ is `weight_decay`. The mean is over the columns, for each row; NewtonSchulz is that of `Muon`.
+
+    State of a parameter of shape S:
+        momentum_buffer: S, B = 0
+        variance_neuron: (S[0], 1), v = 0
+
+    (A stack of matrices has a number for each row of each.) Arguments and errors are those of `Muon`, with `beta2`: how
+    much of the second moment is kept, in [0, 1). `transposed` is refused, as rows are then no outputs.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.zeros(2, 1))
+    >>> optimizer = NorMuon([weight], lr=0.5, adjust_lr_fn="original")
+    >>> weight.grad = torch.tensor([[3.0], [4.0]])
+    >>> optimizer.step()
+    >>> weight[0].item() == weight[1].item()  # the step of Muon is 3 to 4
+    True
+
+    Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
+    """
+
+    hyper = table(Muon.hyper, beta2=FRACTION)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.02,
+        weight_decay: float | Tensor = 0.01,
+        momentum: float | Tensor = 0.95,
+        beta2: float | Tensor = 0.95,
+        nesterov: bool = True,
+        ns_steps: int | None = None,
+        *,
+        ns_coefficients: Any = JORDAN,
+        eps: float = 1e-7,
+        adjust_lr_fn: str | None = "cerebras",
+        flatten: bool | None = None,
+        split_sizes: Sequence[int] | None = None,
+        num_heads: int | None = None,
+        transposed: bool = False,
+        ns_dtype: torch.dtype | str | None = None,
+        cautious_weight_decay: bool = False,
+        adamw: Mapping[str, Any] | None = None,
+        lion: Mapping[str, Any] | None = None,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        self._others = _others(precision, adamw=adamw, lion=lion)
+        RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
+        if group.get("transposed"):
+            raise ValueError(
+                f"{where}transposed=True: the second moments of NorMuon are for rows that are outputs; take Muon."
+            )
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("momentum_buffer", "variance_neuron")
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        kept = len(matrix(p.shape, group)[0]) + 1  # dimensions; all others are columns
+        shape = (*p.shape[:kept], *[1] * (p.dim() - kept))
+        dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
+        zeros = torch.zeros(shape, dtype=dtype, device=p.device)
+        return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": replicated(zeros, p)}
+
+
+def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
+    """Optimizers without parameters, which say what groups of another algorithm have."""
+    return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
+
+
+def _count(coefficients: Any, of_a_triple: int | None) -> int | None:
+    """How many iterations there are."""
+    if isinstance(coefficients, str):
+        return len(TABLES[coefficients][0])
+    return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
+
+
+def matrix(shape: torch.Size, group: Mapping[str, Any]) -> tuple[tuple[int, ...], int, int]:
+    """The sizes of a stack of matrices, their rows, and their columns."""
+    flatten = group.get("flatten")
+    if len(shape) == 3 if flatten is None else not flatten:
+        return tuple(shape[:-2]), shape[-2], shape[-1]
+    return (), shape[0], shape[1:].numel()
+
+
+def blocks_of(rows: int, group: Mapping[str, Any]) -> list[int]:
+    """The rows of each block of a matrix."""
+    heads = group.get("num_heads")
+    return [rows // heads] * heads if heads else list(group.get("split_sizes") or [rows])
+
+
+def _move(
+    k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Tensors, variance: Tensors | None = None
+) -> None:
     """Move the chosen parameters, which have one shape."""
     cerebras, directions = k["adjust_lr_fn"] == "cerebras", buffer
     if k["nesterov"]:
         directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
     parts = [from_local(x, k["placement"], i) for i, x in zip(chosen, directions)]
-    stacked = parts[0].dim() == 3 if k["flatten"] is None else not k["flatten"]
-    step_size = k["lr"] * _adjustment(parts[0].shape, stacked, k["adjust_lr_fn"])
-    if not is_zero(k["weight_decay"]):
-        mul_(p, 1 - (step_size if cerebras else k["lr"]) * k["weight_decay"])
+    steps, step_size = _steps(k, parts, variance)
+    rate = step_size if cerebras else k["lr"]
+    steps = [local(x, x) for x in (distributed_as(x, part) for x, part in zip(steps, parts))]
+    if k["cautious_weight_decay"]:
+        decay_along_(p, 1 - rate * k["weight_decay"], steps)
+    elif not is_zero(k["weight_decay"]):
+        mul_(p, 1 - rate * k["weight_decay"])
+    add_(p, steps, -step_size)
+
+
+def _steps(k: Factors, parts: Tensors, variance: Tensors | None) -> tuple[Tensors, Any]:
+    """The orthogonal matrices next to tensors of one shape, scaled, and what they are to be multiplied by."""
     whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
-    steps = _orthogonal(whole, stacked, k["ns_coefficients"], k["ns_steps"], k["eps"])
-    back = [distributed_as(x, part) for x, part in zip(steps, parts)]
-    add_(p, [local(x, x) for x in back], -step_size)
+    together = torch.stack(whole) if len(whole) > 1 else whole[0][None]
+    stack, rows, columns = matrix(whole[0].shape, k)
+    runs = [(size, len(list(alike))) for size, alike in itertools.groupby(blocks_of(rows, k))]
+    sizes = [size * count for size, count in runs]
+    cut = list(torch.split(together.reshape(len(whole), *stack, rows, columns), sizes, -2))
+    scaled_by = whole[0].shape[1] if k["adjust_lr_fn"] == "cerebras" and not stack else columns
+    scales = [_scale(size, scaled_by, k["adjust_lr_fn"]) for size, _ in runs]
+    moments: Any = None
+    if variance:  # a single one is a view
+        moments = (torch.stack(list(variance)) if len(variance) > 1 else variance[0]).view(len(whole), *stack, rows, 1)
+    for i, (size, count) in enumerate(runs):
+        blocks = (len(whole), *stack, count, size)
+        found = _orthogonal(cut[i].reshape(*blocks, columns), k)
+        if moments is not None:
+            found = _even(found, torch.split(moments, sizes, -2)[i].view(*blocks, 1), k["one_minus_beta2"])
+        cut[i] = found.flatten(-3, -2) if i == 0 else found.flatten(-3, -2) * (scales[i] / scales[0])
+    if variance and len(variance) > 1:
+        copy_(variance, [x.view(y.shape) for x, y in zip(moments, variance)])
+    steps = (torch.cat(cut, -2) if len(cut) > 1 else cut[0]).reshape(together.shape)
+    return list(steps.unbind()), k["lr"] * scales[0]
 
 
-def _adjustment(shape: torch.Size, stacked: bool, form: str | None) -> float:
-    rows, columns = shape[-2:] if stacked else (shape[0], shape[1] if form == "cerebras" else shape[1:].numel())
+def _scale(rows: int, columns: int, form: str | None) -> float:
     if form in ("cerebras", "match_rms_adamw"):
         return 0.2 * math.sqrt(max(rows, columns))
-    return math.sqrt(max(1.0, rows / columns)) if columns else 1.0
+    ratio = rows / columns if columns else 1.0
+    return math.sqrt(ratio if form == "spectral_unclamped" else max(1.0, ratio))
 
 
-def _orthogonal(
-    xs: Tensors, stacked: bool, coefficients: tuple[float, float, float], steps: int, eps: float
-) -> list[Tensor]:
-    """The orthogonal matrices next to tensors of one shape, about: singular values near 1; in bfloat16, as torch's.
-
-    Several are computed at once, and so are the matrices of a stack.
-    """
-    together = torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
-    flat = (together.flatten(0, -3) if stacked else together.flatten(2)).bfloat16()
-    found = _newton_schulz(flat[0] if len(flat) == 1 else flat, coefficients, steps, eps)
-    return list(found.reshape(together.shape).to(xs[0].dtype).unbind())
+def _even(x: Tensor, moments: Tensor, one_minus_beta: Any) -> Tensor:
+    """Matrices of the same norm whose rows are divided by the roots of their second moments, which are updated."""
+    wide = x.to(moments.dtype)
+    lerp_([moments], [wide.square().mean(-1, keepdim=True)], one_minus_beta)
+    even = wide / (moments.sqrt() + 1e-8)
+    norms = [torch.linalg.vector_norm(each, dim=(-2, -1), keepdim=True) for each in (wide, even)]
+    even *= norms[0] / norms[1].clamp(min=1e-8)
+    return even.to(x.dtype)
 
 
-def _newton_schulz(flat: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """For a matrix in bfloat16, or several in one tensor."""
+def _orthogonal(x: Tensor, k: Factors) -> Tensor:
+    """The orthogonal matrices next to those of the last two dimensions, about: singular values near 1."""
+    dtype = k["ns_dtype"] or (torch.float32 if x.is_cpu else torch.bfloat16)
+    flat = x.flatten(0, -3).to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
     tall = flat.shape[-2] > flat.shape[-1]
-    y = flat.mT if tall else flat
-    norm = y.norm() if y.dim() == 2 else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
-    y = y / norm.clamp(min=eps)
-    a, b, c = coefficients
-    for _ in range(steps):
+    flat = flat.mT if tall else flat
+    most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
+    found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
+    flat = torch.cat(found) if len(found) > 1 else found[0]
+    return (flat.mT if tall else flat).to(x.dtype).reshape(x.shape)
+
+
+def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
+    """For wide matrices in one tensor of three dimensions."""
+    triples, factor = k["ns_coefficients"], 1.0
+    if isinstance(triples, str):
+        triples, factor = TABLES[triples]
+    elif not isinstance(triples[0], tuple):
+        triples = [triples] * k["ns_steps"]
+    if y.numel() == 0:
+        return y
+    alone = len(y) == 1
+    y = y[0] if alone else y
+    norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
+    y = y / (norm if factor == 1.0 else norm * factor).clamp(min=k["eps"])
+    for a, b, c in triples:
         gram = y @ y.mT
         y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
-    return y.mT if tall else y
+    return y[None] if alone else y
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:

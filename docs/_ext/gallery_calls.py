@@ -61,4 +61,7 @@ OPTIMIZERS = {
     (
         "Muon([w], lr=0.3, weight_decay=0.0)",
     ): "Each step is about 0.28 times as long as `lr`: 0.2 times the root of 2 rows.",
+    (
+        "NorMuon([w], lr=0.3, weight_decay=0.0)",
+    ): "Each step is as long as that of `optim.Muon`, and its two numbers are alike: each is divided by its own mean.",
 }

@@ -139,8 +139,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         config: a mapping; or the path of a YAML file; or YAML text. Its keys are:
 
             `optimizer`: the name of a class with its arguments under it. The keys `params` (a list of rules with globs,
-            tags and values), `no_decay`, `adjust_learning_rate`, `decay_tag` and `frozen` are those of
-            `configure_param_groups`; weight decay is only split if `no_decay` says so.
+            tags and values), `no_decay`, `adjust_learning_rate`, `decay_tag`, `matrices`, `output_head` and `frozen`
+            are those of `configure_param_groups`; weight decay is only split if `no_decay` says so. `Muon` with `adamw`
+            or `lion` under it has `matrices: muon`.
 
             `schedulers`: a list of schedulers, each the name of a class with its arguments under it. The children of
             one are written likewise, and take over its `param_group_tags`. `milestones` may be left out: they follow

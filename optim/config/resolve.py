@@ -17,11 +17,19 @@ from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
 from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, claims_of_rules
+from ..muon import ALGORITHMS, Muon
 from ..names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, nearest, optimizers
 
 RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
 KEYS = ("optimizer", "schedulers", *RUN)
-GROUPING = ("no_decay", FACTOR, "decay_tag", "frozen")  # of an optimizer's entry, for configure_param_groups
+GROUPING = (
+    "no_decay",
+    FACTOR,
+    "decay_tag",
+    "matrices",
+    "output_head",
+    "frozen",
+)  # of an optimizer's entry, for configure_param_groups
 TAGS = "param_group_tags"
 BIND = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # of a schedule's entry, under their names in bind()
 
@@ -115,9 +123,13 @@ def optimizer(entry: Any) -> Any:
     cls = optimizers().find(name, "optimizer")
     rules = claims_of_rules(given.pop("params", None) or [], f"{path}.params")
     options = {"no_decay": False} | {key: given.pop(key) for key in GROUPING if key in given}
+    hybrid = issubclass(cls, Muon)
+    if hybrid and not given.keys().isdisjoint(ALGORITHMS):
+        options.setdefault("matrices", "muon")
     for claim in rules:
         settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
-        checked(cls, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
+        kind = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if hybrid else cls
+        checked(kind, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
     return Spec(path, cls, checked(cls, given, path, ("params", *GROUPING)), options={"rules": rules, **options})
 
 

@@ -78,17 +78,18 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
                 f"{where}it has {len(packed.get('params', ()))} parameters in 'params', this optimizer's group "
                 f"{len(group['params'])}; build the optimizer with the parameters that were saved, in their order."
             )
-        lacking = [key for key in optimizer.hyper if key not in values and key not in optimizer.may_be_missing]
+        rule = optimizer.rule(group)
+        lacking = [key for key in rule.hyper if key not in values and key not in rule.may_be_missing]
         foreign = [key for key in values if key not in group and key in KNOWN]
         for verb, keys in (("lacks", lacking), ("has", foreign)):
-            if keys and optimizer.hyper:
+            if keys and rule.hyper:
                 raise ValueError(
                     f"{where}it {verb} {', '.join(map(repr, sorted(keys)))}, so it is no state dict of {name}; load it "
                     "into the class it is of."
                 )
-        check_group(optimizer.hyper, values, where)
-        optimizer.check_combination({**group, **values}, where)
-        for key in optimizer.structural:
+        check_group(rule.hyper, values, where)
+        rule.check_combination({**group, **values}, where)
+        for key in rule.structural:
             if key in values and bool(values[key]) != bool(group[key]):
                 raise ValueError(
                     f"{where}{key}={values[key]!r}, but this {name} was built with {key}={group[key]!r}, which decides "
@@ -182,6 +183,8 @@ def _taken(mine: Any, value: Any) -> Any:
         return torch.as_tensor(value, dtype=mine.dtype, device=mine.device).detach().reshape(mine.shape).clone()
     if isinstance(mine, (int, float)) and isinstance(value, Tensor):
         return value.item()
+    if isinstance(mine, torch.dtype) and isinstance(value, str):
+        return getattr(torch, value)
     return copy.deepcopy(value)
 
 

@@ -18,7 +18,7 @@ def apply_weight_decay(k: Factors, p: Tensors, g: Tensors) -> Tensors:
     """`penalized_gradient`; with decoupled weight decay the parameters shrink now instead, and it is the gradient."""
     if not k["decoupled_weight_decay"]:
         return penalized_gradient(k, p, g)
-    if not is_zero(k["weight_decay"]):
+    if not is_zero(k["weight_decay"]) and not k.get("cautious_weight_decay"):
         mul_(p, k["decay_factor"])
     return neg(g) if k["maximize"] else g
 

@@ -146,7 +146,7 @@ def _placed(value: Any, device: torch.device, read: bool = False) -> Any:
         return tuple(_placed(x, device, read) for x in value)
     if isinstance(value, Tensor):
         return value.item() if read and value.is_cpu else value.reshape(()).to(device, _wide(device))
-    return value if value is None or isinstance(value, (float, int, str)) else float(value)
+    return value if value is None or isinstance(value, (float, int, str, torch.dtype)) else float(value)
 
 
 def _wide(device: torch.device) -> torch.dtype:

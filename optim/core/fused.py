@@ -47,7 +47,7 @@ def fused_sgd(work: Work) -> Kernel | None:
 def fused_adam(work: Work) -> Kernel | None:
     """The step of Adam and AdamW."""
     h, arguments = work.h, _arguments(work)
-    if arguments is None or not h["correct_bias"]:
+    if arguments is None or not h["correct_bias"] or h.get("cautious_weight_decay"):
         return None
     beta1, beta2 = h["betas"]
     whole: Any = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_

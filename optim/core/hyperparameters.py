@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -122,7 +122,12 @@ class Choice:
         return value
 
 
-Rule = Number | Several | Choice
+class Rule(Protocol):
+    """What values a hyperparameter accepts, and which of them `hold_tensors()` turns into tensors."""
+
+    def check(self, name: str, value: Any) -> None: ...
+
+    def tensors(self, value: Any, device: torch.device) -> Any: ...
 
 
 def table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:

@@ -118,6 +118,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
         return []
 
+    def rule(self, group: Mapping[str, Any]) -> Any:
+        """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
+        return self
+
     # State
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
@@ -161,8 +165,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
             group["tags"] = as_tags(group["tags"], where)
-        check_group(self.hyper, group, where)
-        self.check_combination({**self.defaults, **group}, where)
+        rule = self.rule(group)
+        if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
+            raise ValueError(
+                f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
+                "give such groups to optim.Muon, or make them without `matrices`."
+            )
+        check_group(rule.hyper, group, where)
+        rule.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
         given = group["params"]
         group["params"] = given = (
@@ -175,7 +185,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             super().add_param_group(group)
             for p in group["params"]:
                 notice_dtensor(p)
-                self.check_parameter(p, where)
+                rule.check_parameter(p, group, where)
             added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
         except BaseException:
             del self.param_groups[before:]
@@ -205,7 +215,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         tensor(0.5000, dtype=torch.float64)
         """
         for group in self.param_groups:
-            for name in self.hyper:
+            for name in self.rule(group).hyper:
                 self.hold_tensor(group, name)
         for scheduler in bound_to(self):
             scheduler.hold_tensors()
@@ -216,12 +226,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
         Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters. Beside
         parameters on the meta device it is on the host, as it has a value.
         """
-        if name in self.hyper and group["params"]:
+        rules = self.rule(group).hyper
+        if name in rules and group["params"]:
             p = group["params"][0]
-            group[name] = self.hyper[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
+            group[name] = rules[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
 
-    def check_parameter(self, p: Tensor, where: str) -> None:
-        """Raise `ValueError` for a parameter that cannot be optimized; for subclasses to say more."""
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
         if not (p.is_floating_point() or p.is_complex()):
             raise ValueError(
                 f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."

@@ -60,11 +60,17 @@ def distributed_as(x: Tensor, other: Any) -> Tensor:
     found = distribution(other)
     if found is None:
         return x
+    return replicated(x, other).redistribute(*found)  # type: ignore[attr-defined, no-any-return]  # a DTensor
+
+
+def replicated(x: Tensor, p: Any) -> Tensor:
+    """`x`, which every rank has, as a distributed tensor if `p` is one."""
+    found = distribution(p)
+    if found is None:
+        return x
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = found
-    everywhere = DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim, run_check=False)
-    return everywhere.redistribute(mesh, placements)
+    return DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
 
 
 def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> Tensor:

@@ -48,14 +48,15 @@ def follow(optimizer: Optimizer) -> None:
             f"delete optimizer.state[{strangers[0]!r}], and keep such a value in param_groups."
         )
     names: dict[Tensor, str] = {}
-    groups = []
+    groups: list[dict[str, Any]] = []
     for i, group in enumerate(optimizer.param_groups):
         changed = {p: f"parameter {j} of group {i}" for j, p in enumerate(group["params"]) if not fits(optimizer, p)}
         groups += [{**group, "params": list(changed)}] if changed else []
         names.update(changed)
-    for p, name in names.items():
-        notice_dtensor(p)
-        optimizer.check_parameter(p, f"{type(optimizer).__name__}, {name}: ")
+    for group in groups:
+        for p in group["params"]:
+            notice_dtensor(p)
+            optimizer.rule(group).check_parameter(p, group, f"{type(optimizer).__name__}, {names[p]}: ")
     fresh = optimizer.fresh_state(groups) if names else {}
     settle(optimizer, {p: _moved(optimizer, p, fresh[p], name) for p, name in names.items()})
 

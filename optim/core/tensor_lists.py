@@ -35,14 +35,14 @@ def is_zero(factor: Factor) -> bool:
     return isinstance(factor, (int, float)) and factor == 0
 
 
-def by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0) -> list[list[int]]:
+def by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: int = STACKED) -> list[list[int]]:
     """The indices of tensors to stack, as one operation on several tensors of one shape is one launch on a GPU.
 
     Tensors stay alone where `alone` says so, in graphs, and where they are not contiguous. What is stacked together is
-    limited, as it takes memory and large tensors gain nothing: on the CPU to `on_cpu` elements.
+    limited, as it takes memory and large tensors gain nothing: to `on_cpu` or `on_gpu` elements.
     """
     found: dict[Any, list[int]] = {}
-    limit = STACKED if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
+    limit = on_gpu if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
     if alone or torch.compiler.is_compiling():
         limit = 0
     for i, x in enumerate(xs):
@@ -110,6 +110,16 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
     if isinstance(c, (float, int)):
         return torch._foreach_lerp(xs, ys, c)
     return add(xs, torch._foreach_sub(ys, xs), c)
+
+
+def decay_along_(xs: Tensors, factor: Factor, updates: Tensors) -> None:
+    """xs *= factor, for the elements where update * x >= 0: that an update does not move away from 0 (2510.12402)."""
+    agree = list(sign(updates))  # times x, it is not rounded to 0; a list, as Dynamo takes a tuple for a number below
+    mul_(agree, xs)
+    sign_(agree)
+    shift_(agree, 1.0)
+    torch._foreach_clamp_max_(agree, 1.0)  # 1 where they agree, else 0
+    torch._foreach_lerp_(xs, mul(xs, factor), agree)
 
 
 def addcmul_(xs: Tensors, ys: Tensors, zs: Tensors, c: Factor) -> None:

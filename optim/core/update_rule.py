@@ -105,18 +105,19 @@ class RuleOptimizer(Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p] = state = self._state_in_its_dtypes(p, group)
-                for name, first in self.scalar_states(group).items():
+                for name, first in self.rule(group).scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
                         self._known.note([state[name]], first)
 
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
         check_group(RULES, group, f"{type(self).__name__}: ")
-        state = self.parameter_state(p, group)
-        names = [name for name in self.tensor_states(group, p) if name and state[name].shape == p.shape]
+        rule = self.rule(group)
+        state: State = rule.parameter_state(p, group)
+        names = [name for name in rule.tensor_states(group, p) if name and state[name].shape == p.shape]
         check(group, p, names, f"{type(self).__name__}: ")
         how = low(group, [p])
         if how is not None:
-            wide = self.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
+            wide = rule.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 rest = torch.float32 if has_remedy(group) else state[name].dtype
                 state[name] = wide[name].to(asked_dtype(group, name) or rest)
@@ -130,7 +131,7 @@ class RuleOptimizer(Optimizer):
         names: dict[str, None] = {}
         for group in self.param_groups:
             for p in group["params"]:
-                states = {name: self.state[p].get(name) for name in self.tensor_states(group, p) if name}
+                states = {name: self.state[p].get(name) for name in self.rule(group).tensor_states(group, p) if name}
                 names.update((name, None) for name, x in states.items() if x is not None and x.shape == p.shape)
                 names.update(dict.fromkeys({REMAINDER}.intersection(self.state[p])))
         return list(names)
@@ -257,11 +258,12 @@ class RuleOptimizer(Optimizer):
             live = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in live]
             self._check(live, grads, group)
-            h = {name: group[name] for name in self.hyper}
+            rule = self.rule(group)
+            h = {name: group[name] for name in rule.hyper}
             scalars = self._scalar_names(group)
-            for alike in grouped_by_kind(live, self.by_rank):
+            for alike in grouped_by_kind(live, rule.by_rank):
                 how = low(group, alike, numbers)
-                names = (*self.tensor_states(group, alike[0]), *([REMAINDER] if how and how.remainder else []))
+                names = (*rule.tensor_states(group, alike[0]), *([REMAINDER] if how and how.remainder else []))
                 states = [self.state[p] for p in alike]
                 # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
                 more = STEP not in scalars and None not in names and all(STEP in state for state in states)
@@ -270,7 +272,7 @@ class RuleOptimizer(Optimizer):
                     if name is not None and name not in states[0]:
                         self._refuse(group, name)
                 work = Work(
-                    type(self),
+                    type(rule),
                     h,
                     alike,
                     grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
@@ -313,19 +315,21 @@ class RuleOptimizer(Optimizer):
         how = low(group, [p])
         names = (
             *self._scalar_names(group),
-            *self.tensor_states(group, p),
+            *self.rule(group).tensor_states(group, p),
             REMAINDER if how and how.remainder else None,
         )
         return {name for name in names if name is not None}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
-        values = ", ".join(f"{key}={group[key]!r}" for key in self.hyper if key not in ("lr", "weight_decay"))
+        values = ", ".join(
+            f"{key}={group[key]!r}" for key in self.rule(group).hyper if key not in ("lr", "weight_decay")
+        )
         raise ValueError(
             f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
 
     def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        names = self.scalar_states(group)
+        names = self.rule(group).scalar_states(group)
         counts = self.enable_global_step or group.get("stochastic_rounding")
         return (*names, STEP) if counts and STEP not in names else tuple(names)

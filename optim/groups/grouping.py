@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.hyperparameters import RATE, as_tags
+from .matrices import Choice, choices
 from .parameters import named
 from .rules import Claim, Selector, checked_selectors, claims_of_factors, claims_of_rules, comparable, matched, merged
 
@@ -21,6 +22,8 @@ def configure_param_groups(
     no_decay: bool | Selector | Iterable[Selector] = True,
     adjust_learning_rate: Mapping[Any, float] | None = None,
     decay_tag: str | None = None,
+    matrices: str | None = None,
+    output_head: Any = None,
     frozen: bool = True,
     names: bool = True,
 ) -> list[dict[str, Any]]:
@@ -45,6 +48,14 @@ def configure_param_groups(
         adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name, as
             floats. Only a `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
         decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
+        matrices: "muon": for `optim.Muon`, give each group an `algorithm`, and a tag of the same name: "muon" for
+            hidden matrices, "adamw" for embeddings, the output head, norms, biases, routers and vectors. The module
+            that owns a parameter decides: Linear, transformers' Conv1D (`transposed`), MultiheadAttention (with
+            `split_sizes` for `in_proj_weight`), convolutions (with `flatten`), and 3 dimensions in a class called
+            Experts. A rule with an `algorithm` of its own wins. The key `reasons` says for each parameter why;
+            `param_group_table` shows it.
+        output_head: a glob or several for the output head, () for none. None: the linear layer whose weight is an
+            embedding's, or else the one with the rows and columns of the largest embedding.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later; the optimizers of this package make state for them.
         names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `param_group_table`
@@ -52,7 +63,8 @@ def configure_param_groups(
 
     Raises:
         ValueError: a glob or layer type matches nothing, two exclusive rules match one parameter, a hyperparameter
-            gets two values for one parameter, a number is out of range, or there are no parameters.
+            gets two values for one parameter, a number is out of range, or there are no parameters; with `matrices`,
+            a parameter or the output head that cannot be told.
         TypeError: an argument has another type.
 
     >>> import torch
@@ -65,6 +77,15 @@ def configure_param_groups(
     2 {'tags': ['mlp'], 'lr': 0.01, 'weight_decay': 0.1}
     2 {'tags': ['bias', 'mlp'], 'lr': 0.01, 'weight_decay': 0.0}
     2 {'weight_decay': 0.0}
+
+    >>> from optim import param_group_table
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))
+    >>> print(param_group_table(configure_param_groups(model, matrices="muon")))
+    group  tags   tensors  elements  algorithm  weight_decay  names
+    0      adamw        2        72      adamw             -  embedding: 0.weight; output head: 2.weight
+    1      muon         1        16       muon             -  Linear: 1.weight
+    2      adamw        2        13      adamw             0  norm or bias: 1.bias, 2.bias
+    total               5       101
     """
     for what, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
@@ -78,23 +99,40 @@ def configure_param_groups(
             claims.append(Claim(f"no_decay ({selector!r})", (selector,), settings={"weight_decay": 0.0}, layers=True))
     if no_decay is not False and not isinstance(model, nn.Module):
         raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
+    if matrices not in (None, "muon") or (matrices and not isinstance(model, nn.Module)):
+        raise ValueError(f"matrices={matrices!r} of a {type(model).__name__}: pass 'muon' with the model, or None.")
+    if matrices and output_head is not None:
+        for selector in checked_selectors(output_head, "output_head"):
+            claims.append(Claim(f"output_head ({selector!r})", (selector,), settings={"algorithm": "adamw"}))
     more = as_tags(decay_tag, "decay_tag: ")
     parameters = named(model)
+    hits = matched(parameters, claims)
+    asked = [merged(each, one.name) for each, one in zip(hits, parameters)]
+    made: list[Choice | None] = [None] * len(parameters)
+    if matrices:
+        heads = [any(claim.what.startswith("output_head") for claim in each) for each in hits]
+        chosen = [settings.get("algorithm") for _, settings in asked]
+        made = choices(parameters, chosen, None if output_head is None else heads)
     groups: dict[Any, dict[str, Any]] = {}
-    for each, chosen in zip(parameters, matched(parameters, claims)):
+    for each, choice, (of_rules, given) in zip(parameters, made, asked):
         if not (frozen or each.tensor.requires_grad):
             continue
         decays = no_decay is False or each.decays
-        tags, settings = merged(chosen, each.name)
+        tags, settings = set(of_rules), dict(given)
+        if choice is not None:
+            settings = {"algorithm": choice.algorithm, **choice.settings, **settings}
+            tags.add(str(choice.algorithm))
         if weight_decay is not None or not decays:
             settings.setdefault("weight_decay", weight_decay if decays else 0.0)
         if comparable(settings.get("weight_decay")) != 0:
             tags |= more
         settings = dict(sorted(settings.items()))
-        key = (tags, comparable(list(settings.items())))
+        key = (frozenset(tags), comparable(list(settings.items())))
         if key not in groups:
             groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
         groups[key]["params"].append((each.name, each.tensor) if names else each.tensor)
+        if choice is not None:
+            groups[key].setdefault("reasons", []).append(choice.reason)
     if not groups:
         only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
         raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core.hyperparameters import as_tags
+from ..core.hyperparameters import KNOWN, as_tags
 from .rules import comparable
 
 
@@ -15,7 +15,8 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     """The groups of an optimizer, or a list of groups, as a table: a line for each, and the total.
 
     It tells the tags, the numbers of tensors and elements, the learning rate and weight decay, all other
-    hyperparameters that are not the same in all groups, and the first `names` names; `-` is for what a group lacks.
+    hyperparameters that are not the same in all groups, and the first `names` names, of groups made with `matrices` for
+    each reason to be there; `-` is for what a group lacks.
     Tensors among the hyperparameters are read on the host.
 
     >>> from optim import configure_param_groups
@@ -28,15 +29,20 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     total              4        63
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
-    keys = sorted({key for group in rows for key in group} - {"params", "param_names", "tags"})
+    keys = sorted({key for group in rows for key in group} - {"params", "param_names", "tags", "reasons"})
     values = {key: [comparable(group[key]) if key in group else "-" for group in rows] for key in keys}
-    kept = [key for key in keys if key in ("lr", "weight_decay") or len(set(values[key])) > 1]
+    several = {key: set(values[key]) for key in keys}
+    if isinstance(groups, torch.optim.Optimizer):  # what a group lacks is for another algorithm
+        several = {key: found - {"-"} if key in KNOWN else found for key, found in several.items()}
+    kept = [key for key in keys if key in ("lr", "weight_decay") or len(several[key]) > 1]
     lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
     count = size = 0
     for i, group in enumerate(rows):
         given = list(group["params"])
         known = group.get("param_names") or [p[0] for p in given if isinstance(p, tuple)]
-        listed = ", ".join(known[:names]) + (f" and {len(known) - names} more" if len(known) > names else "")
+        reasons = group.get("reasons") or [""] * len(known)
+        found = {reason: [name for name, other in zip(known, reasons) if other == reason] for reason in reasons}
+        listed = "; ".join(f"{reason}: " * bool(reason) + _listed(which, names) for reason, which in found.items())
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
         tags = ", ".join(sorted(as_tags(group.get("tags"), f"Parameter group {i}: ")))
         shown = (_shown(values[key][i]) for key in kept)
@@ -49,6 +55,10 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         to_left = number in (0, 1, len(lines[0]) - 1)
         columns.append([cell.ljust(width) if to_left else cell.rjust(width) for cell in column])
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
+
+
+def _listed(known: list[str], most: int) -> str:
+    return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
 
 
 def _shown(value: Any) -> str:

@@ -52,6 +52,22 @@ def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
 
 
+def test_muon_and_adamw(tmp_path: Path) -> None:
+    command = SCRIPT.with_name("muon_run.py"), "--duration", "15ba", "--lrs", 0.004, 1e-6
+    done = python(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    losses = [float(loss) for loss in re.findall(r"^ +\S+ +(\d\.\d{3}) +\d+\.\d$", done.stdout, re.MULTILINE)]
+    muon, muon_without, adamw, without = losses  # without: the LR is too small to learn anything
+    # Bytes are 8 bits before anything is learned. Where Muon's LR is that small, AdamW still trains the rest.
+    assert muon < muon_without < 6 and adamw < 6 and without > 7.5
+    results = re.findall(r"^(\w+): (\S+) bits/byte on the test text, with LR (.*)$", done.stdout, re.MULTILINE)
+    assert [(name, lr) for name, _, lr in results] == [("Muon", "0.004, beside AdamW with 0.004"), ("AdamW", "0.004")]
+    assert all(float(tested) < 6 for _, tested, _ in results)
+    assert "in all 60 batches" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

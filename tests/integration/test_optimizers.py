@@ -13,14 +13,23 @@ import timesched
 from tests.integration import training
 from tests.integration.resume import in_another_process
 from tests.integration.training import NextByte, assert_goes_on, column, finish
-from tests.optim.signatures import NAMES
+from tests.optim.signatures import MATRICES, NAMES
 from timesched.integrations.composer import Binding, Schedules
 
 BATCHES = 20  # two epochs and a half
 MIDDLE = 11  # inside the second epoch
 RATES = {
     **{"SGD": 0.5, "ASGD": 2.0, "Adadelta": 30.0, "Adafactor": 0.3, "Adagrad": 0.2, "Adam": 0.1, "AdamW": 0.1},
-    **{"Adamax": 0.2, "Lamb": 0.2, "Lion": 0.05, "Muon": 0.1, "NAdam": 0.1, "RAdam": 0.6, "RMSprop": 0.02},
+    **{
+        "Adamax": 0.2,
+        "Lamb": 0.2,
+        "Lion": 0.05,
+        "Muon": 0.1,
+        "NAdam": 0.1,
+        "NorMuon": 0.1,
+        "RAdam": 0.6,
+        "RMSprop": 0.02,
+    },
     **{"Rprop": 0.1},
 }
 # What makes each keep as much state as it can.
@@ -36,7 +45,7 @@ MORE: dict[str, dict[str, Any]] = {
 def make_optimizer(name: str, dtype: torch.dtype = torch.float32) -> tuple[NextByte, Any]:
     """The small model, for Muon without its bias, and an optimizer of its parameters."""
     model = NextByte().to(dtype)
-    if name == "Muon":
+    if name in MATRICES:
         model.head.register_parameter("bias", None)
     decay = {} if name == "Rprop" else {"weight_decay": 0.001}
     made = getattr(optim, name)(model.parameters(), lr=RATES[name], **decay, **MORE.get(name, {}))

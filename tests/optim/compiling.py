@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from tests.optim.problems import assert_states_close, flat, give_gradients, values
 from tests.optim.rows import BY_ID, Row
-from tests.optim.signatures import NAMES
+from tests.optim.signatures import MATRICES, NAMES
 
 # Traces and functionalizes as inductor does, and leaves out the minutes of a C++ compiler.
 BACKEND = "aot_eager"
@@ -52,7 +52,7 @@ def by_hand(function: Step, backend: str = BACKEND) -> Step:
 def small(name: str, seed: int = 0) -> list[Parameter]:
     """A few parameters."""
     generator = torch.Generator().manual_seed(seed)
-    shapes = [(4, 3), (2, 5)] if name == "Muon" else [(4, 3), (5,), ()]
+    shapes = [(4, 3), (2, 5)] if name in MATRICES else [(4, 3), (5,), ()]
     return [Parameter(torch.randn(shape, generator=generator, dtype=torch.float64)) for shape in shapes]
 
 

@@ -102,7 +102,7 @@ def newton_schulz(x: Tensor, h: Mapping[str, Any], dtype: torch.dtype) -> Tensor
     tall = x.shape[0] > x.shape[1]
     y = (x.T if tall else x).to(dtype)
     y = y / y.norm().clamp(min=h["eps"])
-    for _ in range(h["ns_steps"]):
+    for _ in range(h["ns_steps"] or 5):
         gram = y @ y.T
         y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)
     return (y.T if tall else y).to(x.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.nn import Parameter
 import optim
 from tests.optim.equations import Reference
 from tests.optim.rows import Row
+from tests.optim.signatures import MATRICES
 
 Snapshot = dict[tuple[Any, ...], Any]
 
@@ -27,7 +29,7 @@ def parameters(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> 
     def new(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
 
-    if name == "Muon":
+    if name in MATRICES:
         tensors = [new(4, 3), new(3, 7), new(5, 5), new(2, 6), new(3, 4).t(), new(6, 5)[::2], new(6, 1), new(1, 4)]
     else:
         tensors = [new(4, 3), new(5), new(), new(2, 2), new(2, 3, 2, 2), new(3, 4).t(), new(7)[::2]]
@@ -79,9 +81,10 @@ def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Opti
     groups = dealt(row, params, plain=True)
     if not torch_has(row):
         return Reference(getattr(optim, row.name), groups, arguments)
-    for key in ("correct_bias", "flatten", *(["decoupled_weight_decay"] if row.name == "Adam" else [])):
-        arguments.pop(key, None)
-    optimizer: torch.optim.Optimizer = getattr(torch.optim, row.in_torch)(groups, **arguments, **extra)
+    kind: Any = getattr(torch.optim, str(row.in_torch))
+    known = inspect.signature(kind).parameters
+    arguments = {key: 5 if key == "ns_steps" and x is None else x for key, x in arguments.items() if key in known}
+    optimizer: torch.optim.Optimizer = kind(groups, **arguments, **extra)
     if row.name == "Adagrad":  # torch reads the initial value from the constructor, whatever the group says
         for group in optimizer.param_groups:
             for p in group["params"]:

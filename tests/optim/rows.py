@@ -9,15 +9,15 @@ Many configurations are those of torch's OptimizerInfo inputs (torch/testing/_in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.optim.signatures import NAMES, SIGNATURES
+from tests.optim.signatures import MATRICES, NAMES, SIGNATURES
 
-NOT_IN_TORCH = {"Lion", "Lamb", "Adafactor"}  # torch's Adafactor is another formula
+NOT_IN_TORCH = {"Lion", "Lamb", "Adafactor", "NorMuon"}  # torch's Adafactor is another formula
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,9 @@ class Row:
     def in_torch(self) -> str | None:
         """The name of torch's class with this formula."""
         groups = [{**self.arguments, **group} for group in self.groups]
-        another = any(not g.get("correct_bias", True) or g.get("adjust_lr_fn") == "cerebras" for g in groups)
+        forms = ("cerebras", "spectral_unclamped")  # the second came with torch 2.15
+        another = any(not g.get("correct_bias", True) or g.get("adjust_lr_fn") in forms for g in groups)
+        another |= any(g.get("cautious_weight_decay") for g in groups)
         if self.name in NOT_IN_TORCH or another:
             return None
         return "AdamW" if self.name == "Adam" and self.kwargs.get("decoupled_weight_decay") else self.name
@@ -150,6 +152,21 @@ ROWS = [
     Row("Muon", "group_torch", {"lr": 0.05, **MATCH}, None, ({"adjust_lr_fn": "original", W: 0.3}, {})),
     Row("Muon", "group_forms", {"lr": 0.05, W: 0.3}, None, ({"adjust_lr_fn": None}, {}, MATCH)),
     Row("Muon", "tensors", dict(zip(["lr", W, "momentum"], tensors(0.05, 0.2, 0.8)))),
+    Row("NorMuon", "defaults"),
+    Row("NorMuon", "beta2", {"lr": 0.1, "beta2": 0.5, W: 0.2, "adjust_lr_fn": "original"}),
+    Row(
+        "NorMuon",
+        "groups",
+        {"lr": 0.05},
+        None,
+        ({"nesterov": False, "beta2": 0.0}, {"cautious_weight_decay": True, W: 0.3}),
+    ),
+    Row("NorMuon", "tensors", dict(zip(["lr", W, "momentum", "beta2"], tensors(0.05, 0.2, 0.8, 0.6)))),
+    Row("Muon", "cautious", {"lr": 0.1, W: 0.5, "cautious_weight_decay": True}),
+    Row("Muon", "unclamped", {"lr": 0.1, "adjust_lr_fn": "spectral_unclamped"}),
+    Row("Lion", "cautious", {"lr": 0.05, W: 0.8, "cautious_weight_decay": True}),
+    Row("AdamW", "cautious", {"lr": 0.05, W: 0.8, "cautious_weight_decay": True}),
+    Row("AdamW", "cautious_amsgrad", {"lr": 0.05, **UP, "amsgrad": True, "cautious_weight_decay": True}),
     Row("NAdam", "momentum_decay", {"lr": 0.05, "momentum_decay": 0.5}),
     Row("NAdam", "momentum_decay_zero", {"momentum_decay": 0}),
     Row("NAdam", "groups", {"lr": 0.02}, None, ({"lr": 0.1, B: (0.7, 0.9)}, {"momentum_decay": 0.1}, UP)),
@@ -218,6 +235,10 @@ ROWS += [
     if row.name == "Muon" and row.label != "group_forms" and not row.in_torch
 ]
 
+# Its iterations run in bfloat16, as torch's do, and not in the default of the CPU.
+ROWS = [
+    replace(row, kwargs={"ns_dtype": torch.bfloat16, **row.kwargs}) if row.name in MATRICES else row for row in ROWS
+]
 BY_ID = {row.id: row for row in ROWS}
 # One row an optimizer, with as much state as it can have.
 FULLEST = [
@@ -225,7 +246,7 @@ FULLEST = [
     for name in (
         "SGD-dampening", "ASGD-averaging_starts", "Adadelta-weight_decay", "Adafactor-beta1", "Adagrad-lr_decay",
         "Adam-amsgrad_all", "AdamW-amsgrad_all", "Adamax-weight_decay", "Lamb-weight_decay", "Lion-weight_decay",
-        "Muon-defaults", "NAdam-decoupled", "RAdam-betas", "RMSprop-all", "Rprop-lr",
+        "Muon-defaults", "NAdam-decoupled", "NorMuon-beta2", "RAdam-betas", "RMSprop-all", "Rprop-lr",
     )
 ]  # fmt: skip
 assert [row.name for row in FULLEST] == [name for name in NAMES] and len(BY_ID) == len(ROWS)

@@ -13,7 +13,7 @@ from optim.core.hyperparameters import BETAS, FRACTION, RATE, SWITCH, Choice, Nu
 from optim.core.low_precision import DEFAULTS
 from tests.optim.problems import differences, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST
-from tests.optim.signatures import KEYWORD_ONLY, NAMES, REQUIRED, SIGNATURES
+from tests.optim.signatures import KEYWORD_ONLY, MATRICES, NAMES, REQUIRED, SIGNATURES
 
 nan, inf = float("nan"), float("inf")
 NAMED = pytest.mark.parametrize("name", NAMES)
@@ -44,8 +44,10 @@ def test_names_and_defaults(name):
     assert switch.default is False and switch.kind is inspect.Parameter.KEYWORD_ONLY
     lr = 0.25 if expected["lr"] is REQUIRED else expected["lr"]
     optimizer = getattr(optim, name)(matrices(), lr)
-    assert {key: optimizer.param_groups[0][key] for key in expected} == {**expected, "lr": lr}
-    assert set(optimizer.defaults) >= set(expected)
+    held = {key: default for key, default in expected.items() if key not in ("adamw", "lion")}  # for other groups
+    held |= {"lr": lr, **({"ns_steps": 5} if name in MATRICES else {})}
+    assert {key: optimizer.param_groups[0][key] for key in held} == held
+    assert set(optimizer.defaults) >= set(held)
 
 
 # What a rule accepts and what it refuses. A tensor holds a single floating-point number.
@@ -95,6 +97,11 @@ BAD["Adafactor"] += [{"decay_rate": 0.8}, {"beta1": 1.0}, {"beta1": -0.1}, {"lr"
 BAD["Adafactor"] += [{"relative_step": True, "lr": 0.05}, {"warmup_init": True}]
 BAD["Muon"] += [{"ns_steps": 0}, {"ns_steps": 100}, {"momentum": 1.0}, {"ns_coefficients": (1.0, nan, 2.0)}]
 BAD["Muon"] += [{"ns_coefficients": (1.0, 2.0)}, {"adjust_lr_fn": "arbitrary"}]
+BAD["Muon"] += [{"ns_coefficients": "cans"}, {"ns_coefficients": [(1.0, 2.0, 3.0), (1.0, 2.0)]}, {"ns_dtype": "int8"}]
+BAD["Muon"] += [{"split_sizes": (0, 2)}, {"split_sizes": 3}, {"num_heads": 0}]
+BAD["Muon"] += [{"ns_steps": 4, "ns_coefficients": "quintic"}, {"ns_steps": 3, "ns_coefficients": [(2.0, -1.5, 0.5)]}]
+BAD["Muon"] += [{"split_sizes": (1, 1), "num_heads": 2}, {"transposed": True, "adjust_lr_fn": "original"}]
+BAD["NorMuon"] += [*BAD["Muon"][-9:], {"beta2": 1.0}, {"beta2": -0.1}, {"transposed": True}]
 BAD["Rprop"] += [{"etas": etas} for etas in ((0.0, 1.2), (1.0, 1.2), (0.5, 1.0), (0.5,))]
 BAD["Rprop"] += [{"step_sizes": sizes} for sizes in ((1.0, 0.1), (-1.0, 1.0))]
 

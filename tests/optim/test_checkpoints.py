@@ -101,7 +101,8 @@ def test_torch_loads_our_dict(row, tmp_path):
 
 def test_a_muon_of_another_form_takes_over_that_of_torch():
     """The default forms differ; that of the dict counts, as any other value of a group does."""
-    mine, other = optim.Muon(parameters("Muon")), torch.optim.Muon(parameters("Muon"), lr=0.05, weight_decay=0.3)
+    mine = optim.Muon(parameters("Muon"), ns_dtype="bfloat16")
+    other = torch.optim.Muon(parameters("Muon"), lr=0.05, weight_decay=0.3)
     mine.load_state_dict(other.state_dict())
     for one in (mine, other):
         run(one, flat(one), 1, MORE)
@@ -209,7 +210,7 @@ ALIKE = [("RAdam", "Adamax"), ("AdamW", "Adamax")]
 def test_the_dict_of_another_optimizer(row):
     """Also of torch's before its first step, where only the hyperparameters tell them apart."""
 
-    def small(row):  # parameters that all fifteen take, so that nothing but the optimizer differs
+    def small(row):  # parameters that all take, so that nothing but the optimizer differs
         optimizer = ours(row, params := parameters("Muon")[:2])
         run(optimizer, params, 1, 1)
         return optimizer

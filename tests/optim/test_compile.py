@@ -9,7 +9,7 @@ import optim
 from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, is_held, race, small
 from tests.optim.problems import assert_close, differences, flat, ours, parameters, snapshot, values
 from tests.optim.rows import ROWS
-from tests.optim.signatures import NAMES
+from tests.optim.signatures import MATRICES, NAMES
 from tests.optim.test_precision import start, train
 
 ALL = pytest.mark.parametrize("name", NAMES)
@@ -23,8 +23,8 @@ def _fresh():
 
 def everything(name):
     """Parameters of every kind: shapes, layouts, and a complex number where that is taken."""
-    some = [p for i, p in enumerate(parameters(name)) if i in (0, 2, 3, 4 if name == "Muon" else 5, 6)]
-    return some if name in ("Adafactor", "Muon") else [*some, parameters(name, torch.complex128)[2]]
+    some = [p for i, p in enumerate(parameters(name)) if i in (0, 2, 3, 4 if name in MATRICES else 5, 6)]
+    return some if name in ("Adafactor", *MATRICES) else [*some, parameters(name, torch.complex128)[2]]
 
 
 def places(optimizer):

@@ -79,7 +79,8 @@ def test_a_docstring_says_where_it_is_from_and_all_symbols(name):
 def test_a_wrong_sign_in_an_equation_is_seen():
     """The test above can fail: each equation of AdamW with its first minus turned into a plus."""
     row = BY_ID["AdamW-amsgrad_all"]
-    changed = [i for i, (_, expression, _) in enumerate(Equations(optim.AdamW).lines) if "-" in expression]
+    lines = enumerate(Equations(optim.AdamW).lines)
+    changed = [i for i, (_, text, condition) in lines if "-" in text and not condition.startswith("cautious")]
     assert len(changed) >= 4
     for i in changed:
         reference = reference_of(optimizer := ours(row, parameters("AdamW")))

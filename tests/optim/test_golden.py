@@ -16,6 +16,7 @@ import optim
 from tests.optim.equations import Reference
 from tests.optim.problems import flat
 from tests.optim.rows import ROWS
+from tests.optim.signatures import MATRICES
 
 FILE = json.loads((Path(__file__).parents[1] / "golden" / "optimizers.json").read_text())
 SHAPES = FILE["about"]["param_order"]
@@ -74,15 +75,15 @@ def test_parameters(row, dtype):
     case = FILE["cases"][row.name][row.golden]
     params, optimizer = build(row, getattr(torch, dtype))
     groups = {p: group for group in optimizer.param_groups for p in group["params"]}
-    numbers = case["float64" if row.name == "Muon" else dtype]
+    numbers = case["float64" if row.name in MATRICES else dtype]
     for step in range(1, 21):
         for name, p in params.items():
             absent = step in case.get("grad_none", {}).get(name, ())
-            p.grad = None if absent else gradient(name, step, full_rank=row.name == "Muon").to(p.dtype)
+            p.grad = None if absent else gradient(name, step, full_rank=row.name in MATRICES).to(p.dtype)
         optimizer.step()
         for name, golden in numbers.get(str(step), {}).items():
             p = params[name]
-            if row.name == "Muon":  # bfloat16 inside; the golden numbers are exact
+            if row.name in MATRICES:  # bfloat16 inside; the golden numbers are exact
                 bound = 0.15 * groups[p]["lr"] * 0.2 * max(p.shape[:2]) ** 0.5
                 assert (p.flatten() - torch.tensor(golden, dtype=p.dtype)).abs().max() <= bound, (step, name)
             else:
@@ -93,7 +94,7 @@ def test_parameters(row, dtype):
     assert len(flat(optimizer)) == len(params)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.golden and row.name == "Muon"], ids=lambda row: row.label)
+@pytest.mark.parametrize("row", [row for row in ROWS if row.golden and row.name in MATRICES], ids=lambda row: row.label)
 def test_the_reference_of_muon(row):
     """In float64 throughout, it gives the golden numbers themselves: what the other tests hold Muon to is right."""
     params, optimizer = build(row, torch.float64)

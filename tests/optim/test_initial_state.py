@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import optim
 from tests.optim.problems import MISSING, differences, flat, give_gradients, ours, parameters, run, snapshot
 from tests.optim.rows import FULLEST
+from tests.optim.signatures import MATRICES
 
 LR, MOMENTUM = {"lr": 0.1}, {"lr": 0.1, "momentum": 0.9}
 # Torch's classes with the arguments that their state depends on.
@@ -78,7 +79,7 @@ def test_training_goes_as_without_it(name, arguments):
 
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in ROWS))
 def test_other_dtypes(name):
-    for dtype in (torch.float32, torch.bfloat16, *([torch.complex64] if name != "Muon" else [])):
+    for dtype in (torch.float32, torch.bfloat16, *([torch.complex64] if name not in MATRICES else [])):
         untouched, early = (theirs(name, MOMENTUM if name == "SGD" else {}, dtype) for _ in range(2))
         assert_same_training(untouched, optim.preinitialize(early))
 

@@ -16,6 +16,7 @@ from tests.optim.problems import (
     theirs,
 )
 from tests.optim.rows import BY_NAME, FULLEST
+from tests.optim.signatures import MATRICES
 
 
 def random(*shape, seed=0):
@@ -44,7 +45,7 @@ def test_other_memory_at_each_step(row):
 @BY_NAME
 def test_views_of_one_buffer(row):
     """Parameters and gradients as flattened by trainers: each a slice, none aligned."""
-    shapes = [(3, 5), (7, 3), (2, 4)] if row.name == "Muon" else [(3, 5), (7,), (), (130,), (2, 3, 2)]
+    shapes = [(3, 5), (7, 3), (2, 4)] if row.name in MATRICES else [(3, 5), (7,), (), (130,), (2, 3, 2)]
     sizes = [torch.Size(shape).numel() for shape in shapes]
     values, gradients = (random(1 + sum(sizes), seed=seed) for seed in (0, 1))
 
@@ -72,7 +73,7 @@ def layouts(row):
     start, base = random(6, 4), random(12, 8, seed=1)
     yield start, torch.tensor(0.5, dtype=torch.float64).expand(start.shape)
     yield from ((start, layout) for layout in (base[::2, ::2], base[:4, :6].t(), base[:6, 4:]))
-    if row.name != "Muon":  # a matrix of rank one, which a rounding away from rank one changes entirely
+    if row.name not in MATRICES:  # a matrix of rank one, which a rounding away from rank one changes entirely
         yield start, base[:6, :1].expand(start.shape)
     images = random(4, 3, 5, 5).to(memory_format=torch.channels_last)
     yield images, random(4, 3, 5, 5, seed=1)
@@ -96,7 +97,7 @@ def test_gradients_of_any_layout(row):
 @BY_NAME
 def test_many_small_tensors(row):
     """More than one call of a multi-tensor kernel takes, each as if it were alone."""
-    shapes = [(2, 3) if row.name == "Muon" else (i % 5, 3) for i in range(300)]
+    shapes = [(2, 3) if row.name in MATRICES else (i % 5, 3) for i in range(300)]
     params = [Parameter(random(*shape, seed=i)) for i, shape in enumerate(shapes)]
     some = {i: Parameter(params[i].detach().clone()) for i in (1, 123, 299)}
     together, alone = ours(row, params), {i: ours(row, [p]) for i, p in some.items()}
@@ -111,7 +112,7 @@ def test_many_small_tensors(row):
 
 
 # Muon works on whole matrices: the small ones of the other tests are transposed too.
-LARGE = [(row, False) for row in FULLEST] + [(row, True) for row in FULLEST if row.name != "Muon"]
+LARGE = [(row, False) for row in FULLEST] + [(row, True) for row in FULLEST if row.name not in MATRICES]
 
 
 @pytest.mark.parametrize(("row", "transposed"), LARGE, ids=lambda value: getattr(value, "name", value))
@@ -122,7 +123,7 @@ def test_large_tensors(row, transposed):
         if transposed:
             wide = random(1030, 1030, seed=4)
             return [Parameter(wide.t()), Parameter(wide[:, ::2].clone(memory_format=torch.preserve_format)[::2])]
-        shapes = [(3, 4), (64, 16500), (5, 2)] if row.name == "Muon" else [(7,), (1024 * 1024 + 12345,), (3, 4)]
+        shapes = [(3, 4), (64, 16500), (5, 2)] if row.name in MATRICES else [(7,), (1024 * 1024 + 12345,), (3, 4)]
         return [Parameter(random(*shape, seed=3)) for shape in shapes]
 
     mine, other = ours(row, build()), theirs(row, build())

@@ -22,6 +22,7 @@ from tests.optim.problems import (
     torch_has,
 )
 from tests.optim.rows import BY_ID, BY_NAME, FULLEST, ROWS, tensor
+from tests.optim.signatures import MATRICES
 
 STEPS = 20
 BOUND = 1e-12
@@ -91,7 +92,7 @@ def test_muon_with_a_matrix_without_elements(shape, form, dtype):
 def test_complex_parameters(row):
     """As in torch, and as pairs of real numbers where it has no such optimizer."""
     params = parameters("Adam", torch.complex128)
-    if row.name in ("Adafactor", "Muon"):
+    if row.name in ("Adafactor", *MATRICES):
         with pytest.raises(ValueError, match="complex"):
             ours(row, [p for p in params if p.ndim == 2])
         return

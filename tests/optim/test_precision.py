@@ -6,6 +6,7 @@ import torch
 import optim
 from tests.optim.problems import flat, ours, parameters, theirs
 from tests.optim.rows import FULLEST, ROWS
+from tests.optim.signatures import MATRICES
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Everything else only changes numbers; these also change which operations run.
@@ -16,7 +17,7 @@ CHOSEN = dict.fromkeys([*FULLEST, *(row for row in ROWS if row.label.removeprefi
 def start(row, dtype):
     """With tensors that are longer than a vector of the processor, which kernels for half precision treat apart."""
     generator = torch.Generator().manual_seed(9)
-    shapes = [(17, 20), (3, 70)] if row.name == "Muon" else [(131,), (17, 20)]
+    shapes = [(17, 20), (3, 70)] if row.name in MATRICES else [(131,), (17, 20)]
     longer = [torch.nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in shapes]
     return parameters(row.name, dtype) + longer
 

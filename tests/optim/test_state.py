@@ -107,7 +107,7 @@ def test_a_step_never_reads_a_tensor_on_the_host(row, tensor):
 
 
 def test_nothing_keeps_an_optimizer_alive():
-    """All fifteen at once, as a collection takes a second in the process of a whole test run."""
+    """All at once, as a collection takes a second in the process of a whole test run."""
     optimizers = [ours(row, [Parameter(torch.ones(3, 2))]) for row in FULLEST]
     for optimizer in optimizers:
         flat(optimizer)[0].grad = torch.ones(3, 2)

@@ -15,7 +15,7 @@ from optim.lr_scheduler import CosineDecayLR, LRScheduler
 from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim.schedulers.building import make
 from tests.optim.schedulers.rows import EXAMPLES
-from tests.optim.signatures import NAMES
+from tests.optim.signatures import MATRICES, NAMES
 
 STEPS = 20
 
@@ -90,9 +90,11 @@ def test_an_optimizer(name):
     """Several parameters: what each has of its own in the second step, it has in the first."""
 
     def make_optimizer(model):
-        for p in model.parameters():
-            p.requires_grad_(name != "Muon" or p.dim() > 1)
-        return getattr(optim, name)([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        params = list(model.parameters())
+        if name in MATRICES:
+            rest = {"params": [p for p in params if p.dim() < 2], "algorithm": "adamw"}
+            return getattr(optim, name)([{"params": [p for p in params if p.dim() > 1]}, rest], lr=0.1)
+        return getattr(optim, name)(params, lr=0.1)
 
     def make_schedulers(optimizer):
         decay = [CosineDecayWD(optimizer, 0.1, 0.0, 5)] if "weight_decay" in optimizer.defaults else []

@@ -19,6 +19,7 @@ from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.weight_decay_scheduler import CosineDecayWD
 from tests.optim.problems import ours
 from tests.optim.rows import BY_ID, FULLEST, Row
+from tests.optim.signatures import MATRICES
 
 Optimizers = Sequence[optim.Optimizer]
 BATCH = 8  # rows of a whole batch, which 2 and 4 processes share evenly
@@ -41,16 +42,16 @@ class Case:
         step of lr * 0.2 * sqrt(7) = 0.0106 may then differ by some 2^-8 of that in a few elements, ten of them by 4e-4.
         Where ranks orthogonalize their own rows instead of the whole matrix, a single step is off by 1e-3 to 1e-2.
         """
-        return 4e-4 if self.row.name == "Muon" else 1e-10
+        return 4e-4 if self.row.name in MATRICES else 1e-10
 
 
-# The fifteen with as much state as they can have. And some without state, without a first moment, with a rate from the
+# All with as much state as they can have. And some without state, without a first moment, with a rate from the
 # step count, with several groups (SGD's with other keys than one another), with 0-dim tensors as hyperparameters, under
 # schedules, and with an update that is compiled.
 FIFTEEN = {row.name: Case(row) for row in FULLEST}
 MORE = ("SGD-lr", "Adafactor-warmup_init", "SGD-groups_momentum_or_not", "AdamW-groups", "AdamW-tensors")
 SAVING = {**FIFTEEN, **{name: Case(BY_ID[name]) for name in MORE}, "AdamW compiled": Case(BY_ID["AdamW-tensors"], True)}
-WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon")  # their updates depend on more than an element
+WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon", "NorMuon")  # their updates depend on more than an element
 CASES = {
     **SAVING,
     **{f"{name} compiled": Case(BY_ID[f"{name}-tensors"], True) for name in WHOLE_TENSOR},
@@ -117,14 +118,15 @@ def update(optimizers: Optimizers) -> None:
 
 
 def optimizers_of(name: str, model: nn.Module, other_lr: bool = False, **precision: Any) -> list[optim.Optimizer]:
-    """The optimizer of a case, and with Muon an AdamW for what is no matrix. `other_lr`: not the rate of the case."""
+    """The optimizer of a case, of Muon with AdamW for what is no matrix. `other_lr`: not the rate of the case."""
     case, params = CASES[name], list(model.parameters())
     row = case.row
     if other_lr and row.arguments["lr"] is not None:
         row = dataclasses.replace(row, kwargs={**row.kwargs, "lr": row.arguments["lr"] * 3})
-    made = [ours(row, [p for p in params if p.ndim >= 2 or row.name != "Muon"], **precision)]
-    if row.name == "Muon":
-        made.append(optim.AdamW([p for p in params if p.ndim < 2], lr=0.06 if other_lr else 0.02, **precision))
+    made = [ours(row, [p for p in params if p.ndim >= 2 or row.name not in MATRICES], **precision)]
+    if row.name in MATRICES:
+        rest = [p for p in params if p.ndim < 2]
+        made[0].add_param_group({"params": rest, "algorithm": "adamw", "lr": 0.06 if other_lr else 0.02})
     for optimizer in made:
         if case.compiled:
             optimizer.compile(backend="eager")

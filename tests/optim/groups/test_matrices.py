@@ -1,0 +1,181 @@
+"""Which parameters Muon steps and which AdamW: by the modules that own them, on models of torch and of transformers."""
+
+import pytest
+import torch
+from torch import nn
+
+import optim
+from optim import configure_param_groups, param_group_table
+from tests.optim.groups.models import Conv, Tied, by_name
+
+
+class Sequence(nn.Module):
+    """A language model with an output head of its own."""
+
+    def __init__(self, positions=6, tokens=11, width=8):
+        super().__init__()
+        self.token, self.position = nn.Embedding(tokens, width), nn.Embedding(positions, width)
+        self.attention = nn.MultiheadAttention(width, 2)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, tokens, bias=False)
+
+
+class TinyExperts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Parameter(torch.ones(4, 12, 8)), nn.Parameter(torch.ones(4, 8, 12))
+        self.up_bias = nn.Parameter(torch.ones(4, 12))
+
+
+class Mixture(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(8, 4, bias=False), TinyExperts()
+        self.shared_expert_gate = nn.Linear(8, 1, bias=False)
+        self.gate_proj = nn.Linear(8, 16, bias=False)
+
+
+def algorithms(model, **options):
+    return by_name(configure_param_groups(model, matrices="muon", **options), "algorithm")
+
+
+def muons(model, **options):
+    return {name for name, algorithm in algorithms(model, **options).items() if algorithm == "muon"}
+
+
+def settings(model, key, **options):
+    found = by_name(configure_param_groups(model, matrices="muon", **options), key)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def held(**modules):
+    model = nn.Module()
+    for name, module in modules.items():
+        model.add_module(name, module)
+    return model
+
+
+ATTENTION = {"attention.in_proj_weight", "attention.out_proj.weight"}
+
+
+def test_a_language_model():
+    """The head is the linear layer with rows and columns of the largest embedding."""
+    model = Sequence(positions=8, width=8)  # as many positions as channels
+    assert muons(model) == {*ATTENTION, "mlp.0.weight", "mlp.2.weight"}
+    assert settings(model, "split_sizes") == {"attention.in_proj_weight": (8, 8, 8)}
+    groups = configure_param_groups(model, matrices="muon", weight_decay=0.1)
+    assert {tuple(group["tags"]) for group in groups} == {("muon",), ("adamw",)}
+    decays = by_name(groups, "weight_decay")
+    assert (
+        decays["norm.weight"] == decays["mlp.0.bias"] == 0.0 and decays["head.weight"] == decays["mlp.0.weight"] == 0.1
+    )
+
+
+def test_a_tied_head_is_an_embedding():
+    layer = {"self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear1.weight", "linear2.weight"}
+    assert muons(Tied()) == {f"body.layers.{i}.{name}" for i in (0, 1) for name in layer}
+
+
+def test_groups_of_muon_are_for_no_other_optimizer():
+    with pytest.raises(ValueError, match="algorithm='adamw', and AdamW"):
+        optim.AdamW(configure_param_groups(Sequence(), matrices="muon"))
+
+
+def test_the_table_of_an_optimizer_has_no_columns_of_one_algorithm():
+    optimizer = optim.Muon(configure_param_groups(Sequence(), matrices="muon"), adamw={"lr": 1e-3})
+    head = param_group_table(optimizer).splitlines()[0].split()
+    assert head == [
+        "group",
+        "tags",
+        "tensors",
+        "elements",
+        "algorithm",
+        "eps",
+        "lr",
+        "split_sizes",
+        "weight_decay",
+        "names",
+    ]
+
+
+def test_convolutions_are_flattened():
+    assert settings(Conv(), "flatten", output_head="6.*") == {"0.weight": True, "3.weight": True}
+    assert muons(Conv(), output_head="6.*") == {"0.weight", "3.weight"}
+    assert muons(Conv(), output_head=()) == {"0.weight", "3.weight", "6.weight"}
+
+
+def test_experts_and_routers():
+    assert muons(Mixture(), output_head=()) == {"experts.up", "experts.down", "gate_proj.weight"}
+    assert muons(held(router=nn.Linear(8, 4, bias=False), gate=nn.Linear(8, 4)), output_head=()) == {"gate.weight"}
+
+
+def test_rules_win():
+    rules = [{"params": "mlp.0*", "algorithm": "lion"}, {"params": "position.weight", "algorithm": "muon", "lr": 0.5}]
+    found = algorithms(Sequence(), rules=rules)
+    assert found["mlp.0.weight"] == found["mlp.0.bias"] == "lion" and found["position.weight"] == "muon"
+    rules = [{"params": "attention.in_proj_weight", "split_sizes": None, "num_heads": 6}]
+    assert settings(Sequence(), "num_heads", rules=rules) == {"attention.in_proj_weight": 6}
+    rules = [{"params": "*", "algorithm": "adamw"}]
+    assert settings(Sequence(), "split_sizes", rules=rules) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (Sequence(tokens=32), {}, r"(?s)several linear layers.*'mlp.0.weight', 'head.weight'.*output_head='head.\*'"),
+        (nn.Linear(3, 2), {}, r"(?s)no embedding.*'weight'.*output_head=\(\)"),
+        (held(a=nn.Embedding(9, 2), b=nn.Linear(3, 2)), {}, r"(?s)no linear layer has.*'b.weight'"),
+        (held(a=nn.GRU(3, 4)), {}, r"(?s)'a.weight_ih_l0' \(and 1 more\).*GRU.*'algorithm': 'adamw'"),
+        (held(a=nn.ConvTranspose1d(3, 4, 2)), {}, r"(?s)'a.weight'.*\(3, 4, 2\).*ConvTranspose1d"),
+        (Sequence(), {"output_head": "heads*"}, "heads"),
+        (Sequence(), {"matrices": "adamw"}, "matrices='adamw'"),
+    ],
+)
+def test_what_cannot_be_told(model, options, words):
+    with pytest.raises(ValueError, match=words):
+        configure_param_groups(model, **{"matrices": "muon", **options})
+
+
+def test_names_alone_are_not_enough():
+    with pytest.raises(ValueError, match="matrices='muon' of a list"):
+        configure_param_groups(list(Sequence().named_parameters()), matrices="muon", no_decay=False)
+
+
+def test_the_table_says_why():
+    text = param_group_table(configure_param_groups(Sequence(), matrices="muon"))
+    for words in (
+        "embedding: token.weight, position.weight; output head: head.weight",
+        "norm or bias: attention.in_proj_bias, attention.out_proj.bias, mlp.0.bias and 3 more",
+        "MultiheadAttention: attention.in_proj_weight",
+        "Linear: attention.out_proj.weight, mlp.0.weight, mlp.2.weight",
+    ):
+        assert words in text, text
+
+
+@pytest.mark.parametrize("kind", ["Muon", "NorMuon"])
+def test_in_a_config(kind):
+    entry = {"lr": 0.02, "no_decay": True, "weight_decay": 0.3, "adamw": {"lr": 3e-4, "betas": [0.9, 0.95]}}
+    entry["params"] = [{"params": "position*", "algorithm": "adamw", "eps": 1e-3}]
+    model = Sequence()
+    optimizer, _ = optim.build(model, {"optimizer": {kind: entry}})
+    found = {p: group for group in optimizer.param_groups for p in group["params"]}
+    assert found[model.mlp[0].weight]["lr"] == 0.02 and found[model.mlp[0].weight]["algorithm"] == "muon"
+    assert found[model.head.weight]["lr"] == found[model.norm.weight]["lr"] == 3e-4
+    assert tuple(found[model.head.weight]["betas"]) == (0.9, 0.95) and found[model.position.weight]["eps"] == 1e-3
+    assert found[model.norm.weight]["weight_decay"] == 0.0 and found[model.mlp[0].weight]["weight_decay"] == 0.3
+    with pytest.raises(ValueError, match="output_head"):
+        optim.build(nn.Linear(3, 2), {"optimizer": {kind: {"adamw": {}}}})
+    optim.build(nn.Linear(3, 2, bias=False), {"optimizer": {kind: {}}})  # matrices alone
+
+
+def test_a_step_of_a_model():
+    model = Sequence()
+    optimizer = optim.Muon(configure_param_groups(model, matrices="muon"), lr=0.02, adamw={"lr": 3e-3})
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    assert not any(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert set(optimizer.state[model.head.weight]) == {"step", "exp_avg", "exp_avg_sq"}
+    assert set(optimizer.state[model.mlp[0].weight]) == {"momentum_buffer"}
