@@ -11,13 +11,13 @@ from ..core.hyperparameters import KNOWN, as_tags
 from .rules import comparable
 
 
-def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int = 3) -> str:
+def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int | None = None) -> str:
     """The groups of an optimizer, or a list of groups, as a table: a line for each, and the total.
 
     It tells the tags, the numbers of tensors and elements, the learning rate and weight decay, all other
-    hyperparameters that are not the same in all groups, and the first `names` names, of groups made with `matrices` for
-    each reason to be there; `-` is for what a group lacks.
-    Tensors among the hyperparameters are read on the host.
+    hyperparameters that are not the same in all groups, and the first `names` names; `-` is for what a group lacks. Of
+    groups made with `matrices` it tells the names for each reason to be there. By default `names` is 3, with reasons
+    all. Tensors among the hyperparameters are read on the host.
 
     >>> from optim import configure_param_groups
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))
@@ -41,8 +41,9 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         given = list(group["params"])
         known = group.get("param_names") or [p[0] for p in given if isinstance(p, tuple)]
         reasons = group.get("reasons") or [""] * len(known)
+        most = (len(known) if "reasons" in group else 3) if names is None else names
         found = {reason: [name for name, other in zip(known, reasons) if other == reason] for reason in reasons}
-        listed = "; ".join(f"{reason}: " * bool(reason) + _listed(which, names) for reason, which in found.items())
+        listed = "; ".join(f"{reason}: " * bool(reason) + _listed(which, most) for reason, which in found.items())
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
         tags = ", ".join(sorted(as_tags(group.get("tags"), f"Parameter group {i}: ")))
         shown = (_shown(values[key][i]) for key in kept)

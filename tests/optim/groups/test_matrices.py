@@ -146,11 +146,14 @@ def test_the_table_says_why():
     text = param_group_table(configure_param_groups(Sequence(), matrices="muon"))
     for words in (
         "embedding: token.weight, position.weight; output head: head.weight",
-        "norm or bias: attention.in_proj_bias, attention.out_proj.bias, mlp.0.bias and 3 more",
+        "bias: attention.in_proj_bias, attention.out_proj.bias, mlp.0.bias, mlp.2.bias, norm.weight, norm.bias",
         "MultiheadAttention: attention.in_proj_weight",
         "Linear: attention.out_proj.weight, mlp.0.weight, mlp.2.weight",
     ):
         assert words in text, text
+    assert all(name in text for name, _ in Sequence().named_parameters())
+    short = param_group_table(configure_param_groups(Sequence(), matrices="muon"), names=1)
+    assert "norm or bias: attention.in_proj_bias and 5 more" in short
 
 
 @pytest.mark.parametrize("kind", ["Muon", "NorMuon"])
