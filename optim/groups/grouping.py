@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..core.hyperparameters import RATE, as_tags
-from .matrices import Choice, choices
+from .matrices import Decision, decisions
 from .parameters import named
 from .rules import Claim, Selector, checked_selectors, claims_of_factors, claims_of_rules, comparable, matched, merged
 
@@ -108,11 +108,11 @@ def configure_param_groups(
     parameters = named(model)
     hits = matched(parameters, claims)
     asked = [merged(each, one.name) for each, one in zip(hits, parameters)]
-    made: list[Choice | None] = [None] * len(parameters)
+    made: Sequence[Decision | None] = [None] * len(parameters)
     if matrices:
         heads = [any(claim.what.startswith("output_head") for claim in each) for each in hits]
         chosen = [settings.get("algorithm") for _, settings in asked]
-        made = choices(parameters, chosen, None if output_head is None else heads)
+        made = decisions(parameters, chosen, None if output_head is None else heads)
     groups: dict[Any, dict[str, Any]] = {}
     for each, choice, (of_rules, given) in zip(parameters, made, asked):
         if not (frozen or each.tensor.requires_grad):

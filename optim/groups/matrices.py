@@ -16,7 +16,7 @@ ROUTER = re.compile(r".*Router.*|.*Gate")  # names of classes, such as MixtralTo
 EXPERTS = re.compile(r".*Experts?")
 
 
-class Choice(NamedTuple):
+class Decision(NamedTuple):
     """The algorithm of a parameter, why, and what a group has to say beside it; no algorithm: undecided."""
 
     algorithm: str | None
@@ -24,9 +24,9 @@ class Choice(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012  # it is never changed
 
 
-def choices(
+def decisions(
     parameters: Sequence[Named], chosen: Sequence[str | None], heads: Sequence[bool] | None
-) -> list[Choice | None]:
+) -> list[Decision]:
     """The algorithm of each parameter. `chosen`: by rules; `heads`: which are output heads, None to find it.
 
     Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
@@ -37,11 +37,13 @@ def choices(
     names = [each.name for each in parameters]
     result = []
     for each, algorithm, is_head in zip(parameters, chosen, heads, strict=True):
-        choice = Choice("adamw", "output head") if is_head else _by_module(each, names)
-        if algorithm is not None and not is_head:
-            choice = Choice(algorithm, "chosen", choice.settings if algorithm == "muon" else {})
-        result.append(choice)
-    unknown = [each.name for each, choice in zip(parameters, result) if choice.algorithm is None]
+        decision = _by_module(each, names)
+        if is_head and algorithm in (None, "adamw"):
+            decision = Decision("adamw", "output head")
+        elif algorithm is not None:
+            decision = Decision(algorithm, "chosen", decision.settings if algorithm == "muon" else {})
+        result.append(decision)
+    unknown = [each.name for each, decision in zip(parameters, result) if decision.algorithm is None]
     if unknown:
         more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
         each = parameters[names.index(unknown[0])]
@@ -51,32 +53,32 @@ def choices(
             f"{owner}, which says nothing of what it is: add {{'params': {unknown[0]!r}, 'algorithm': 'adamw'}} to the "
             "rules, or 'muon' for a matrix or a stack of them."
         )
-    return list(result)
+    return result
 
 
-def _by_module(each: Named, names: Sequence[str]) -> Choice:
+def _by_module(each: Named, names: Sequence[str]) -> Decision:
     shape, kinds = each.tensor.shape, [kind for kind, _ in each.owners]
     owner, attribute = next(iter(each.owners))
     if not each.decays:
-        return Choice("adamw", "norm or bias")
+        return Decision("adamw", "norm or bias")
     if each.tensor.numel() <= max(shape, default=1):
-        return Choice("adamw", "vector")
+        return Decision("adamw", "vector")
     if any(issubclass(kind, EMBEDDINGS) for kind in kinds):
-        return Choice("adamw", "embedding")
+        return Decision("adamw", "embedding")
     if ROUTER.fullmatch(owner.__name__) or _routes(each.name, names):
-        return Choice("adamw", "router")
+        return Decision("adamw", "router")
     if issubclass(owner, nn.MultiheadAttention):
         fused = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
-        return Choice("muon", owner.__name__, fused)
+        return Decision("muon", owner.__name__, fused)
     if issubclass(owner, _ConvNd) and not issubclass(owner, _ConvTransposeNd):
-        return Choice("muon", owner.__name__, {"flatten": True})
+        return Decision("muon", owner.__name__, {"flatten": True})
     if issubclass(owner, nn.Linear):
-        return Choice("muon", "Linear")
+        return Decision("muon", "Linear")
     if owner.__name__ == "Conv1D" and owner.__module__.partition(".")[0] == "transformers":
-        return Choice("muon", "Conv1D", {"transposed": True})
+        return Decision("muon", "Conv1D", {"transposed": True})
     if len(shape) == 3 and EXPERTS.fullmatch(owner.__name__):
-        return Choice("muon", "experts")
-    return Choice(None, "")
+        return Decision("muon", "experts")
+    return Decision(None, "")
 
 
 def _routes(name: str, names: Sequence[str]) -> bool:
@@ -99,11 +101,7 @@ def _output_head(parameters: Sequence[Named]) -> Named | None:
     names = [x.name for x in fit or linear]
     glob = names[-1].removesuffix("weight") + "*"
     what = "several linear layers have" if fit else "no linear layer has"
-    why = (
-        f"{what} the rows and columns of the largest embedding"
-        if embeddings
-        else "there is no embedding to compare with"
-    )
+    why = f"{what} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
     raise ValueError(
         f"matrices='muon': which layer is the output head, for AdamW? {why}, so that it may be "
         f"{', '.join(map(repr, names[-5:]))}: write output_head={glob!r}, or output_head=() for a model without one."

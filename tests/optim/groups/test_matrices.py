@@ -116,6 +116,9 @@ def test_rules_win():
     assert found["mlp.0.weight"] == found["mlp.0.bias"] == "lion" and found["position.weight"] == "muon"
     rules = [{"params": "attention.in_proj_weight", "split_sizes": None, "num_heads": 6}]
     assert settings(Sequence(), "num_heads", rules=rules) == {"attention.in_proj_weight": 6}
+    rules = [{"params": "head.weight", "algorithm": "muon"}]
+    assert algorithms(Sequence(), rules=rules)["head.weight"] == "muon"
+    assert settings(Sequence(), "tags", rules=rules)["head.weight"] == ["muon"]
     rules = [{"params": "*", "algorithm": "adamw"}]
     assert settings(Sequence(), "split_sizes", rules=rules) == {}
 
