@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from .adam import AdamW
-from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Number, Several, table
+from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
+from .core.newton_schulz import JORDAN, TOGETHER, Coefficients, iterations, orthogonal
 from .core.optimizer import State
 from .core.sharding import distributed_as, from_local, full_tensor, local, replicated
 from .core.tensor_lists import Tensors, add, add_, by_shape, copy_, decay_along_, is_zero, lerp, lerp_, mul_
@@ -19,58 +20,11 @@ from .core.update_rule import Precision, RuleOptimizer, Unpack
 from .core.work import Factors
 from .lion import Lion
 
-TOGETHER = 1 << 22  # elements that are made orthogonal at once
-
-JORDAN = (3.4445, -4.775, 2.0315)  # https://kellerjordan.github.io/posts/muon/
-
-# The polynomials of the iterations by name, and what the norm is multiplied by before them.
-# "quintic" and "polar_express" are in microsoft/dion (newton_schulz_triton.py, polar_express.py); the second is that of
-# https://arxiv.org/abs/2505.16932, made for five iterations from a norm of 1/1.02. "deepseek" is that of DeepSeek-V4 in
-# NVIDIA-NeMo/Emerging-Optimizers: eight that come near quickly, and two that end at singular values of 1.
-TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
-    "quintic": (
-        (
-            (4.0848, -6.8946, 2.927),
-            (3.9505, -6.3029, 2.6377),
-            (3.7418, -5.5913, 2.3037),
-            (2.8769, -3.1427, 1.2046),
-            (2.8366, -3.0525, 1.2012),
-        ),
-        1.0,
-    ),
-    "polar_express": (
-        (
-            (8.156554524902461, -22.48329292557795, 15.878769915207462),
-            (4.042929935166739, -2.808917465908714, 0.5000178451051316),
-            (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
-            (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
-            (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
-        ),
-        1.02,
-    ),
-    "deepseek": ((*(JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2), 1.0),
-}
-TRIPLE = Several((Number(scheduled=False),) * 3)
 DTYPES = ("bfloat16", "float32", "float64")
-
-
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
 
 
-class Coefficients(Choice):
-    """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
-
-    def check(self, name: str, value: Any) -> None:
-        if isinstance(value, str):
-            super().check(name, value)
-        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
-            for i, each in enumerate(value):
-                TRIPLE.check(f"{name}={value!r}, triple {i}", each)
-        else:
-            TRIPLE.check(name, value)
-
-
-class Rows(Choice):
+class Rows(Fixed):
     """The rule for `split_sizes`: the rows of each block, or None."""
 
     def check(self, name: str, value: Any) -> None:
@@ -169,7 +123,7 @@ class Muon(RuleOptimizer):
         momentum=FRACTION,
         nesterov=SWITCH,
         ns_steps=Number(low=1, high=99, integer=True, optional=True, scheduled=False),
-        ns_coefficients=Coefficients(tuple(TABLES)),
+        ns_coefficients=Coefficients(),
         eps=Number(low=0.0, scheduled=False),
         adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw", "spectral_unclamped")),
         flatten=Choice((None, True, False)),
@@ -233,12 +187,12 @@ class Muon(RuleOptimizer):
             self.defaults = kept
         group = self.param_groups[-1]
         if rule is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
-            group["ns_steps"] = _count(group["ns_coefficients"], 5)
+            group["ns_steps"] = iterations(group["ns_coefficients"], 5)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
         triples, steps = group["ns_coefficients"], group["ns_steps"]
-        count = _count(triples, steps)
+        count = iterations(triples, steps)
         if steps is not None and steps != count:
             raise ValueError(
                 f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, "
@@ -391,13 +345,6 @@ def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> 
     return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
 
 
-def _count(coefficients: Any, of_a_triple: int | None) -> int | None:
-    """How many iterations there are."""
-    if isinstance(coefficients, str):
-        return len(TABLES[coefficients][0])
-    return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
-
-
 def matrix(shape: torch.Size, group: Mapping[str, Any]) -> tuple[tuple[int, ...], int, int]:
     """The sizes of a stack of matrices, their rows, and their columns."""
     flatten = group.get("flatten")
@@ -445,7 +392,7 @@ def _steps(k: Factors, parts: Tensors, variance: Tensors | None) -> tuple[Tensor
         moments = (torch.stack(list(variance)) if len(variance) > 1 else variance[0]).view(len(whole), *stack, rows, 1)
     for i, (size, count) in enumerate(runs):
         blocks = (len(whole), *stack, count, size)
-        found = _orthogonal(cut[i].reshape(*blocks, columns), k)
+        found = orthogonal(cut[i].reshape(*blocks, columns), k)
         if moments is not None:
             found = _even(found, torch.split(moments, sizes, -2)[i].view(*blocks, 1), k["one_minus_beta2"])
         cut[i] = found.flatten(-3, -2) if i == 0 else found.flatten(-3, -2) * (scales[i] / scales[0])
@@ -470,42 +417,3 @@ def _even(x: Tensor, moments: Tensor, one_minus_beta: Any) -> Tensor:
     norms = [torch.linalg.vector_norm(each, dim=(-2, -1), keepdim=True) for each in (wide, even)]
     even *= norms[0] / norms[1].clamp(min=1e-8)
     return even.to(x.dtype)
-
-
-def _orthogonal(x: Tensor, k: Factors) -> Tensor:
-    """The orthogonal matrices next to those of the last two dimensions, about: singular values near 1."""
-    dtype = k["ns_dtype"] or (torch.float32 if x.is_cpu else torch.bfloat16)
-    flat = x.flatten(0, -3).to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-    tall = flat.shape[-2] > flat.shape[-1]
-    flat = flat.mT if tall else flat
-    most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
-    found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
-    flat = torch.cat(found) if len(found) > 1 else found[0]
-    return (flat.mT if tall else flat).to(x.dtype).reshape(x.shape)
-
-
-def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
-    """For wide matrices in one tensor of three dimensions."""
-    triples, factor = k["ns_coefficients"], 1.0
-    if isinstance(triples, str):
-        triples, factor = TABLES[triples]
-    elif not isinstance(triples[0], tuple):
-        triples = [triples] * k["ns_steps"]
-    if y.numel() == 0:
-        return y
-    alone = len(y) == 1
-    y = y[0] if alone else y
-    norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
-    y = y / (norm if factor == 1.0 else norm * factor).clamp(min=k["eps"])
-    for a, b, c in triples:
-        gram = y @ y.mT
-        y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
-    return y[None] if alone else y
-
-
-def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
-    """`beta * x + alpha * left @ right`."""
-    if x.device.type == "xla":  # with factors, torch_xla computes it on the host: a graph before and one after each
-        return (beta * x.float() + alpha * (left @ right).float()).to(x.dtype)
-    product = torch.addmm if x.dim() == 2 else torch.baddbmm
-    return product(x, left, right, beta=beta, alpha=alpha)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .hyperparameters import KNOWN, as_tags, check_group
-from .low_precision import REMAINDER, RULES
+from .low_precision import REMAINDER, RULES, as_dtype
 from .sharding import notice_dtensor
 from .state_follows import follow, form, text
 from .work import STEP
@@ -183,8 +183,8 @@ def _taken(mine: Any, value: Any) -> Any:
         return torch.as_tensor(value, dtype=mine.dtype, device=mine.device).detach().reshape(mine.shape).clone()
     if isinstance(mine, (int, float)) and isinstance(value, Tensor):
         return value.item()
-    if isinstance(mine, torch.dtype) and isinstance(value, str):
-        return getattr(torch, value)
+    if isinstance(mine, torch.dtype):
+        return as_dtype(value)
     return copy.deepcopy(value)
 
 

@@ -102,8 +102,16 @@ class Several:
         return tuple(rule.tensors(element, device) for rule, element in zip(self.rules, value))
 
 
+class Fixed:
+    """What rules share whose values no schedule changes."""
+
+    def tensors(self, value: Any, device: torch.device) -> Any:
+        """The value after hold_tensors(): the same."""
+        return value
+
+
 @dataclass(frozen=True)
-class Choice:
+class Choice(Fixed):
     """One of a few values; True and False for a switch."""
 
     options: tuple[Any, ...] = (False, True)
@@ -117,9 +125,6 @@ class Choice:
             known = {type(option) for option in self.options}
             error = ValueError if type(value) in known else TypeError
             raise error(f"{name}={value!r}: it must be {self.rule}.")
-
-    def tensors(self, value: Any, device: torch.device) -> Any:
-        return value
 
 
 class Rule(Protocol):

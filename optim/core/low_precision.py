@@ -27,7 +27,6 @@ from .sharding import offsets
 from .tensor_lists import Tensors
 
 REMAINDER = "remainder"  # the state with the low half of a float32 value
-DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16")}
 
 # The states that move by so little in a step that bfloat16, rounded to the nearest, stands still.
 SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
@@ -75,7 +74,7 @@ class StateDtype:
 
     def check(self, name: str, value: Any) -> None:
         for each in value.values() if isinstance(value, Mapping) else [value]:
-            if each is not None and as_dtype(each) not in DTYPES.values():
+            if each is not None and as_dtype(each) not in (torch.float32, torch.bfloat16):
                 raise ValueError(
                     f"{name}={value!r}: states are torch.float32 or torch.bfloat16; pass one of these, a dict from the "
                     "names of states to them, or None."
@@ -92,7 +91,7 @@ RULES: Mapping[str, Any] = {
 
 def as_dtype(value: Any) -> Any:
     """A dtype that is given by its name."""
-    return DTYPES.get(value, value) if isinstance(value, str) else value
+    return getattr(torch, value, value) if isinstance(value, str) else value
 
 
 def as_name(value: Any) -> Any:
@@ -268,10 +267,10 @@ def _with_one_nan(value: Tensor) -> Tensor:
     """The same with 7fc00000 for every NaN."""
     if _may_be_read(value) and _is_finite(value):
         return value
-    if value.is_cuda and not torch.compiler.is_compiling():
-        return value.nan_to_num_(
-            NAN, math.inf, -math.inf
-        )  # one launch, which torch_xla has not and inductor computes slowly
+    if (
+        value.is_cuda and not torch.compiler.is_compiling()
+    ):  # one launch; torch_xla has none, and inductor is slow at it
+        return value.nan_to_num_(NAN, math.inf, -math.inf)
     return torch.where(value != value, NAN, value)  # noqa: PLR0124  # that is how a NaN is known
 
 
@@ -333,7 +332,7 @@ def seeds(how: Low, steps: Tensors, columns: Sequence[Tensors]) -> dict[int, lis
         return {}
     count = torch.cat([step.reshape(1) for step in steps]).to(torch.int32)
     every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=count.device)
-    number = torch.cat([every[place.number : place.number + 1] for place in how.places])
+    number = torch.cat([every[place.number : place.number + 1] for place in how.places])  # nothing comes from the host
     found = {}
     for column in narrow(columns):
         if column == 1 or (column == 0 and how.remainder):  # gradients, and what is split
@@ -401,8 +400,7 @@ def in_float32(
     remainders: Tensors = []
     if how.remainder:
         *columns, remainders = columns
-    p, wide = columns[0], [list(column) for column in columns]
-    short = narrow(columns)
+    p, short = columns[0], narrow(columns)
     joined = len(p) > 1 and len(short) > 0 and not torch.compiler.is_compiling()
     joined = joined and all([x.is_contiguous() for xs in columns for x in xs])
     if joined:  # few operations for many small tensors
@@ -411,14 +409,14 @@ def in_float32(
         values = {j: [x] for j, x in zip(short, flat[: n * len(short)].float().view(len(short), n).unbind())}
         if remainders:
             values[0] = [joined_(values[0][0], bits(flat[-n:], torch.int16))]
-        for j in short:
-            wide[j] = _like(p, values[j][0])
     else:
         values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
         lows = [buffers.cast(_low(x), "int32", torch.int32) for x in remainders]
         if remainders:
             values[0] = list(map(joined_, values[0], lows))
-        wide = [values.get(j, list(column)) for j, column in enumerate(columns)]
+    wide = [list(column) for column in columns]
+    for j in short:
+        wide[j] = _like(p, values[j][0]) if joined else values[j]
     if 1 not in short:
         wide[1] = [g.float() for g in columns[1]]
     yield wide

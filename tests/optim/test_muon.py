@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 import optim
 from optim import Muon, NorMuon, muon
-from optim.muon import JORDAN, TABLES
+from optim.core.newton_schulz import JORDAN, TABLES
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import flat
 from tests.optim.test_muon_golden import values
