@@ -72,7 +72,7 @@ class Decoder(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.blocks(self.byte(x) + self.place.weight)))  # type: ignore[no-any-return]
+        return self.head(self.norm(self.blocks(self.byte(x) + self.place.weight)))  # type: ignore[no-any-return]  # likewise
 
     def loss(self, windows: Tensor) -> Tensor:
         """The mean cross entropy of all bytes but the first, in float32."""

@@ -22,14 +22,8 @@ from ..names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, nearest, optim
 
 RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
 KEYS = ("optimizer", "schedulers", *RUN)
-GROUPING = (
-    "no_decay",
-    FACTOR,
-    "decay_tag",
-    "matrices",
-    "output_head",
-    "frozen",
-)  # of an optimizer's entry, for configure_param_groups
+# Keys of an optimizer's entry that are for configure_param_groups.
+GROUPING = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
 TAGS = "param_group_tags"
 BIND = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # of a schedule's entry, under their names in bind()
 

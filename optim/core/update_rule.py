@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from typing_extensions import Unpack as Unpack  # noqa: PLC0414
+from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
 from timesched.ops import check_compiler
 
@@ -20,7 +20,7 @@ from .execution import eager_step, step_on_tensors
 from .hyperparameters import SWITCH, Number, Rule, check_group
 from .known_counts import KnownCounts
 from .low_precision import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy, join, low, split_
-from .low_precision import Precision as Precision  # noqa: PLC0414  # for the optimizers, as Unpack is
+from .low_precision import Precision as Precision  # noqa: PLC0414  # likewise
 from .optimizer import Optimizer, State, counter
 from .sharding import local, notice_dtensor, placed_as
 from .state_follows import fits, follow, form, text
@@ -251,9 +251,10 @@ class RuleOptimizer(Optimizer):
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
         works: list[Work] = []
-        every = [p for group in self.param_groups for p in group["params"]]
-        rounds = any(group.get("stochastic_rounding") for group in self.param_groups)
-        numbers = {p: i for i, p in enumerate(every)} if rounds else {}
+        numbers: dict[Tensor, int] = {}
+        if any(group.get("stochastic_rounding") for group in self.param_groups):
+            every = [p for group in self.param_groups for p in group["params"]]
+            numbers = {p: i for i, p in enumerate(every)}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
             grads = [p.grad for p in live]
