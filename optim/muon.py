@@ -272,7 +272,7 @@ class Muon(RuleOptimizer):
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        self._own = self.compiled(own_steps, options)
+        self._own = self._compiled_function(own_steps, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_others": self._others}

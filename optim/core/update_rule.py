@@ -233,10 +233,10 @@ class RuleOptimizer(Optimizer):
         """
         check_compiler()
         self.hold_tensors()
-        self._compiled = self.compiled(step_on_tensors, options)
+        self._compiled = self._compiled_function(step_on_tensors, options)
         self._sets = set()
 
-    def compiled(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    def _compiled_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
         """A function compiled with the options of `compile`."""
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
