@@ -126,7 +126,7 @@ class Schedule:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
 
         The names: "warmup", where it ends; "peak"; "milestone" and "point"; "phase", where the next schedule of a
-        sequence begins; "period", the end of the first one; "decay", where it begins; "end", where the value becomes
+        sequence begins, also where the one before it ends; "period", the end of the first one; "decay", where it begins; "end", where the value becomes
         constant. What lies at 0 is left out; what lies after the run is not. Times of one unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
@@ -135,8 +135,9 @@ class Schedule:
         """
         frame = Frame(Horizon.of(horizon))
         self.resolve(frame)
-        times = [(name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes]
-        return sorted(dict.fromkeys(times), key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
+        times = dict.fromkeys((name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes)
+        shown = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
+        return sorted(shown, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
     def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.

@@ -24,12 +24,13 @@ _STEP = 1 / 100  # of the range of values: two points further apart get another 
 
 @dataclass(frozen=True)
 class Source:
-    """What is drawn: a schedule on a run under a name, its values times a factor."""
+    """What is drawn: a schedule on a run under a name, its values times a factor; `of`: what these are."""
 
     name: str
     schedule: Schedule
     horizon: Horizon
     factor: float = 1.0
+    of: str = "multiplier"
 
     def at(self, time: Any) -> float:
         """The value at a time of the run."""
@@ -49,13 +50,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Line:
-    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too."""
+    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too; `of`: what it is."""
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     marks: tuple[tuple[str, float], ...]
     unit: TimeUnit
+    of: str = "multiplier"
 
 
 def counted(horizon: Horizon) -> tuple[TimeUnit, Exact]:
@@ -122,7 +124,7 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
         if not math.isfinite(value):
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
-    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted)
+    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted, source.of)
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
@@ -169,6 +171,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number for an axis, as in 0.5, 2000 or 2e11."""
-    text = f"{value:.0f}" if abs(value) < 1e5 and value == round(value) else f"{value:.6g}"
+    """A number for an axis, as in 0.5, 2000 or 2e11: six digits, or all those of a count."""
+    text = f"{value:.6g}"
+    if value == round(value) and float(text) != value and abs(value) < 1e15:
+        text = f"{value:.0f}"
     return text.replace("e+", "e").replace("e0", "e").replace("e-0", "e-")
