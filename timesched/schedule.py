@@ -157,16 +157,11 @@ class Schedule:
 
         return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
 
-    def _repr_html_(self) -> str | None:
-        from html import escape
+    def _repr_html_(self) -> str:
+        from timesched.drawing.lines import Source, presumed
+        from timesched.drawing.svg import page
 
-        from timesched.drawing.lines import Source, line, presumed
-        from timesched.drawing.svg import svg
-
-        horizon = presumed(self)
-        if horizon is None:
-            return None
-        return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
+        return page(self, lambda: [Source(type(self).__name__, self, presumed(self))], ", presumed: .plot(Horizon(...)) draws another")
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.

@@ -5,6 +5,7 @@ As a program: `resume FOLDER` goes on from a checkpoint, and under torchrun `FOL
 
 from __future__ import annotations
 
+import csv
 import sys
 import warnings
 from pathlib import Path
@@ -134,6 +135,18 @@ def test_the_length_is_the_trainers_and_the_monitor_logs_what_is_used(tmp_path):
     assert model.used == values
     assert monitor.lrs == {"lr-AdamW": [lr for lr, _ in model.used]}
     assert monitor.last_weight_decay_values == {"lr-AdamW-weight_decay": 0.0}
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_each_logged_batch_has_the_values_that_it_ran_with(tmp_path, log):
+    entries = CosineAnnealingScheduler(), Binding(LinearScheduler(), "weight_decay")
+    model, logger = Model(*entries, log=log), CSVLogger(tmp_path)
+    trainer(tmp_path, logger=logger, log_every_n_steps=3, accumulate_grad_batches=2).fit(model, Loader())
+    path = Path(logger.log_dir) / "metrics.csv"
+    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    assert [int(row["step"]) for row in rows] == [2, 5, 8, 11] * log
+    found = [(float(row["lr"]), float(row["weight_decay"])) for row in rows]
+    assert found == model.used[2::3][: len(rows)] and len(model.used) == 12
 
 
 def test_epochs_of_unknown_length_are_counted(tmp_path):

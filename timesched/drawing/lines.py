@@ -138,18 +138,21 @@ def marks_of(lines: Sequence[Line]) -> list[tuple[str, float]]:
     return sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1])
 
 
-def presumed(schedule: Schedule) -> Horizon | None:
+def presumed(schedule: Schedule) -> Horizon:
     """A run to draw a schedule on where none is given: of 1000 batches for shares of a run; for other times a quarter
-    longer than the longest of them, or ten times as long if there are shares, too; else just as long. None where it
-    fits none of these, or units differ.
+    longer than the longest of them, or ten times as long if there are shares, too; else just as long. Raises
+    `ValueError` where it fits none of these, or units differ.
     """
     times = times_in(schedule)
     shares = [time for time in times if time.unit is TimeUnit.DURATION]
     others = [time for time in times if time.unit is not TimeUnit.DURATION and time.exact]
     if not others:
         return Horizon("1000ba")
-    if len({time.unit for time in others}) > 1:
-        return None
+    units = dict.fromkeys(time.unit.value for time in others)
+    if len(units) > 1:
+        raise ValueError(
+            f"the times are in {' and '.join(units)}, which a run converts: .plot(Horizon(...)) draws it, with matplotlib."
+        )
     longest = max(others, key=lambda time: time.exact)
     for factor in (Fraction(10) if shares else Fraction(5, 4), 1):
         run = Horizon(Time(math.ceil(longest.exact * factor), longest.unit))
@@ -158,7 +161,7 @@ def presumed(schedule: Schedule) -> Horizon | None:
             return run
         except ValueError:  # such as one that would end before the run does
             continue
-    return None
+    raise ValueError("no run is known that fits: .plot(Horizon(...)) draws it, with matplotlib.")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
