@@ -126,8 +126,9 @@ class Schedule:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
 
         The names: "warmup", where it ends; "peak"; "milestone" and "point"; "phase", where the next schedule of a
-        sequence begins, also where the one before it ends; "period", the end of the first one; "decay", where it begins; "end", where the value becomes
-        constant. What lies at 0 is left out; what lies after the run is not. Times of one unit are in order.
+        sequence begins, also if the one before ends there; "period", the end of the first one; "decay", where it
+        begins; "end", where the value becomes constant. What lies at 0 is left out; what lies after the run is not.
+        Times of one unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
         >>> [(name, str(time)) for name, time in WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))]
@@ -161,7 +162,8 @@ class Schedule:
         from timesched.drawing.lines import Source, presumed
         from timesched.drawing.svg import page
 
-        return page(self, lambda: [Source(type(self).__name__, self, presumed(self))], ", presumed: .plot(Horizon(...)) draws another")
+        name, more = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
+        return page(self, lambda: [Source(name, self, presumed(self))], more)
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.

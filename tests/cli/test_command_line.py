@@ -14,8 +14,9 @@ import torch
 import optim
 import timesched
 from optim.names import LR, SCHEDULE
+from tests.laws.rows import EXAMPLES
 from tests.torchrun import python
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, SequenceScheduler
+from timesched import Clock, CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler, SequenceScheduler
 from timesched.cli import main
 
 pytest.importorskip("ruamel.yaml")
@@ -129,11 +130,23 @@ def test_options_replace_what_a_config_says_of_the_run_key_by_key(capsys, config
 
 
 def test_a_schedule_by_name_is_checked_in_the_unit_of_its_run(capsys):
-    rates = "--max-duration 2e9tok --samples-per-batch 256 --tokens-per-sample 2048".split()
+    rates = ["--max-duration", "2e9tok", "--samples-per-batch", "256", "--tokens-per-sample", "2048"]
     code, out, err = run(capsys, "check", "LinearWithWarmup('100ba', t_max='3e9tok', alpha_s=0.1)", *rates)
     late = "the last batch has 0.3394, and the end value 0 comes at 3e9tok, in a run of 2e9tok: end the schedule"
     assert (code, err) == (1, "") and out.startswith(f"SCHEDULE, lr: {late}") and out.count("\n") == 1
     assert run(capsys, "check", "Linear", *rates) == (0, "nothing found\n", "")
+
+
+def test_every_schedule_is_what_its_call_says(capsys):
+    calls = [line for line in EXAMPLES.splitlines() if line and "] * 2" not in line]  # which is no literal
+    run_in_epochs = ["--max-duration", "8ep", "--batches-per-epoch", "5", "--every", "3ba", "--format", "csv"]
+    code, out, _ = run(capsys, "show", *calls, *run_in_epochs)
+    head, *rows = csv.reader(io.StringIO(out))
+    assert code == 0 and head == ["dur", "ep", *calls] and len(rows) == 15
+    for i, call in enumerate(calls):
+        schedule = eval(call, vars(timesched))
+        found = [schedule.at(f"{3 * k}ba", Horizon("8ep", batches_per_epoch=5)) for k in range(14)]
+        assert [float(row[i + 2]) for row in rows[:-1]] == found, call
 
 
 def test_closed_forms_are_shown_with_their_own_length_or_on_a_run(capsys):
@@ -163,8 +176,8 @@ def test_examples_of_the_help_run(capsys, config, model, monkeypatch, command):
     calls = [line.strip() for line in run(capsys, command, "--help")[1].partition("examples:\n")[2].splitlines()]
     assert len(calls) >= 2
     for call in calls:
-        call = call.replace("run.yaml", str(path)).replace("model:make", model)
-        code, out, _ = run(capsys, *shlex.split(call)[1:])
+        arguments = shlex.split(call.replace("run.yaml", str(path)).replace("model:make", model))[1:]
+        code, out, _ = run(capsys, *arguments)
         assert code in (0, 1) and out
 
 
@@ -200,7 +213,7 @@ CALLS = [
     (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "has no argument '**'"),
     (["show", "NO_RUN", "--ssr", "0.5"], "the options of a run need its length: give --max-duration"),
     (["show", "GOOD", "--max-duration", "100steps"], "max_duration: '100steps' is not a time: did you mean '100ba'?"),
-    (["plot", "GOOD", "--lr", "0.1"], "--lr is for schedules given by name, and"),
+    (["plot", "GOOD", "--lr", "0.1"], "--lr is for schedules by name, and"),
     (["show", "LinearScheduler", "--max-duration", "9 batches"], "9 batches"),
     (["show", *LINEAR, "--every", "0ba"], "every 0ba: it has to be above 0"),
     (["show", *LINEAR, "--every", "1e-9dur"], "have at most 100000 multiples"),

@@ -36,7 +36,7 @@ error.
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, too, and to which `-5ba` is a value, of which the option says what it thinks."""
+    """A parser whose errors are one line, too. `-5ba` is a value to it, which an option may refuse in its own words."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

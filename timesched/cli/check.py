@@ -109,8 +109,7 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
     below = next((count for count, each in found.items() if each < 0), None)
     if rate and below is not None:
         yield (
-            f"the learning rate is {found[below]:.4g} at {at(below)}, and steps go uphill from there: "
-            f"end at 0 or above"
+            f"the learning rate is {found[below]:.4g} at {at(below)}, and steps go uphill from there: end at 0 or above"
         )
     for name, count in marks:
         where, end = at(count), at(end_of(source.horizon))
@@ -175,4 +174,3 @@ def unmoved(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
                     f"weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
                     f"stochastic_rounding: true"
                 )
-

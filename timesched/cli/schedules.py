@@ -104,7 +104,7 @@ def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | No
         warnings.filterwarnings("ignore", ".* warms up until|.* lose every update")  # `check` says so, too
         if is_config(text):
             if rate is not None:
-                raise ValueError(f"--lr is for schedules given by name, and {path} has a learning rate: change it there.")
+                raise ValueError(f"--lr is for schedules by name, and {path} has a learning rate: change it there.")
             with located(path):
                 return trial(config_of(path), model, run, only=entry)
         given = entry_of(text)

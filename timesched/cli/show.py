@@ -15,31 +15,28 @@ from timesched.drawing.lines import Line, Source, line
 from timesched.drawing.table import values_table
 from timesched.drawing.text import text
 
-_CALLS = (
-    "\"LinearWithWarmupScheduler('0.1dur')\" RexScheduler --max-duration 90ep --lr 3e-4",
-    "\"WSD('100ba')\" --max-duration 1e9tok --samples-per-batch 256 --tokens-per-sample 2048",
-    "run.yaml --samples-per-batch 512",
-)
+_EXAMPLES = """\
+examples:
+  timesched {0} "LinearWithWarmupScheduler('0.1dur')" RexScheduler --max-duration 90ep --lr 3e-4
+  timesched {0} "WSD('100ba')" --max-duration 1e9tok --samples-per-batch 256 --tokens-per-sample 2048
+  timesched {0} run.yaml --samples-per-batch 512
+"""
 
 
 def add(commands: Any) -> None:
-    raw, examples = argparse.RawDescriptionHelpFormatter, "examples:\n  timesched {0} " + "\n  timesched {0} ".join(_CALLS)
-    about = {
-        "show": ("a table of values", "Print the values of schedules over a run."),
-        "plot": ("a picture", "Draw schedules over a run, all in one picture."),
-    }
-    show, plot = (
-        commands.add_parser(name, help=short, description=long, epilog=examples.format(name), formatter_class=raw)
-        for name, (short, long) in about.items()
+    show = commands.add_parser(
+        "show", help="a table of values", description="Print the values of schedules over a run."
     )
-    for command in (show, plot):
+    plot = commands.add_parser("plot", help="a picture", description="Draw schedules over a run, all in one picture.")
+    for command, name in ((show, "show"), (plot, "plot")):
+        command.epilog, command.formatter_class = _EXAMPLES.format(name), argparse.RawDescriptionHelpFormatter
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
         add_run(command)
         command.add_argument("--lr", type=finite, metavar="RATE", help="the initial learning rate of schedules by name")
         command.add_argument("--unit", help="of the count beside the share: ep, ba, sp, tok, ... (default: the run's)")
     show.add_argument("--every", default="0.1dur", metavar="TIME", help="a row each, such as 1000ba (default: 0.1dur)")
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    plot.add_argument("--out", metavar="FILE", help="a file, by matplotlib: .png, .svg, .pdf, .jpg, ...; without, text is printed")
+    plot.add_argument("--out", metavar="FILE", help="write a .png, .svg, .pdf or .jpg file with matplotlib instead")
     show.set_defaults(run=_show)
     plot.set_defaults(run=_plot)
 

@@ -150,9 +150,7 @@ def presumed(schedule: Schedule) -> Horizon:
         return Horizon("1000ba")
     units = dict.fromkeys(time.unit.value for time in others)
     if len(units) > 1:
-        raise ValueError(
-            f"the times are in {' and '.join(units)}, which a run converts: .plot(Horizon(...)) draws it, with matplotlib."
-        )
+        raise ValueError(f"the times are in {' and '.join(units)}, which a run converts: .plot(Horizon(...)) draws it")
     longest = max(others, key=lambda time: time.exact)
     for factor in (Fraction(10) if shares else Fraction(5, 4), 1):
         run = Horizon(Time(math.ceil(longest.exact * factor), longest.unit))
@@ -161,7 +159,7 @@ def presumed(schedule: Schedule) -> Horizon:
             return run
         except ValueError:  # such as one that would end before the run does
             continue
-    raise ValueError("no run is known that fits: .plot(Horizon(...)) draws it, with matplotlib.")
+    raise ValueError("no run is known that fits: .plot(Horizon(...)) draws it")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

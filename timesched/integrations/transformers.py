@@ -82,7 +82,8 @@ def schedule(
     given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
-    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change, log)
+    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
+    counting.logs = log
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -105,12 +106,11 @@ class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(
-        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: OnChange,
-        log: bool,
+        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: OnChange
     ) -> None:
         self.trainer, self.entries, self.on_change = trainer, entries, on_change
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
-        self.make_loader, self.log_before, self.logs = trainer.get_train_dataloader, trainer.log, log
+        self.make_loader, self.log_before, self.logs = trainer.get_train_dataloader, trainer.log, True
         self.ran_with: dict[str, float] = {}  # the last batch
         self.loads: int | None = None  # microbatches in an epoch
         self.examples = 0  # in the dataset
