@@ -193,12 +193,16 @@ def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
     model = TwoOptimizers()
     for _ in range(2):  # each fit begins anew
         model.used.clear()
-        trainer(tmp_path, max_epochs=1).fit(model, Loader())
+        logger = CSVLogger(tmp_path)
+        trainer(tmp_path, max_epochs=1, logger=logger, log_every_n_steps=1).fit(model, Loader())
         assert [lr for at, lr in model.used if at == 0] == [lr for lr, _ in expected(1)]
         assert model.clock.timestamp.batch == BATCHES
         tokens = [sum(batch(k).numel() for k in range(end)) for end in range(0, BATCHES, 2)]
         linear = [0.1 * LinearScheduler().at(f"{n}tok", model.clock) for n in tokens]
         assert [lr for at, lr in model.used if at == 1] == linear
+        rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
+        assert [float(row["lr"]) for row in rows] == [lr for at, lr in model.used if at == 0]
+        assert [float(row["lr-1"]) for row in rows[1::2]] == linear
 
 
 def test_lr_find_leaves_no_trace_and_its_rate_is_the_initial_one(tmp_path):

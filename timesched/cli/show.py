@@ -32,8 +32,8 @@ def add(commands: Any) -> None:
         command.epilog, command.formatter_class = _EXAMPLES.format(name), argparse.RawDescriptionHelpFormatter
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
         add_run(command)
-        command.add_argument("--lr", type=finite, metavar="RATE", help="the initial learning rate of schedules by name")
-        command.add_argument("--unit", help="of the count beside the share: ep, ba, sp, tok, ... (default: the run's)")
+        command.add_argument("--lr", type=finite, metavar="RATE", help="what multipliers of schedules by name multiply")
+        command.add_argument("--unit", help="of the x axis, or of the counts: ep, ba, tok, ... (default: the run's)")
     show.add_argument("--every", default="0.1dur", metavar="TIME", help="a row each, such as 1000ba (default: 0.1dur)")
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
     plot.add_argument("--out", metavar="FILE", help="write a .png, .svg, .pdf or .jpg file with matplotlib instead")
