@@ -151,9 +151,9 @@ def test_plot_draws_on_the_axes_that_it_is_given():
 def test_a_notebook_draws_a_schedule_on_a_run_that_suits_it(schedule, length):
     assert presumed(schedule) == Horizon(length)
     shown = schedule._repr_html_()
-    picture = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("<small>")])
+    picture = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("<div>")])
     assert any("polyline" in each.tag for each in picture) and type(schedule).__name__ in shown
-    assert f"<small>on a run of {presumed(schedule).max_duration}, presumed: .plot(Horizon(" in shown
+    assert f"<div>on a run of {presumed(schedule).max_duration}, presumed: .plot(Horizon(" in shown
     without = MultiStepScheduler(["30ep", "60ba"])._repr_html_()  # units of which there is no common run
     assert "<svg" not in without and "no picture: the times are in ep and ba, which a run converts" in without
 
@@ -174,13 +174,13 @@ def test_a_notebook_shows_what_a_scheduler_does():
     schedule = "LinearScheduler(alpha_i=1.0, alpha_f=0.0, t_max='1.0dur')"
     assert repr(bound) == f"<BoundLR of 'lr' in groups [0]: {schedule}, on {clock!r}>"
     shown = bound._repr_html_()
-    assert html.escape(repr(bound)) in shown and "<small>on a run of 4ba</small>" in shown and ">0.2<" in shown
+    assert html.escape(repr(bound)) in shown and "<div>on a run of 4ba</div>" in shown and ">0.2<" in shown
     assert polyline(shown)[0] == (62.0, 20.0) and polyline(shown)[-1] == (626.0, 200.0)
     decay = optim.weight_decay_scheduler.CosineDecayWD(optimizer, 0.1, 0.0, 100)
     decay.step()
     call = "CosineDecayWD(initial_val=0.1, end_val=0.0, total_iters=100)"
     assert repr(decay) == f"<CosineDecayWD of 'weight_decay' in groups [0, 1]: {call}, after 1 steps>"
-    assert "<small>on a run of 100ba</small>" in decay._repr_html_() and len(polyline(decay._repr_html_())) > 50
+    assert "<div>on a run of 100ba</div>" in decay._repr_html_() and len(polyline(decay._repr_html_())) > 50
     other = bind([lambda state: 0.5], optimizer, Clock("4ba"), "momentum")
     assert "<svg" not in other._repr_html_() and "no picture: Bound cannot be drawn" in other._repr_html_()
 

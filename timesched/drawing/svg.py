@@ -21,7 +21,7 @@ def page(shown: object, sources: Callable[[], list[Source]], run: str = "") -> s
         note = f"on a run of {found[0].horizon.max_duration}{run}"
     except (TypeError, ValueError) as error:
         picture, note = "", f"no picture: {error}"
-    return f"<code>{escape(repr(shown))}</code>{picture}<small>{escape(note)}</small>"
+    return f"<code>{escape(repr(shown))}</code>{picture}<div>{escape(note)}</div>"
 
 
 def svg(lines: Sequence[Line]) -> str:
