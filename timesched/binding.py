@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
 from timesched.horizon import Horizon, State
-from timesched.keys import Key, as_list, checked_count, finite, is_number, known_tags, select
+from timesched.keys import Key, as_list, checked_count, finite, is_number, known_tags, named_values, select
 from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
 from timesched.reading import reader, text_of, units_of, warn_of_long_warmup
@@ -192,6 +192,16 @@ class Bound:
         """What it is called in messages and in states."""
         return text_of(self.schedule)
 
+    def __repr__(self) -> str:
+        at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._count)} steps"
+        return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._name()}, {at}>"
+
+    def _repr_html_(self) -> str:
+        from timesched.drawing.schedulers import sources
+        from timesched.drawing.svg import page
+
+        return page(self, lambda: sources(self))
+
     # The values that the groups hold
 
     def get(self) -> list[Any]:
@@ -211,6 +221,18 @@ class Bound:
             self._refuse_changed_groups()
         found = [self._key.peek(group) for group in self.optimizer.param_groups]
         return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in found]
+
+    def named_values(self) -> dict[str, float]:
+        """The value in each group that it sets, by the names that logs show, as in `weight_decay/head`: the key, the
+        tags of the group, and its index where other groups have the same tags. A tensor is read.
+
+        >>> from timesched import ConstantScheduler
+        >>> groups = [{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)], "tags": "head"}]
+        >>> optimizer = torch.optim.SGD(groups, lr=0.4)
+        >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
+        {'lr': 0.2, 'lr/head': 0.2}
+        """
+        return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
     def get_last_lr(self) -> list[Any]:
         """The same as `get_last_value()`, under the name that loggers look for."""

@@ -299,7 +299,7 @@ class Clock:
         return int(count)
 
     def __repr__(self) -> str:
-        return f"<Clock at {self.timestamp.batch} of {self.horizon!r}>"
+        return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
 
 
 def _number(what: str, given: Any) -> int:

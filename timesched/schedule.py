@@ -126,8 +126,9 @@ class Schedule:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
 
         The names: "warmup", where it ends; "peak"; "milestone" and "point"; "phase", where the next schedule of a
-        sequence begins; "period", the end of the first one; "decay", where it begins; "end", where the value becomes
-        constant. What lies at 0 is left out; what lies after the run is not. Times of one unit are in order.
+        sequence begins, also if the one before ends there; "period", the end of the first one; "decay", where it
+        begins; "end", where the value becomes constant. What lies at 0 is left out; what lies after the run is not.
+        Times of one unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
         >>> [(name, str(time)) for name, time in WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))]
@@ -135,8 +136,9 @@ class Schedule:
         """
         frame = Frame(Horizon.of(horizon))
         self.resolve(frame)
-        times = [(name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes]
-        return sorted(dict.fromkeys(times), key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
+        times = dict.fromkeys((name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes)
+        shown = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
+        return sorted(shown, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
     def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
@@ -156,16 +158,12 @@ class Schedule:
 
         return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
 
-    def _repr_html_(self) -> str | None:
-        from html import escape
+    def _repr_html_(self) -> str:
+        from timesched.drawing.lines import Source, presumed
+        from timesched.drawing.svg import page
 
-        from timesched.drawing.lines import Source, line, presumed
-        from timesched.drawing.svg import svg
-
-        horizon = presumed(self)
-        if horizon is None:
-            return None
-        return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
+        name, more = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
+        return page(self, lambda: [Source(name, self, presumed(self))], more)
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.

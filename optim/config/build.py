@@ -11,13 +11,13 @@ import torch
 
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
+from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 from timesched.unchanged import unchanged_on_error
 
 from .. import lr_scheduler
-from ..closed_form.preview import sources
 from ..core.optimizer import Optimizer
 from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, claims_of_factors, comparable

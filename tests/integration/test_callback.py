@@ -140,17 +140,19 @@ def test_what_is_logged() -> None:
     log, quiet = InMemoryLogger(), InMemoryLogger()
     decay = partial(ConstantWD, val=0.125, param_group_tags=[None])
     entries = Binding(LINE, "lr", "head"), Binding(LINE, "betas[0]"), decay
-    trainer, record = make_trainer([LRMonitor(), Schedules(*entries, log=True)], loggers=log)
+    trainer, record = make_trainer([LRMonitor(), Schedules(*entries)], loggers=log)
     finish(trainer, record)
-    seen = {name: [value for _, value in rows] for name, rows in log.data.items() if "-AdamW/" in name}
-    mine = {"betas[0]-AdamW/group0", "betas[0]-AdamW/group1", "betas[0]-AdamW/group2", "weight_decay-AdamW/group2"}
-    assert seen.keys() - {f"lr-AdamW/group{i}" for i in range(3)} == mine
+    names = "betas[0]", "betas[0]/embedding", "betas[0]/head,matrix", "lr/head,matrix", "weight_decay"
+    seen = {name: [value for _, value in log.data[name]] for name in names}
+    assert {name for name in log.data if name.startswith(("betas", "lr", "weight"))} == {
+        *names, *(f"lr-AdamW/group{i}" for i in range(3))
+    }  # fmt: skip
     # After batch k, the value of batch k + 1, at its time.
-    assert seen["betas[0]-AdamW/group1"][:-1] == record.of("betas[0]", MATRIX)[1:]
-    assert seen["weight_decay-AdamW/group2"] == [0.125] * BATCHES
-    assert [int(time.batch) for time, _ in log.data["betas[0]-AdamW/group1"]] == list(range(1, BATCHES + 1))
-    done(*entries, loggers=quiet, max_duration="2ba")
-    assert not any("AdamW" in name for name in quiet.data)
+    assert seen["betas[0]/head,matrix"][:-1] == record.of("betas[0]", MATRIX)[1:]
+    assert seen["lr/head,matrix"][:-1] == record.of("lr", MATRIX)[1:] and seen["weight_decay"] == [0.125] * BATCHES
+    assert [int(time.batch) for time, _ in log.data["betas[0]"]] == list(range(1, BATCHES + 1))
+    finish(*make_trainer([Schedules(*entries, log=False)], loggers=quiet, max_duration="2ba"))
+    assert not any(name.startswith(("betas", "lr", "weight")) for name in quiet.data)
 
 
 def test_one_callback_for_one_trainer_after_another() -> None:

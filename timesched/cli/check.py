@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import warnings
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from optim.closed_form.preview import sources
-from optim.config.read import read
 from optim.groups.parameters import named
-from timesched.cli.schedules import add_run, clock_of, finite, model_of
-from timesched.cli.trial import trial
-from timesched.drawing.lines import Source, counted, values
-from timesched.time.units import Exact, TimeUnit, exact, number_text
+from timesched.cli.schedules import add_run, finite, model_of, run_of, trial_of
+from timesched.drawing.lines import Source, axis, counted, end_of, number, values
+from timesched.drawing.schedulers import sources
+from timesched.time.units import Exact, TimeUnit
 
 _INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _CLOSE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
@@ -29,7 +25,7 @@ _SHOWN = 3  # names of parameters
 
 def add(commands: Any) -> None:
     about = """\
-Look for what is likely to be wrong with a config, and print a line for each:
+Look for what is likely to be wrong with schedules, and print a line for each:
   a warmup that is longer than the run, or a phase that is never reached
   a learning rate of 0 in the first batch
   a jump of the value that is no milestone
@@ -40,9 +36,16 @@ Look for what is likely to be wrong with a config, and print a line for each:
   norms or biases with weight decay (with --model)
   bfloat16 weights that the learning rate cannot move (with --model)
 """
+    examples = """\
+examples:
+  timesched check "LinearWithWarmupScheduler('200ba')" --max-duration 100ba
+  timesched check run.yaml --model model:make
+"""
     raw = argparse.RawDescriptionHelpFormatter
-    check = commands.add_parser("check", help="what may be wrong", description=about, formatter_class=raw)
-    check.add_argument("config", metavar="CONFIG", help="a YAML config")
+    check = commands.add_parser(
+        "check", help="what may be wrong", description=about, epilog=examples, formatter_class=raw
+    )
+    check.add_argument("schedule", metavar="SCHEDULE")
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
     add_run(check)
     percent = "percent of the highest value (default: %(default)g)"
@@ -57,32 +60,30 @@ Look for what is likely to be wrong with a config, and print a line for each:
 
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* warms up until|.* lose every update")  # said below too
-        made = trial(read(Path(options.config)), model, clock_of(options))
+    made = trial_of(options.schedule, run_of(options), model)
     found, highest = list(made.problems), dict[int, float]()
-    for i, scheduler in enumerate(made.schedulers):
+    for path, scheduler in made.schedulers.items():
         if scheduler is None:
             continue
         try:
             written = sources(scheduler, made.clock)
         except (TypeError, ValueError) as error:  # not a fault of the config
-            print(f"timesched check: schedulers[{i}] is not looked at: {error}", file=sys.stderr)
+            print(f"timesched check: {path} is not looked at: {error}", file=sys.stderr)
             continue
         try:
             for source in written:
                 rate = scheduler.key == "lr"
                 for group in scheduler.indices if rate else ():
                     highest[group] = max(highest.get(group, 0.0), *values(source).values())
-                found += [f"schedulers[{i}], {source.name}: {what}" for what in findings(source, options, rate)]
+                found += [f"{path}, {source.name}: {what}" for what in findings(source, options, rate)]
         except (TypeError, ValueError) as error:
-            found.append(f"schedulers[{i}]: {error}")
+            found.append(f"{path}: {error}")
     if model is not None and made.optimizer is not None:
-        found += decayed(model, made.optimizer, made.schedulers)
+        found += decayed(model, made.optimizer, list(made.schedulers.values()))
         found += unmoved(made.optimizer, highest)
-    for each in dict.fromkeys(found):
+    for each in dict.fromkeys(found) or ["nothing found"]:
         print(" ".join(each.split()))
-    if model is None:
+    if model is None and "SCHEDULE" not in made.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
     return 1 if found else 0
 
@@ -93,21 +94,25 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
     """
     unit, length = counted(source.horizon)
     found, marks, value = values(source), source.marks(), source.curve(unit)
+    wanted, place = axis(source.horizon, None)
+
+    def at(count: Exact) -> str:
+        return f"{number(place(count))}{wanted.value}"
+
     for count, each in found.items():
         if not math.isfinite(each):
             yield (
-                f"the value is {each:.4g} at {_text(count)}{unit.value}, where a step stops with an error: end the "
+                f"the value is {each:.4g} at {at(count)}, where a step stops with an error: end the "
                 f"schedule before, or change its arguments"
             )
             return
     below = next((count for count, each in found.items() if each < 0), None)
     if rate and below is not None:
         yield (
-            f"the learning rate is {found[below]:.4g} at {_text(below)}{unit.value}, and steps go uphill from there: "
-            f"end at 0 or above"
+            f"the learning rate is {found[below]:.4g} at {at(below)}, and steps go uphill from there: end at 0 or above"
         )
     for name, count in marks:
-        where, end = f"{_text(count)}{unit.value}", f"{_text(length)}{unit.value}"
+        where, end = at(count), at(end_of(source.horizon))
         if name == "warmup" and count > length:
             yield f"the warmup takes {where}, longer than the run of {end}: shorten it"
         elif (name in ("decay", "milestone", "phase", "peak") and count >= length) or (
@@ -127,7 +132,7 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
     for count, before, after in jumps[:1]:
         more = f", and {len(jumps) - 1} more" if jumps[1:] else ""
         yield (
-            f"a jump from {before:.4g} to {after:.4g} at {_text(count)}{unit.value}{more}: give the phases that meet "
+            f"a jump from {before:.4g} to {after:.4g} at {at(count)}{more}: give the phases that meet "
             f"there one value, or pass --jump for a larger one"
         )
     ends = [count for name, count in marks if name in ("end", "point")]
@@ -137,8 +142,8 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
         reached = min(takewhile(lambda count: value(count) == then, sorted(ends, reverse=True)))
         if reached > length and abs(now - then) > options.far / 100 * largest:
             yield (
-                f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {_text(reached)}{unit.value}, "
-                f"in a run of {_text(length)}{unit.value}: end the schedule with the run, as with '1dur'"
+                f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {at(reached)}, "
+                f"in a run of {at(end_of(source.horizon))}: end the schedule with the run, as with '1dur'"
             )
 
 
@@ -151,7 +156,7 @@ def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
         if names and (by or group.get("weight_decay")):
             shown = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
             yield (
-                f"optimizer: {len(names)} norms and biases of group {i} decay ({shown}): write no_decay: true, and "
+                f"optimizer: norms and biases of group {i} decay ({len(names)}: {shown}): write no_decay: true, and "
                 f"give a scheduler of the weight decay the tags of the others (decay_tag)"
             )
 
@@ -169,7 +174,3 @@ def unmoved(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
                     f"weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
                     f"stochastic_rounding: true"
                 )
-
-
-def _text(count: Exact) -> str:
-    return number_text(exact(count)) if count == int(count) else f"{float(count):.6g}"

@@ -102,6 +102,13 @@ class Schedulers(LRScheduler):
         rates = [group.get("lr") for group in self.optimizer.param_groups]
         return [math.nan if rate is None else float(rate) for rate in rates]
 
+    def named_values(self) -> dict[str, float]:
+        """The value of each number that is scheduled, by the names that logs show: see `Bound.named_values`."""
+        return {name: value for each in self.bound for name, value in each.named_values().items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bound})"
+
     def state_dict(self) -> dict[str, Any]:
         """The states of all, in plain values."""
         return {"schedulers": [each.state_dict() for each in self.bound]}

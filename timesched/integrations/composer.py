@@ -15,7 +15,7 @@ from composer import Callback
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.horizon import read_ratio
-from timesched.keys import Key
+from timesched.keys import Key, named_values
 from timesched.schedule import Schedule
 from timesched.unchanged import unchanged_on_error
 
@@ -39,8 +39,8 @@ class Schedules(Callback):
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `log`: log every value after
-    every batch, as `LRMonitor` does, under names such as `weight_decay-AdamW/group0`. `schedulers` are those in use, in
-    the order of the entries; none before the Trainer is built.
+    every batch, as `LRMonitor` does, under names such as `weight_decay/head`: see `timesched.binding.Bound`'s
+    `named_values`. `schedulers` are those in use, in the order of the entries; none before the Trainer is built.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
@@ -76,7 +76,7 @@ class Schedules(Callback):
     2
     """
 
-    def __init__(self, *entries: Any, ssr: float = 1.0, log: bool = False) -> None:
+    def __init__(self, *entries: Any, ssr: float = 1.0, log: bool = True) -> None:
         for entry in entries:
             if isinstance(entry, Schedule):
                 raise TypeError(f"{entry!r} does not say which key it sets: pass Binding({entry!r}, 'weight_decay').")
@@ -176,9 +176,8 @@ class Schedules(Callback):
         self._batch = int(state.timestamp.batch)
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            for key, i in (number for scheduler in self.schedulers for number in _numbers_of(scheduler)):
-                name = f"{key}-{type(optimizer).__name__}/group{i}"
-                logger.log_metrics({name: float(Key(key).read(optimizer.param_groups[i], name))})
+            numbers = sorted(number for scheduler in self.schedulers for number in _numbers_of(scheduler))
+            logger.log_metrics(named_values(optimizer.param_groups, numbers))
 
     def epoch_end(self, state: Any, logger: Any) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
