@@ -46,8 +46,8 @@ class Bound:
     """A schedule that sets one key of an optimizer's parameter groups: what `bind()` returns.
 
     `step()` evaluates the schedule once and writes its value into all selected groups: `initial value * multiplier`, or
-    the value itself where `relative` is False, as for a schedule of values. A tensor in a group is updated in place. Nothing is patched
-    onto the optimizer, so its `step` may be compiled, before or after.
+    the value itself where `relative` is False, as for a `HalfLife`. A tensor in a group is updated in place. Nothing is
+    patched onto the optimizer, so its `step` may be compiled, before or after.
 
     Of several schedulers on one key of a group, the one that was made last owns it: the earlier ones raise `ValueError`
     from then on, and write nothing.

@@ -35,8 +35,8 @@ class HalfLife(Schedule):
     batches and the unit of `time`, as between batches and seconds. Raises `TypeError` where it would multiply: when it
     is called, in a product, in a list of `bind`, or as a learning rate.
 
-    >>> half_life = HalfLife("2e6tok")
-    >>> [round(half_life.at("0ba", Horizon("100ba", samples_per_batch=n, tokens_per_sample=1000)), 4) for n in (64, 128)]
+    >>> runs = [Horizon("100ba", samples_per_batch=n, tokens_per_sample=1000) for n in (64, 128)]
+    >>> [round(HalfLife("2e6tok").at("0ba", run), 4) for run in runs]
     [0.9781, 0.9566]
 
     Source: tokens in place of steps in the exponential moving averages of Adam (arXiv:1412.6980).
@@ -91,10 +91,7 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
     """
     horizon = Horizon.of(horizon)
     if isinstance(horizon.samples_per_batch, BatchSizes):
-        raise ValueError(
-            f"weight_decay_for: under a batch plan the steps in {time} are not the same everywhere: pass a horizon "
-            f"with one of its batch sizes."
-        )
+        raise ValueError(f"weight_decay_for: under a batch plan {time} has no one number of steps: pass one size.")
     length = fields.time(above=0).metadata["read"]("weight_decay_for: time", time)
     steps = horizon.change(*horizon.locate(length, scale=False), TimeUnit.BATCH)
     return float(1 / (positive(lr, "weight_decay_for: lr") * Fraction(steps)))
