@@ -77,9 +77,10 @@ class Bound:
         self._schedule = schedule
         self.optimizer = optimizer
         self.key = self._key.name
-        if self.key == "lr" and isinstance(schedule, Schedule):
-            schedule.refuse_to_multiply()
-        self.relative = self.relative and getattr(schedule, "relative", True)
+        if not getattr(schedule, "relative", True):
+            self.relative = False
+            if self.key == "lr":
+                schedule.refuse_to_multiply()
         self.tags = tags if tags is None or isinstance(tags, str) else as_list(tags)
         self.clock = clock
         self.ssr = ssr  # for a clock without a ratio of its own

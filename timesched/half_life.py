@@ -39,7 +39,7 @@ class HalfLife(Schedule):
     >>> [round(HalfLife("2e6tok").at("0ba", run), 4) for run in runs]
     [0.9781, 0.9566]
 
-    Source: tokens in place of steps in the exponential moving averages of Adam (arXiv:1412.6980).
+    Source: arXiv:2205.10287, where 1 - beta grows in proportion to the batch; this is the same where it is small.
     """
 
     relative = False
