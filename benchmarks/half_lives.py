@@ -8,7 +8,8 @@ the loss in nats per byte at the end for each learning rate of the large batch, 
 
     python benchmarks/half_lives.py [--batches 1024 64] [--tokens 300K] [--lrs 1e-3 4e-3] [--seeds 2] [--out FILE.svg]
 
-`--out` draws the losses over tokens of the first seed, at the learning rate that is best for the large batch.
+`--out` draws the losses over tokens of the first seed, at the learning rate that is best for the large batch, and the
+share of the first gradient's square that is left in the second moment.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from torch.nn import functional
 from timesched import Clock, HalfLife, Time, bind
 
 BETAS, SEEN, MEASURED, POINTS = (0.9, 0.95), 8, 20_000, 20
+SHOWN = 80_000  # tokens
 GRAY = "#7d7d7d"  # as far from white as from the ground of GitHub's dark mode
-Curve = list[tuple[int, float]]  # tokens and losses
+Curve = list[tuple[int, float]]  # tokens, and losses or shares
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -47,8 +49,8 @@ def loss_of(model: nn.Module, windows: Tensor) -> Tensor:
     return functional.cross_entropy(model(windows[:, :-1]), windows[:, -1])
 
 
-def run(batch: int, known_at: int, lr: float, tokens: Time[Any], seed: int) -> Curve:
-    """Losses over a run, whose betas are those of batches of `known_at` tokens."""
+def run(batch: int, known_at: int, lr: float, tokens: Time[Any], seed: int) -> tuple[Curve, Curve]:
+    """Losses over a run whose betas are those of batches of `known_at` tokens, and what the second moment keeps."""
     learned, measured = data()
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -59,6 +61,7 @@ def run(batch: int, known_at: int, lr: float, tokens: Time[Any], seed: int) -> C
     known = [HalfLife.of(beta, batch=f"{known_at}tok") for beta in BETAS]
     schedulers = [bind(each, optimizer, clock, key=f"betas[{i}]") for i, each in enumerate(known)]
     order, found = torch.Generator().manual_seed(seed), []
+    kept = [(0, 1.0)]
     while not clock.done:
         if len(found) <= POINTS * clock.horizon.progress(clock.timestamp):
             with torch.no_grad():
@@ -67,14 +70,15 @@ def run(batch: int, known_at: int, lr: float, tokens: Time[Any], seed: int) -> C
         loss_of(model, learned[torch.randint(len(learned), (batch,), generator=order)]).backward()
         optimizer.step()
         clock.tick()
+        kept.append((clock.timestamp.token.value, kept[-1][1] * optimizer.param_groups[0]["betas"][1]))
         for scheduler in schedulers:
             scheduler.step()
     with torch.no_grad():
-        return [*found, (clock.timestamp.token.value, loss_of(model, measured).item())]
+        return [*found, (clock.timestamp.token.value, loss_of(model, measured).item())], kept
 
 
-def draw(lines: dict[str, Curve], out: Path) -> None:
-    """Losses over tokens."""
+def draw(lines: dict[str, tuple[Curve, Curve]], out: Path) -> None:
+    """Losses over tokens, and shares until they are small."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -82,11 +86,13 @@ def draw(lines: dict[str, Curve], out: Path) -> None:
     style |= dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GRAY)
     with matplotlib.rc_context(style):
         figure: Any = Figure(figsize=(7.2, 3.2), layout="constrained")
-        axes = figure.add_subplot()
-        for label, points in lines.items():
-            axes.plot(*zip(*points[2:]), label=label)
-        axes.set(xlabel="tokens", ylabel="validation loss (nats)")
-        axes.legend(frameon=False)
+        left, right = figure.subplots(1, 2)
+        for (label, (losses, kept)), width in zip(lines.items(), (5.0, 2.0, 2.0)):  # lines lie on each other
+            left.plot(*zip(*losses[2:]), label=label, linewidth=width)
+            right.plot(*zip(*[point for point in kept if point[0] <= SHOWN]), linewidth=width)
+        left.set(xlabel="tokens", ylabel="validation loss (nats)")
+        right.set(xlabel="tokens", ylabel="share left in the second moment")
+        left.legend(frameon=False)
         file = io.StringIO()
         figure.savefig(
             file, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -109,7 +115,7 @@ def main() -> None:
     print(f"{tokens}, betas {BETAS} in batches of {large}, lr times {(small / large) ** 0.5:g} in those of {small}")
     print(f"\n{'':28s}" + "".join(f"{f'lr {lr:g}':>11s}" for lr in options.lrs))
     rows = {f"{large}": (large, large), f"{small}, numbers": (small, small), f"{small}, half-lives": (small, large)}
-    lines: dict[str, Curve] = {}
+    lines: dict[str, tuple[Curve, Curve]] = {}
     best = 0
     for name, (batch, known_at) in rows.items():
         found = []
@@ -117,7 +123,7 @@ def main() -> None:
             with measuring(f"{name}, lr {lr:g}"):
                 scaled = lr * (batch / large) ** 0.5
                 found.append([run(batch, known_at, scaled, tokens, seed) for seed in range(options.seeds)])
-        means = [statistics.fmean(curve[-1][1] for curve in each) for each in found]
+        means = [statistics.fmean(losses[-1][1] for losses, _ in each) for each in found]
         best = best if lines else means.index(min(means))
         lines[name] = found[best][0]
         print(f"{name:28s}" + "".join(f"{mean:11.4f}" for mean in means), flush=True)
