@@ -60,14 +60,16 @@ def run(batch: int, known_at: int, lr: float, tokens: Time[Any], seed: int) -> t
     clock = Clock(tokens, samples_per_batch=batch, tokens_per_sample=1)
     known = [HalfLife.of(beta, batch=f"{known_at}tok") for beta in BETAS]
     schedulers = [bind(each, optimizer, clock, key=f"betas[{i}]") for i, each in enumerate(known)]
-    order, found = torch.Generator().manual_seed(seed), []
-    kept = [(0, 1.0)]
+    order = torch.Generator().manual_seed(seed)
+    found: Curve = []
+    kept: Curve = [(0, 1.0)]
     while not clock.done:
         if len(found) <= POINTS * clock.horizon.progress(clock.timestamp):
             with torch.no_grad():
                 found.append((clock.timestamp.token.value, loss_of(model, measured).item()))
         optimizer.zero_grad()
-        loss_of(model, learned[torch.randint(len(learned), (batch,), generator=order)]).backward()
+        loss = loss_of(model, learned[torch.randint(len(learned), (batch,), generator=order)])
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         clock.tick()
         kept.append((clock.timestamp.token.value, kept[-1][1] * optimizer.param_groups[0]["betas"][1]))
