@@ -90,10 +90,10 @@ def draw(lines: dict[str, tuple[Curve, Curve]], out: Path) -> None:
         figure: Any = Figure(figsize=(7.2, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         for (label, (losses, kept)), width in zip(lines.items(), (5.0, 2.0, 2.0)):  # lines lie on each other
-            left.plot(*zip(*losses[2:]), label=label, linewidth=width)
-            right.plot(*zip(*[point for point in kept if point[0] <= SHOWN]), linewidth=width)
-        left.set(xlabel="tokens", ylabel="validation loss (nats)")
-        right.set(xlabel="tokens", ylabel="share left in the second moment")
+            left.plot(*zip(*[(at / 1000, loss) for at, loss in losses[2:]]), label=label, linewidth=width)
+            right.plot(*zip(*[(at / 1000, share) for at, share in kept if at <= SHOWN]), linewidth=width)
+        left.set(xlabel="thousand tokens", ylabel="validation loss (nats)")
+        right.set(xlabel="thousand tokens", ylabel="share left in the second moment")
         left.legend(frameon=False)
         file = io.StringIO()
         figure.savefig(
