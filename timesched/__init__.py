@@ -13,6 +13,7 @@ from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
+from timesched.half_life import HalfLife, weight_decay_for
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
 from timesched.schedule import ComposerScheduler, Schedule
 from timesched.schedulers import (
@@ -54,6 +55,7 @@ __all__ = [
     "CosineAnnealingWithWarmupScheduler",
     "CyclicScheduler",
     "ExponentialScheduler",
+    "HalfLife",
     "Horizon",
     "InverseSquareRootWithWarmupScheduler",
     "LinearScheduler",
@@ -80,4 +82,5 @@ __all__ = [
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
+    "weight_decay_for",
 ]

@@ -16,7 +16,7 @@ from timesched import ops
 from timesched.fields import number
 from timesched.horizon import BatchSizes, Horizon
 from timesched.ops import Value
-from timesched.positions import Counts, Frame, Milestones, Resolved
+from timesched.positions import Counts, Frame, Mark, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeError, TimeUnit, exact
@@ -115,18 +115,22 @@ class BatchSizeScheduler(Schedule):
     power: float = number(0.5)
 
     def resolve(self, frame: Frame) -> Resolved:
-        passed = Milestones([frame.mark(threshold) for threshold, _ in self.entries[1:]]).passed
-        values = [float(Fraction(size, self.entries[0][1])) ** self.power for _, size in self.entries]
-        table = ops.table(values, torch.float64)
-
-        def value(counts: Counts) -> Value:
-            n = passed(counts)
-            return ops.pick(table, n) if isinstance(n, Tensor) else values[n]
-
-        return value
+        marks = [frame.mark(threshold) for threshold, _ in self.entries[1:]]
+        return by_size(marks, [float(Fraction(size, self.entries[0][1])) ** self.power for _, size in self.entries])
 
     def __repr__(self) -> str:
         return f"{BatchPlan(dict(self.entries))!r}.factor(power={self.power!r})"
+
+
+def by_size(marks: list[Mark], values: list[float]) -> Resolved:
+    """The first value until the first mark, and each further one from its mark on."""
+    passed, table = Milestones(marks).passed, ops.table(values, torch.float64)
+
+    def value(counts: Counts) -> Value:
+        n = passed(counts)
+        return ops.pick(table, n) if isinstance(n, Tensor) else values[n]
+
+    return value
 
 
 def _pair(text: str) -> tuple[str, str]:

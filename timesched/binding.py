@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -46,14 +46,14 @@ class Bound:
     """A schedule that sets one key of an optimizer's parameter groups: what `bind()` returns.
 
     `step()` evaluates the schedule once and writes its value into all selected groups: `initial value * multiplier`, or
-    the value itself where a class sets `relative` to False. A tensor in a group is updated in place. Nothing is patched
-    onto the optimizer, so its `step` may be compiled, before or after.
+    the value itself where `relative` is False, as for a `HalfLife`. A tensor in a group is updated in place. Nothing is
+    patched onto the optimizer, so its `step` may be compiled, before or after.
 
     Of several schedulers on one key of a group, the one that was made last owns it: the earlier ones raise `ValueError`
     from then on, and write nothing.
     """
 
-    relative: ClassVar[bool] = True  # to the initial value of each group
+    relative: bool = True  # to the initial value of each group
 
     def __init__(
         self,
@@ -77,6 +77,10 @@ class Bound:
         self._schedule = schedule
         self.optimizer = optimizer
         self.key = self._key.name
+        if not getattr(schedule, "relative", True):
+            self.relative = False
+            if self.key == "lr":
+                schedule.refuse_to_multiply()
         self.tags = tags if tags is None or isinstance(tags, str) else as_list(tags)
         self.clock = clock
         self.ssr = ssr  # for a clock without a ratio of its own
@@ -623,7 +627,8 @@ def bind(
 ) -> Bound:
     """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
 
-    `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
+    `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply; what a
+    `HalfLife` or a sequence of them returns is written as it is. `clock`: a
     `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
     `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
     `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`:
@@ -632,7 +637,8 @@ def bind(
 
     Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
     `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from
-    then on. Raises `ValueError` when no group matches or a group has no such number; nothing is changed then.
+    then on. Raises `ValueError` when no group matches or a group has no such number, and `TypeError` for a schedule of
+    values in a list or as a learning rate; nothing is changed then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler

@@ -17,7 +17,13 @@ from timesched.time.value import TimeLike
 
 
 def _read_one(name: str, value: Any) -> Schedule:
-    return _read(name, [value])[0]
+    return _read_factors(name, [value])[0]
+
+
+def _read_factors(name: str, value: Any) -> tuple[Schedule, ...]:
+    for schedule in (schedules := _read(name, value)):
+        schedule.refuse_to_multiply()
+    return schedules
 
 
 def _read_horizon(name: str, value: Any) -> Horizon | None:
@@ -43,7 +49,8 @@ class SequenceScheduler(Schedule):
     `schedules`: one or more of this package's schedules. `milestones`: the times at which the second and each further
     one begins; not falling, one less than the schedules. A `dur` in a schedule is a share of the whole run. The `t_max`
     of a schedule may end before the run does, since another one may follow. Raises `ValueError` for other numbers of
-    milestones, and where a milestone cannot be converted to the unit in which the schedule after it counts.
+    milestones, and where a milestone cannot be converted to the unit in which the schedule after it counts; `TypeError`
+    where some are values and some multipliers.
 
     >>> from timesched import Horizon, LinearScheduler
     >>> up, down = LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, t_max="8ba")
@@ -63,6 +70,13 @@ class SequenceScheduler(Schedule):
                 f"SequenceScheduler: {number} schedules need {number - 1} milestones, one at the beginning of each but "
                 f"the first, and there are {len(self.milestones)}."
             )
+        if self.relative:  # then none is a value
+            _read_factors("", self.schedules)
+
+    @property
+    def relative(self) -> bool:  # type: ignore[override]  # read-only here
+        """Whether its schedules are multipliers."""
+        return any(schedule.relative for schedule in self.schedules)
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
@@ -77,14 +91,14 @@ class ProductScheduler(Schedule):
     """The product of several schedules: a warmup of one kind times a decay of another.
 
     `schedules`: one or more of this package's schedules; for plain functions, `bind([...])` multiplies as well.
-    Raises `TypeError` for anything else.
+    Raises `TypeError` for anything else, and for schedules of values.
 
     >>> from timesched import ConstantScheduler, Horizon, LinearScheduler
     >>> ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)]).at("0.5dur", Horizon("4ba"))
     0.25
     """
 
-    schedules: Iterable[Schedule] = field(metadata={"read": _read})
+    schedules: Iterable[Schedule] = field(metadata={"read": _read_factors})
 
     def resolve(self, frame: Frame) -> Resolved:
         factors = [schedule.resolve(frame) for schedule in self.schedules]

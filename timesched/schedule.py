@@ -48,6 +48,7 @@ class Schedule:
     0.75
     """
 
+    relative: bool = True  # whether `bind` multiplies the initial value by what it returns, or writes that as it is
     # Of each instance, once it has been called: the resolutions for several runs, and what the last call was for.
     _resolved: ClassVar[dict[Any, Resolution]] = {}
     _last: ClassVar[tuple[tuple[Any, ...], Resolution]] = ((), (lambda counts: 0.0, ()))
@@ -59,6 +60,14 @@ class Schedule:
                 value = read(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
 
+    def refuse_to_multiply(self) -> None:
+        """Raise `TypeError` where the schedule is one of values."""
+        if not self.relative:
+            raise TypeError(
+                f"{self!r} is a value, not a multiplier or a learning rate: alone, or in a sequence of values, write "
+                f"bind(..., key='betas[1]'), in a trainer Binding(..., 'betas[1]')."
+            )
+
     def resolve(self, frame: Frame) -> Resolved:
         """The schedule on one run, as a function of the counts that it asks `frame` for."""
         raise NotImplementedError(f"{type(self).__name__} has to define resolve(frame).")
@@ -68,8 +77,13 @@ class Schedule:
 
         `state` has `timestamp`, `max_duration` and `dataloader_len`. `ssr` None stands for the state's own ratio,
         else 1.0. Raises `ValueError` when `ssr` contradicts the state's own ratio, when a unit cannot be converted
-        or when a time in `dur` meets a run without a length.
+        or when a time in `dur` meets a run without a length; and `TypeError` where the schedule is one of values.
         """
+        self.refuse_to_multiply()
+        return self._now(state, ssr)
+
+    def _now(self, state: Any, ssr: float | None) -> float:
+        """The multiplier or the value at `state.timestamp`."""
         horizon = getattr(state, "horizon", None)
         own = isinstance(horizon, Horizon)
         asked = (horizon, ssr) if own else (*_length(state), ssr, getattr(state, "ssr", None))

@@ -413,6 +413,64 @@ def test_bfloat16_weights_that_a_step_cannot_move(capsys, config, tmp_path, monk
         assert word in line
 
 
+BETAS = "max_duration: {run}\nsamples_per_batch: 8\noptimizer: {{{optimizer}: {{}}}}\nschedulers:\n- {entry}"
+STEPS = "MultiStepScheduler: {{milestones: [{at}], gamma: 1.1, key: '{key}'}}"  # of betas[0]: from 0.9 to 0.99
+HALVES = (  # 0.9007 and 0.98999
+    "SequenceScheduler: {schedules: [HalfLife: {time: 53sp}, HalfLife: {time: 552sp}], milestones: [50ba], "
+    "key: 'betas[1]'}"
+)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "entry", "words"),
+    [
+        ("AdamW", STEPS.format(at="50ba", key="betas[0]"), "betas[0]: after step 51 the average is 2.48 times"),
+        ("AdamW", STEPS.format(at="10ba", key="betas[0]"), "betas[0]: after step 11 the average is 6.26 times"),
+        ("AdamW", STEPS.format(at="400ba", key="betas[0]"), ""),
+        (
+            "AdamW",
+            "LinearScheduler: {alpha_i: 1.1, alpha_f: 1.0, t_max: 20ba, key: 'betas[0]'}",
+            "after step 9 the average is 0.654 times what",
+        ),
+        ("AdamW", "LinearScheduler: {alpha_i: 1.1, alpha_f: 1.0, t_max: 4000ba, key: 'betas[0]'}", ""),
+        ("AdamW", HALVES, "betas[1]: after step 51 the average is 2.48 times"),
+        ("RAdam", HALVES, "betas[1]: after step 51 the average is 2.48 times"),
+        ("AdamW", "HalfLife: {time: 53sp, key: 'betas[1]'}", ""),
+        *((each, STEPS.format(at="50ba", key="betas[0]"), "2.48") for each in ("Adam", "RAdam", "Adamax")),
+        # whose first moment is corrected by the product of what was used, or not at all
+        *((each, STEPS.format(at="50ba", key="betas[0]"), "") for each in ("NAdam", "Lion", "Lamb")),
+        ("NAdam", HALVES, "2.48"),
+        ("Adamax", HALVES, ""),
+        ("Adam", STEPS.format(at="50ba", key="lr"), ""),
+    ],
+)
+def test_betas_that_change_early(capsys, config, optimizer, entry, words):
+    text = BETAS.format(run="4000ba", optimizer=optimizer, entry=entry)
+    code, out, _ = run(capsys, "check", config(text))
+    assert (code, len(out.splitlines())) == ((1, 1) if words else (0, 0)) and words in out
+
+
+@pytest.mark.parametrize(("more", "found"), [([], 1), (["--jump", 147], 1), (["--jump", 149], 0)])
+def test_how_far_an_average_may_be_off(capsys, config, more, found):
+    text = BETAS.format(run="60ba", optimizer="AdamW", entry=STEPS.format(at="50ba", key="betas[0]"))
+    code, out, _ = run(capsys, "check", config(text), *more)
+    assert (code, len(out.splitlines())) == (found, found)
+
+
+def test_what_check_says_of_betas_is_what_torchs_adam_does(capsys, config):
+    """The first moment of constant gradients, by the step that is named."""
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.Adam([weight])
+    for step in range(1, 52):
+        optimizer.param_groups[0]["betas"] = beta, _ = (0.9 if step <= 50 else 0.99, 0.999)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    off = optimizer.state[weight]["exp_avg"].item() / (1 - beta**51)
+    text = BETAS.format(run="60ba", optimizer="AdamW", entry=STEPS.format(at="50ba", key="betas[0]"))
+    assert f"after step 51 the average is {off:.3g} times what it should be" in run(capsys, "check", config(text))[1]
+    assert off == pytest.approx(2.5, abs=0.05)
+
+
 # memory
 
 TRAINER = """

@@ -41,7 +41,7 @@ from tests.integration.callback_runs import (
 )
 from tests.integration.resume import in_another_process
 from tests.integration.training import BATCHES_PER_EPOCH, At, Crash, Stream, assert_goes_on, data, die, finish
-from timesched import Clock, ConstantScheduler, Horizon, LinearScheduler, MultiStepScheduler, bind
+from timesched import Clock, ConstantScheduler, HalfLife, Horizon, LinearScheduler, MultiStepScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
 LINE = LinearScheduler()
@@ -94,6 +94,18 @@ def test_the_ratio() -> None:
     assert record.of("lr", MATRIX) == [0.1] * 4 + [0.05] * 6
     assert record.of("betas[0]", BIAS) == [BETA * (1.0 - 0.5 * k / 10) for k in range(10)]
     assert record.of("weight_decay", BIAS) == falling(0.2, 0, 10, 10)
+
+
+def test_half_lives() -> None:
+    """They are written as they are, in the units that Composer's state converts, and in a Trainer multiply nothing."""
+    entries = Binding(HalfLife("0.25ep"), "betas[1]"), Binding(HalfLife.of(0.95, batch="1ba"), "betas[0]", "matrix")
+    record = done(*entries)
+    assert record.of("betas[1]", MATRIX) == record.of("betas[1]", BIAS) == [0.5 ** (4 / BATCHES_PER_EPOCH)] * BATCHES
+    assert record.of("betas[0]", MATRIX) == [0.95] * BATCHES and record.of("betas[0]", BIAS) == [BETA] * BATCHES
+    with pytest.raises(ValueError, match="samples_per_batch is not known"):
+        done(Binding(HalfLife("2e9tok"), "betas[1]"))
+    with pytest.raises(TypeError, match=r"write bind\(..., key='betas\[1\]'\), in a trainer Binding"):
+        make_trainer([], schedulers=HalfLife("4ba"))[0].fit()
 
 
 def test_one_step_for_every_batch() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+import optim
 from optim.groups.parameters import named
 from timesched.cli.schedules import add_run, finite, model_of, run_of, trial_of
 from timesched.drawing.lines import Source, axis, counted, end_of, number, values
@@ -21,6 +22,8 @@ from timesched.time.units import Exact, TimeUnit
 _INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _CLOSE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
 _SHOWN = 3  # names of parameters
+_ADAM: Any = (optim.adam.AdamBase, optim.RAdam)
+_CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}  # by 1 - beta**t
 
 
 def add(commands: Any) -> None:
@@ -29,6 +32,7 @@ Look for what is likely to be wrong with schedules, and print a line for each:
   a warmup that is longer than the run, or a phase that is never reached
   a learning rate of 0 in the first batch
   a jump of the value that is no milestone
+  a beta that changes while its average is young, which Adam's bias correction does not follow
   a value at the last batch that is far from the end value
   times that cannot be converted, and the rate that is missing
   tags that match nothing (with --model)
@@ -75,7 +79,8 @@ def _check(options: argparse.Namespace) -> int:
                 rate = scheduler.key == "lr"
                 for group in scheduler.indices if rate else ():
                     highest[group] = max(highest.get(group, 0.0), *values(source).values())
-                found += [f"{path}, {source.name}: {what}" for what in findings(source, options, rate)]
+                lines = [*findings(source, options, rate), *miscorrected(source, options, scheduler)]
+                found += [f"{path}, {source.name}: {what}" for what in lines]
         except (TypeError, ValueError) as error:
             found.append(f"{path}: {error}")
     if model is not None and made.optimizer is not None:
@@ -144,6 +149,27 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
             yield (
                 f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {at(reached)}, "
                 f"in a run of {at(end_of(source.horizon))}: end the schedule with the run, as with '1dur'"
+            )
+
+
+def miscorrected(source: Source, options: argparse.Namespace, scheduler: Any) -> Iterator[str]:
+    """The step after which the average of a beta is furthest from its gradients, if they are constant: the bias is
+    corrected as if all steps had had the beta of the present one.
+    """
+    group = scheduler.optimizer.param_groups[scheduler.indices[0]]
+    kind = optim.muon.ALGORITHMS.get(group.get("algorithm"), type(scheduler.optimizer))
+    unit, length = counted(source.horizon)
+    corrected = issubclass(kind, _CORRECTED.get(scheduler.key, ())) and group.get("correct_bias", True)
+    if corrected and unit is TimeUnit.BATCH:
+        # later, nothing is left of the first steps in the average of any beta that is in use
+        curve, steps = source.curve(unit), torch.arange(1, min(int(length), 20_000) + 1)
+        betas = torch.tensor([curve(int(step) - 1) for step in steps], dtype=torch.float64)
+        off = (1 - betas.cumprod(0)) / (1 - betas**steps)
+        at = int(off.log().abs().argmax())
+        if abs(math.log(off[at])) > math.log1p(options.jump / 100):
+            yield (
+                f"after step {at + 1} the average is {off[at]:.3g} times what it should be, as the bias correction "
+                f"takes {betas[at]:.4g} for the beta of all steps so far: change it later, or less"
             )
 
 
