@@ -68,10 +68,10 @@ def measure(rounds: int) -> None:
                 times[way].append(took.item())
         if dist.get_rank() == 0:
             slow, fast = (statistics.median(each[1:]) for each in times.values())
-            sent = [x / 1e6 for x in (everywhere(SMALL, ranks, 4) if sharded else 0.0, one_rank(SMALL, ranks, 4, sharded))]
+            before = everywhere(SMALL, ranks, 4) / 1e6 if sharded else 0.0
             print(
                 f"{ranks} ranks, {name:16s}{slow * 1e3:9.0f} ms{fast * 1e3:9.0f} ms{fast / slow:8.2f}"
-                f"{sent[0]:11.1f} MB{sent[1]:9.1f} MB"
+                f"{before:11.1f} MB{one_rank(SMALL, ranks, 4, sharded) / 1e6:9.1f} MB"
             )
     dist.destroy_process_group()
 
