@@ -1,7 +1,8 @@
 """Steps of Muon on several ranks: each matrix on one of them, against every rank computing all, with gloo on this CPU.
 
 The matrices are those of a transformer of 8 layers with 512 channels. The two ways are measured in turn, and the
-medians of the slowest rank are printed, with the bytes that a rank sends in a step. Then, from the sizes alone, the
+medians of the slowest rank are printed, with the bytes that a rank sends in a step (where every rank computes all: from
+the sizes). Then, from the sizes alone, the
 same for a model of 7 billion parameters on up to 1,024 GPUs.
 
     python benchmarks/muon_ranks.py [--rounds 9]
@@ -15,11 +16,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
@@ -48,7 +52,7 @@ def optimizer_of(kind: type[optim.Muon], sharded: bool) -> Callable[[], Any]:
             p, gradient = (distribute_tensor(x, mesh, [Shard(0)]) for x in (p, gradient))
         params.append(Parameter(p))
         params[-1].grad = gradient
-    return kind(params, process_group=not sharded).step  # type: ignore[no-any-return]  # torch's wrapper is untyped
+    return kind(params, process_group=not sharded).step
 
 
 def measure(rounds: int) -> None:
@@ -66,14 +70,36 @@ def measure(rounds: int) -> None:
                 took = torch.tensor(time.perf_counter() - begin)
                 dist.all_reduce(took, dist.ReduceOp.MAX)
                 times[way].append(took.item())
+        with counting() as count:
+            ways["one rank"]()
+        most = torch.tensor(count["bytes"], dtype=torch.float64)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
         if dist.get_rank() == 0:
             slow, fast = (statistics.median(each[1:]) for each in times.values())
             before = everywhere(SMALL, ranks, 4) / 1e6 if sharded else 0.0
             print(
                 f"{ranks} ranks, {name:16s}{slow * 1e3:9.0f} ms{fast * 1e3:9.0f} ms{fast / slow:8.2f}"
-                f"{before:11.1f} MB{one_rank(SMALL, ranks, 4, sharded) / 1e6:9.1f} MB"
+                f"{before:11.1f} MB{most.item() / 1e6:9.1f} MB"
             )
     dist.destroy_process_group()
+
+
+@contextmanager
+def counting() -> Iterator[dict[str, int]]:
+    """The bytes that this rank sends to others by the two collectives of a step."""
+    count = {"bytes": 0}
+    exchange, gather = dist.all_to_all_single, dist.all_gather
+
+    def exchanged(output: Tensor, message: Tensor, expected: list[int], sent: list[int], group: Any) -> None:
+        count["bytes"] += (len(message) - sent[dist.get_rank(group)]) * message.itemsize
+        exchange(output, message, expected, sent, group=group)
+
+    def gathered(received: list[Tensor], message: Tensor, group: Any) -> None:
+        count["bytes"] += message.nbytes * (len(received) - 1)
+        gather(received, message, group=group)
+
+    with mock.patch.object(dist, "all_to_all_single", exchanged), mock.patch.object(dist, "all_gather", gathered):
+        yield count
 
 
 def everywhere(shapes: list[tuple[int, int]], ranks: int, size: int) -> float:
@@ -81,10 +107,9 @@ def everywhere(shapes: list[tuple[int, int]], ranks: int, size: int) -> float:
     return sum(n * m for n, m in shapes) * size * (ranks - 1) / ranks
 
 
-def one_rank(shapes: list[tuple[int, int]], ranks: int, size: int, sharded: bool = True) -> float:
-    """The same when each matrix goes to one rank, and comes back: on the average of the ranks."""
-    elements = sum(n * m for n, m in shapes)
-    return elements * size * (ranks - 1) / ranks * (2 / ranks if sharded else 1)
+def one_rank(shapes: list[tuple[int, int]], ranks: int, size: int) -> float:
+    """The same when the shards of each matrix go to one rank, and come back: on the average of the ranks."""
+    return sum(n * m for n, m in shapes) * size * (ranks - 1) / ranks * 2 / ranks
 
 
 def on_paper() -> None:

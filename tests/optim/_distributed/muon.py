@@ -43,6 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "Muon": {},
     "NorMuon": {},
     "Muon split": {"num_heads": 2, "ns_dtype": torch.bfloat16, "cautious_weight_decay": True},
+    "Muon blocks": {"ns_dtype": torch.bfloat16, "adjust_lr_fn": "match_rms_adamw"},  # scaled after the iterations
     "NorMuon float64": {"ns_dtype": torch.bfloat16, "adjust_lr_fn": "match_rms_adamw"},
     "Muon master": {"master_weights": True, "enable_global_step": True},
 }
@@ -68,12 +69,12 @@ def built(kind: str, place: str | None, **more: Any) -> tuple[list[Parameter], o
     """Two groups, the second with AdamW for a vector too; `place` None: of one process."""
     params = parameters(kind, place)
     vector = Parameter(torch.ones(5, dtype=params[0].dtype))
-    groups = [{"params": params[:HALF]}, {"params": params[HALF:], "lr": 0.01}]
+    groups: list[dict[str, Any]] = [{"params": params[:HALF]}, {"params": params[HALF:], "lr": 0.01}]
     groups.append({"params": [vector], "algorithm": "adamw", "lr": 0.1})
     options = {**KINDS[kind], **more, **({"process_group": True} if place == "ddp" else {})}
-    if "split" in kind:
-        groups[1]["num_heads"] = None
-        groups[1]["split_sizes"] = None
+    if "blocks" in kind:
+        groups[0]["params"] = [x for x in params[:HALF] if x is not params[2]]
+        groups.append({"params": [params[2]], "split_sizes": (96, 16, 16)})
     return [*params, vector], getattr(optim, kind.partition(" ")[0])(groups, **options)
 
 
