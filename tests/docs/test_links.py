@@ -38,6 +38,7 @@ def test_files_and_make_targets_that_are_named_exist(page):
 
 
 def test_every_page_is_linked_from_the_readme():
-    linked = set(re.findall(r"\(docs/((?:tutorials/)?\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")]
+    linked = set(re.findall(r"\(docs/((?:\w+/)?\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    folders = ("", "tutorials/", "trainers/", "differences/")
+    pages = [page for folder in folders for page in ROOT.glob(f"docs/{folder}*.md")]
     assert linked == {str(page.relative_to(ROOT / "docs")) for page in pages} - {"index.md"}
