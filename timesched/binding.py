@@ -599,18 +599,33 @@ def bind(
     ssr: float | None = None,
     on_change: str = "same",
 ) -> Bound:
-    """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
+    """Bind a schedule to a hyperparameter of an optimizer: the learning rate, or any number in its parameter groups.
 
-    `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
-    `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
-    `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
-    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`:
-    what a load does with the state of another schedule or horizon where the multiplier of that moment is another one:
-    "same" refuses it, "new" goes on with the present schedule.
+    Each `step()` of what it returns writes the initial value times the schedule's multiplier; a tensor is updated in
+    place. The first value is written at once.
 
-    Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
-    `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from
-    then on. Raises `ValueError` when no group matches or a group has no such number; nothing is changed then.
+    Args:
+        scheduler: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
+            whose multipliers are multiplied.
+        optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
+            notes one, as `initial_lr`.
+        clock: the `Clock` of the run, or another state, such as Composer's.
+        key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
+            "betas[0]" or any other.
+        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` is for those without tags.
+        ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
+            state, or 1.
+        on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
+            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule.
+
+    Returns:
+        A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and
+        `load_state_dict` for any other `key`. It owns the hyperparameter: a scheduler made earlier for one of these
+        groups raises from then on.
+
+    Raises:
+        ValueError: no group has the tags, or a group has no such number; nothing is changed then.
+        TypeError: `clock` is not a clock, or `scheduler` is not a schedule.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
