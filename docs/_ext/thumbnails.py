@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 import timesched
-from timesched.drawing.lines import Source, extent, line
+from timesched.drawing.lines import Source, line
 
 FOLDER = Path(__file__).parents[1] / "_static" / "curves"
 WIDTH, HEIGHT, EDGE = 160, 60, 4
@@ -57,29 +57,47 @@ CURVES = {
     "noam": ('InverseSquareRootWithWarmupScheduler("4000ba", t_scale="4000ba", t_cooldown="0ba")', '"100000ba"'),
 }
 
+COLOURS = ("#2a8fd0", "#d9822b", "#23a17a", "#c2699f")  # on light and on dark ground
 Points = list[tuple[float, float]]
 
 
-def thumbnail(call: str, run: str, colour: str = "#2a8fd0", label: str = "") -> str:
-    """The curve of a schedule, without numbers, as an SVG that reads on light and on dark ground."""
-    schedule, horizon = (eval(each, dict(vars(timesched))) for each in (call, f"Horizon({run})"))
-    drawn = line(Source(call, schedule, horizon))
-    end, low, high = extent([drawn])
-    x = [round(EDGE + (WIDTH - 2 * EDGE) * each / end, 1) for each in drawn.x]
-    y = [round(HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (each - low) / (high - low), 1) for each in drawn.y]
-    points = " ".join(f"{a},{b}" for a, b in thinned(list(zip(x, y))))
+def thumbnail(call: str, run: str, *others: str) -> str:
+    """The curves of one or several schedules over a run, without numbers."""
+    lines = []
+    horizon = eval(f"Horizon({run})", dict(vars(timesched)))
+    for each in (call, *others):
+        drawn = line(Source(each, eval(each, dict(vars(timesched))), horizon))
+        lines.append(list(zip(drawn.x, drawn.y)))
+    return small(lines, call)
+
+
+def small(lines: list[Points], label: str, with_zero: bool = True) -> str:
+    """Lines as a small SVG; its lower edge is zero, or the lowest point."""
+    x, y = ([point[i] for points in lines for point in points] for i in (0, 1))
+    y += [0.0] if with_zero else []
+    across, up = ((max(each) - min(each)) or 1.0 for each in (x, y))
+    drawn = ""
+    for points, colour in zip(lines, COLOURS):
+        placed = [
+            (
+                round(EDGE + (WIDTH - 2 * EDGE) * (a - min(x)) / across, 1),
+                round(HEIGHT - EDGE - (HEIGHT - 2 * EDGE) * (b - min(y)) / up, 1),
+            )
+            for a, b in points
+        ]
+        text = " ".join(f"{a},{b}" for a, b in thinned(placed))
+        drawn = f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="2"/>' + drawn
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'role="img"><title>{escape(label or call)}</title>'
-        f'<path d="M{EDGE} {EDGE}V{HEIGHT - EDGE}H{WIDTH - EDGE}" fill="none" stroke="#7d7d7d"/>'
-        f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/></svg>\n'
+        f'role="img"><title>{escape(label)}</title>'
+        f'<path d="M{EDGE} {EDGE}V{HEIGHT - EDGE}H{WIDTH - EDGE}" fill="none" stroke="#7d7d7d"/>{drawn}</svg>\n'
     )
 
 
 def thinned(points: Points) -> Points:
     """Fewer points, from which a line is nowhere further than 0.3 (Ramer, Douglas and Peucker)."""
     (x0, y0), (x1, y1) = points[0], points[-1]
-    length = math.hypot(x1 - x0, y1 - y0)
+    length = math.hypot(x1 - x0, y1 - y0) or 1.0
     away = [abs((x1 - x0) * (y0 - y) - (x0 - x) * (y1 - y0)) / length for x, y in points]
     if len(points) < 3 or max(away) < 0.3:
         return [points[0], points[-1]]
