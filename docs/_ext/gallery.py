@@ -230,9 +230,10 @@ class Curve(SphinxDirective):
 
 
 class Gallery(SphinxDirective):
-    """All entries of one page, with small pictures of all above them."""
+    """Small pictures of all classes, the content of the directive, and all entries."""
 
     required_arguments = 1
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
         page = self.arguments[0]
@@ -243,10 +244,14 @@ class Gallery(SphinxDirective):
         groups.setdefault("Decay", []).extend(left)
         html = ""
         for title, names in groups.items():
-            cells = [f'<a href="#{each.lower()}">{thumbnail_of(entries[each].name)[1]}{each}</a>' for each in names]
-            html += f"<h3>{title}</h3><div>{''.join(cells)}</div>" if cells else ""
+            cells = [
+                f'<a href="#{each.lower()}">{thumbnail_of(entries[each].name)[1]}<span class="pre">{each}</span></a>'
+                for each in names
+            ]
+            html += f'<div style="--n:{len(names)}"><h3>{title}</h3>{"".join(cells)}</div>' if cells else ""
         head = nodes.raw("", f'<div class="thumbnails">{html}</div>', format="html")
-        return [head, *(self.section(entries[name]) for names in groups.values() for name in names)]
+        sections = [self.section(entries[name]) for names in groups.values() for name in names]
+        return [head, *self.parse_content_to_nodes(), *sections]
 
     def section(self, entry: Entry) -> nodes.section:
         if not entry.pictures:

@@ -72,20 +72,20 @@ OPTIMIZERS = {
 # The order of the galleries; a schedule that no group names comes with the decays.
 GROUPS = {
     "schedules": {
-        "Warmup-stable-decay (WSD)": "WarmupStableDecayScheduler",
         "Warmup and decay": """
             LinearWithWarmupScheduler CosineAnnealingWithWarmupScheduler PolynomialWithWarmupScheduler
             InverseSquareRootWithWarmupScheduler MultiStepWithWarmupScheduler ConstantWithWarmupScheduler
         """,
+        "WSD": "WarmupStableDecayScheduler",
+        "Piecewise": "PiecewiseScheduler MultiStepScheduler StepScheduler ConstantScheduler",
         "Decay": """
             LinearScheduler CosineAnnealingScheduler PolynomialScheduler ExponentialScheduler PowerScheduler RexScheduler
         """,
-        "Piecewise": "StepScheduler MultiStepScheduler ConstantScheduler PiecewiseScheduler",
         "Cyclic": "OneCycleScheduler CyclicScheduler CosineAnnealingWarmRestartsScheduler",
         "Made of other schedules": "WarmupScheduler CooldownScheduler SequenceScheduler ProductScheduler",
     },
     "closed_forms": {
-        "Warmup-stable-decay (WSD)": "WarmupStableDecayLR",
+        "WSD": "WarmupStableDecayLR",
         "Decay": """
             LinearLR CosineDecayLR CosineAnnealingLR PolynomialLR ExponentialLR MultiplicativeLR
             InverseExponentialTimeDecayLR InverseSquareRootDecayLR LambdaLR

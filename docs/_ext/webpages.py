@@ -7,6 +7,7 @@ from html import escape, unescape
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
@@ -92,22 +93,30 @@ def add_words(app: Sphinx, doctree: nodes.document) -> None:
     docname = app.env.docname
     here = {place.partition("#")[2]: words for place, words in WORDS.items() if place.partition("#")[0] == docname}
     ids = {each for node in doctree.findall(nodes.Element) for each in node["ids"]}
+    entries = []
     for anchor, words in here.items():
         if anchor and anchor not in ids:
             log.warning("docs/_ext/webpages.py: %s has no section %s", docname, anchor)
-        entries = app.env.get_domain("index").entries.setdefault(docname, [])  # type: ignore[attr-defined]
         entries += [("single", word, anchor, "main", None) for word in words.split(", ")]
+    if entries:
+        doctree.insert(0, addnodes.index(entries=entries))  # for the search
+        app.env.domains.index_domain.entries.setdefault(docname, []).extend(entries)  # for the page of the index
 
 
 # Where a long name may break: after a dot, an underscore or an opening bracket, and before a capital.
-BREAK = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Za-z)][.])(?=[A-Za-z])|(?<=[a-z]_)(?=[a-z])|(?<=\w\()(?=\S)")
+BREAK = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Za-z)][.])(?=[A-Za-z])|(?<=\w\()(?=\S)")
+LONG = re.compile(r"[a-z_]{25,}")
 NAMES = re.compile(r'(?<=<span class="pre">)[^<]{12,}(?=<)|(?<=>)[^<>]*\w{16,}[^<>]*(?=<a class="headerlink")')
 
 
 def break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Long names break at dots and capitals, where a line is too short for them."""
+
+    def breaking(match: re.Match[str]) -> str:
+        return LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), BREAK.sub("<wbr>", match[0]))
+
     if "body" in context:
-        context["body"] = NAMES.sub(lambda match: BREAK.sub("<wbr>", match[0]), context["body"])
+        context["body"] = NAMES.sub(breaking, context["body"])
 
 
 def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
