@@ -66,7 +66,8 @@ class LRScheduler(Scheduler):
     ...         self.rate = rate
     ...         super().__init__(optimizer, total_iters=total_iters)
     ...     def _get_closed_form_lr(self):
-    ...         return torch.clamp(self.last_epoch / self.total_iters, max=1.0) * self.rate
+    ...         done = torch.clamp(self.last_epoch / self.total_iters, max=1.0)
+    ...         return self.rate * done
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     >>> Ramp(optimizer, 0.5, total_iters=2).values(4)
     [0.0, 0.25, 0.5, 0.5]
@@ -148,7 +149,7 @@ class PolynomialLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> PolynomialLR(optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4, power=2.0).values(4)
+    >>> PolynomialLR(optimizer, 0.1, 0.0, total_iters=4, power=2.0).values(4)
     [0.1, 0.05625, 0.025, 0.00625]
 
     Source: `polynomial_decay` of Keras, and `PolynomialLR` of torch, which ends at 0.
@@ -189,7 +190,9 @@ class LinearLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> LinearLR(optimizer, initial_learning_rate=0.0, end_learning_rate=0.1, total_iters=4).values(6)
+    >>> LinearLR(
+    ...     optimizer, initial_learning_rate=0.0, end_learning_rate=0.1, total_iters=4
+    ... ).values(6)
     [0.0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]
 
     Source: `polynomial_decay` of Keras with a power of 1.
@@ -228,7 +231,9 @@ class ExponentialLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> ExponentialLR(optimizer, initial_learning_rate=0.1, total_iters=2, decay_rate=0.25).values(4)
+    >>> ExponentialLR(
+    ...     optimizer, initial_learning_rate=0.1, total_iters=2, decay_rate=0.25
+    ... ).values(4)
     [0.1, 0.05, 0.025, 0.0125]
 
     Source: `ExponentialDecay` of Keras.
@@ -268,7 +273,9 @@ class InverseExponentialTimeDecayLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = InverseExponentialTimeDecayLR(optimizer, 0.1, step_exponent=1, total_iters=2, decay_rate=2.0)
+    >>> scheduler = InverseExponentialTimeDecayLR(
+    ...     optimizer, 0.1, step_exponent=1, total_iters=2, decay_rate=2.0
+    ... )
     >>> scheduler.values(3)
     [0.1, 0.05, 0.03333333333333333]
 
@@ -307,7 +314,9 @@ class InverseSquareRootDecayLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> InverseSquareRootDecayLR(optimizer, initial_learning_rate=0.1, scale=2.0, warmup_steps=4).values(6)
+    >>> InverseSquareRootDecayLR(
+    ...     optimizer, initial_learning_rate=0.1, scale=2.0, warmup_steps=4
+    ... ).values(6)
     [0.1, 0.1, 0.1, 0.1, 0.1, 0.08944271909999159]
 
     Source: arXiv:1706.03762, section 5.3, without its linear warmup.
@@ -345,7 +354,9 @@ class CosineDecayLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> CosineDecayLR(optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4).values(6)
+    >>> CosineDecayLR(
+    ...     optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4
+    ... ).values(6)
     [0.1, 0.08535533905932738, 0.05, 0.014644660940672627, 0.0, 0.0]
 
     Source: `CosineDecay` of Keras; arXiv:1608.03983.
@@ -399,7 +410,9 @@ class WarmupStableDecayLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = WarmupStableDecayLR(optimizer, 0.5, total_iters=8, warmup_iters=2, decay_iters=4, decay="1-sqrt")
+    >>> scheduler = WarmupStableDecayLR(
+    ...     optimizer, 0.5, total_iters=8, warmup_iters=2, decay_iters=4, decay="1-sqrt"
+    ... )
     >>> scheduler.values(9)
     [0.0, 0.25, 0.5, 0.5, 0.5, 0.25, 0.1464466094067262, 0.0669872981077807, 0.0]
 
@@ -482,7 +495,9 @@ class PiecewiseConstantLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> PiecewiseConstantLR(optimizer, learning_rates=[0.1, 0.05, 0.01], milestones=[1, 3]).values(5)
+    >>> PiecewiseConstantLR(
+    ...     optimizer, learning_rates=[0.1, 0.05, 0.01], milestones=[1, 3]
+    ... ).values(5)
     [0.1, 0.05, 0.05, 0.01, 0.01]
 
     Source: `PiecewiseConstantDecay` of Keras, whose values hold up to their boundary and at it.
@@ -520,7 +535,9 @@ class MultiStepLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> MultiStepLR(optimizer, initial_learning_rate=0.1, gamma=0.5, milestones=[1, 3]).values(5)
+    >>> MultiStepLR(
+    ...     optimizer, initial_learning_rate=0.1, gamma=0.5, milestones=[1, 3]
+    ... ).values(5)
     [0.1, 0.05, 0.05, 0.025, 0.025]
 
     Source: `MultiStepLR` of torch.
@@ -594,7 +611,8 @@ class CosineAnnealingLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> [round(value, 4) for value in CosineAnnealingLR(optimizer, initial_learning_rate=0.1, T_max=2).values(5)]
+    >>> scheduler = CosineAnnealingLR(optimizer, initial_learning_rate=0.1, T_max=2)
+    >>> [round(value, 4) for value in scheduler.values(5)]
     [0.1, 0.05, 0.0, 0.05, 0.1]
 
     Source: `CosineAnnealingLR` of torch; arXiv:1608.03983.
@@ -674,7 +692,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = CosineAnnealingWarmRestarts(optimizer, initial_learning_rate=0.1, T_0=2, T_mult=2)
+    >>> scheduler = CosineAnnealingWarmRestarts(
+    ...     optimizer, initial_learning_rate=0.1, T_0=2, T_mult=2
+    ... )
     >>> [round(value, 4) for value in scheduler.values(6)]
     [0.1, 0.05, 0.1, 0.0854, 0.05, 0.0146]
 
@@ -711,7 +731,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> MultiplicativeLR(optimizer, initial_learning_rate=0.1, coefficient=0.5).values(3)
+    >>> MultiplicativeLR(optimizer, 0.1, coefficient=0.5).values(3)
     [0.1, 0.05, 0.025]
 
     Source: `MultiplicativeLR` of torch, with one factor.
@@ -748,7 +768,8 @@ class ChainedLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> ChainedLR([StepLR(optimizer, 0.1, 2, 0.5), MultiStepLR(optimizer, 1.0, 0.5, [1])]).values(4)
+    >>> steps = [StepLR(optimizer, 0.1, 2, 0.5), MultiStepLR(optimizer, 1.0, 0.5, [1])]
+    >>> ChainedLR(steps).values(4)
     [0.1, 0.05, 0.025, 0.025]
 
     Source: `ChainedScheduler` of torch.
@@ -797,7 +818,8 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> [round(value, 4) for value in CyclicLR(optimizer, base_lr=0.1, max_lr=0.3, step_size_up=2).values(6)]
+    >>> scheduler = CyclicLR(optimizer, base_lr=0.1, max_lr=0.3, step_size_up=2)
+    >>> [round(value, 4) for value in scheduler.values(6)]
     [0.1, 0.2, 0.3, 0.2, 0.1, 0.2]
 
     Source: `CyclicLR` of torch; arXiv:1506.01186.
@@ -848,7 +870,7 @@ class OneCycleLR(LRScheduler):
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = OneCycleLR(optimizer, initial_learning_rate=0.1, max_lr=1.0, total_steps=5, pct_start=0.4)
+    >>> scheduler = OneCycleLR(optimizer, 0.1, max_lr=1.0, total_steps=5, pct_start=0.4)
     >>> [round(value, 4) for value in scheduler.values(6)]
     [0.1, 1.0, 0.75, 0.25, 0.0, 0.0]
 

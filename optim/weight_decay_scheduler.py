@@ -1,7 +1,9 @@
 """Weight-decay schedulers in closed form: those of `optim.lr_scheduler`, with the names of values in their arguments.
 
 >>> import torch
->>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1)
+>>> optimizer = torch.optim.SGD(
+...     [torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1
+... )
 >>> LinearWD(optimizer, initial_val=0.5, end_val=0.25, total_iters=4).values(5)
 [0.5, 0.4375, 0.375, 0.3125, 0.25]
 """

@@ -399,7 +399,7 @@ class Bound:
     # Saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """What the value follows from, the schedule as a text, and the value of this moment, all in plain values.
+        """What the value follows from, the schedule as a string, and the value of this moment, all in plain values.
 
         The initial values, the steps, the counters of the clock and its horizon are what the value follows from. Groups
         that were added belong to it; raises `ValueError` where one of them is not for this scheduler, as `step` does.
@@ -427,7 +427,7 @@ class Bound:
         return self._function((steps,)) if clock is None else reader(self._schedule, clock, self.ssr)()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: its initial values, its steps, and the counters of its clock, whose value is written.
+        """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
         Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
         written at the next step or `refresh()`. The state of another schedule or horizon is taken where the value of
@@ -489,7 +489,7 @@ class Bound:
             values = f"{'multiplier' if self.relative else 'value'} at step {steps}: {saved} saved, {now} now"
         raise ValueError(
             "\n    ".join([f"{type(self).__name__}: the state is of another schedule:", *differing, values])
-            + '\nMake the schedule that was saved, or load with on_change="new" to go on with the present one.'
+            + '\nMake the schedule that was saved, or load with on_change="new" to continue with the present one.'
         )
 
     def take_state(self, read: tuple[int, list[float] | None, Timestamp | None]) -> None:

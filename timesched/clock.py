@@ -36,8 +36,8 @@ class Clock:
       does not stretch it.
 
     A clock is what a schedule calls a state. A batch is one step of the optimizer, however many microbatches it was
-    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may go on
-    past the end: the counters do, and schedules hold their last value.
+    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may
+    run past the end: the counters do, and schedules stay at their last value.
 
     Raises `ValueError` as `Horizon` does, and when `max_duration` is None.
 
@@ -168,7 +168,7 @@ class Clock:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
 
-        An epoch that had another number of batches, and was not at its end, goes on at the same share of it, rounded
+        An epoch that had another number of batches, and was not at its end, resumes at the same fraction of it, rounded
         down to a batch; all other counts stay what they are.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises

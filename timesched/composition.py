@@ -58,7 +58,8 @@ class SequenceScheduler(Schedule):
             to the unit in which the schedule after it counts.
 
     >>> from timesched import Horizon, LinearScheduler
-    >>> up, down = LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, t_max="8ba")
+    >>> up = LinearScheduler(0.0, 1.0, t_max="4ba")
+    >>> down = LinearScheduler(1.0, 0.5, t_max="8ba")
     >>> schedule = SequenceScheduler([up, down], milestones=["4ba"])
     >>> [schedule.at(t, Horizon("12ba")) for t in ("2ba", "4ba", "8ba", "12ba")]
     [0.5, 1.0, 0.75, 0.5]
@@ -100,7 +101,8 @@ class ProductScheduler(Schedule):
         TypeError: something else is in the list.
 
     >>> from timesched import ConstantScheduler, Horizon, LinearScheduler
-    >>> ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)]).at("0.5dur", Horizon("4ba"))
+    >>> schedule = ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)])
+    >>> schedule.at("0.5dur", Horizon("4ba"))
     0.25
     """
 
@@ -203,7 +205,9 @@ class CooldownScheduler(Schedule):
             convert to the units of the schedule.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
-    >>> schedule = CooldownScheduler(CosineAnnealingScheduler(), t_decay="20ba", t_start="50ba")
+    >>> schedule = CooldownScheduler(
+    ...     CosineAnnealingScheduler(), t_decay="20ba", t_start="50ba"
+    ... )
     >>> [round(schedule.at(t, Horizon("100ba")), 15) for t in ("50ba", "60ba", "70ba")]
     [0.5, 0.25, 0.0]
     """

@@ -53,7 +53,7 @@ class BatchSizes:
 class Horizon:
     """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
 
-    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, or None if it is
+    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a string, or None if it is
     not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is 1.5ba, and the run ends at the
     first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
     `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed. The
@@ -399,7 +399,7 @@ def _not_negative(value: Any, what: str) -> Exact:
 
 
 def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
-    """The length of a run; a plain number counts in `unit`, and is refused without."""
+    """The length of a run; a plain number counts in `unit`, and raises without."""
     if value is None:
         return None
     try:

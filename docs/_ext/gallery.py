@@ -67,11 +67,18 @@ def schedules() -> Iterator[Entry]:
             yield Entry(f"timesched.{name}", thing, [schedule_picture(calls) for calls in pictures(name)])
 
 
+def wrapped(code: str) -> str:
+    """Code without a line that is longer than 88 columns: the arguments of a call stand on lines of their own."""
+    for pattern in (r"(.*?\()(.*)(\)\.(?:plot|values)\(.*)", r"(    .*?, )(\[.*)()"):
+        code = re.sub(rf"(?m)^(?=.{{89}}){pattern}$", r"\1\n    \2\n\3", code)
+    return re.sub(r" *\n+", "\n", code)
+
+
 def schedule_picture(calls: tuple[str, ...]) -> tuple[str, str]:
     labels = differences(calls)
     lines = [f"{call}.plot(run, label='{label}', ax=ax)" for call, label in zip(calls, labels)]
     code = "\n".join(["ax = " + lines[0].replace(", ax=ax", ""), *lines[1:]]) if labels[0] else f"{calls[0]}.plot(run)"
-    code = re.sub(r"(?m)^(?=.{89})(.*)\.plot\((.*label.*)\)$", r"\1.plot(\n    \2\n)", code)
+    code = wrapped(code)
     with matplotlib.rc_context(STYLE):
         exec(code, dict(vars(timesched), run=timesched.Horizon("1000ba")))
         return code, svg(pyplot.gca(), calls)
@@ -86,7 +93,7 @@ def closed_forms() -> Iterator[Entry]:
 
 
 def closed_form_picture(calls: tuple[str, ...]) -> tuple[str, str]:
-    code = "\n".join(f"{call}.values(120)" for call in calls)
+    code = wrapped("\n".join(f"{call}.values(120)" for call in calls))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     with matplotlib.rc_context(STYLE):
         _, ax = pyplot.subplots(layout="constrained")

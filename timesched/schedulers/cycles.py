@@ -44,7 +44,9 @@ class OneCycleScheduler(Schedule):
             or not, ends before the run does (but not in a `SequenceScheduler`).
 
     >>> from timesched import Horizon
-    >>> schedule = OneCycleScheduler(pct_start=0.25, div_factor=2.0, final_div_factor=5.0)
+    >>> schedule = OneCycleScheduler(
+    ...     pct_start=0.25, div_factor=2.0, final_div_factor=5.0
+    ... )
     >>> [schedule.at(t, Horizon("100ba")) for t in ("0ba", "25ba", "100ba")]
     [0.5, 1.0, 0.1]
 

@@ -69,7 +69,10 @@ class WarmupStableDecayScheduler(Schedule):
 
     >>> from timesched import Horizon
     >>> schedule = WarmupStableDecayScheduler("10ba", t_decay="20ba", decay="1-sqrt")
-    >>> [schedule.at(t, Horizon("100ba")) for t in ("5ba", "10ba", "80ba", "85ba", "100ba")]
+    >>> [
+    ...     schedule.at(t, Horizon("100ba"))
+    ...     for t in ("5ba", "10ba", "80ba", "85ba", "100ba")
+    ... ]
     [0.5, 1.0, 1.0, 0.5, 0.0]
 
     Source: arXiv:2404.06395 (MiniCPM); arXiv:2405.18392 for "1-sqrt".
@@ -131,8 +134,13 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
             of `t_max`.
 
     >>> from timesched import Horizon
-    >>> schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="10ba", t_cooldown="20ba")
-    >>> [schedule.at(t, Horizon("60ba")) for t in ("5ba", "10ba", "40ba", "50ba", "60ba")]
+    >>> schedule = InverseSquareRootWithWarmupScheduler(
+    ...     "10ba", t_scale="10ba", t_cooldown="20ba"
+    ... )
+    >>> [
+    ...     schedule.at(t, Horizon("60ba"))
+    ...     for t in ("5ba", "10ba", "40ba", "50ba", "60ba")
+    ... ]
     [0.5, 1.0, 0.5, 0.25, 0.0]
 
     Source: names, arguments and formula of the class in LLM Foundry (`llmfoundry.optim.scheduler`); arXiv:2106.04560.

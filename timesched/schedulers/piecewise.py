@@ -67,7 +67,9 @@ class PiecewiseScheduler(Schedule):
             run: the points are not in order there, or their times do not convert to each other.
 
     >>> from timesched import Horizon
-    >>> schedule = PiecewiseScheduler([["0ba", 0.0], ["10ba", 1.0], ["0.8dur", 1.0], ["1dur", 0.25, "geometric"]])
+    >>> schedule = PiecewiseScheduler(
+    ...     [["0ba", 0.0], ["10ba", 1.0], ["0.8dur", 1.0], ["1dur", 0.25, "geometric"]]
+    ... )
     >>> [schedule.at(t, Horizon("100ba")) for t in ("5ba", "50ba", "90ba", "100ba")]
     [0.5, 1.0, 0.5, 0.25]
 

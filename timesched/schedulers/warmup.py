@@ -231,7 +231,9 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
             unit of `t_max`.
 
     >>> from timesched import Horizon
-    >>> CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.5).at("60ba", Horizon("110ba"))
+    >>> CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.5).at(
+    ...     "60ba", Horizon("110ba")
+    ... )
     0.75
 
     Source: arXiv:1608.03983; `CosineAnnealingWithWarmupScheduler` of Composer, which has no `alpha_s`.

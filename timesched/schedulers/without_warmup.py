@@ -1,6 +1,6 @@
 """The schedules without a warmup.
 
-Each is made of times (a `Time` or a text; not negative) and finite numbers, checked when it is made, and returns a
+Each is made of times (a `Time` or a string; not negative) and finite numbers, checked when it is made, and returns a
 multiplier. Names, arguments, defaults and formulas: `composer.optim.scheduler` of MosaicML Composer 0.32.
 """
 
@@ -164,7 +164,9 @@ class ExponentialScheduler(Schedule):
         ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
-    >>> ExponentialScheduler(gamma=0.25, decay_period="10ba").at("5ba", Horizon("100ba"))
+    >>> ExponentialScheduler(gamma=0.25, decay_period="10ba").at(
+    ...     "5ba", Horizon("100ba")
+    ... )
     0.5
 
     Source: `ExponentialScheduler` of Composer.
@@ -230,7 +232,10 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
 
     >>> from timesched import Horizon
     >>> schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=2.0)
-    >>> [round(schedule.at(t, Horizon("100ba")), 15) for t in ("5ba", "10ba", "20ba", "30ba")]
+    >>> [
+    ...     round(schedule.at(t, Horizon("100ba")), 15)
+    ...     for t in ("5ba", "10ba", "20ba", "30ba")
+    ... ]
     [0.5, 1.0, 0.5, 1.0]
 
     Source: arXiv:1608.03983; `CosineAnnealingWarmRestartsScheduler` of Composer.
