@@ -44,8 +44,8 @@ class SequenceScheduler(Schedule):
         i = sum(t >= milestone for milestone in milestones)
         y = schedules[i](t - [0, *milestones][i])
 
-    `t` is the time since the start of the run, `i` the number of milestones reached, `schedules[i](t)` the multiplier of
-    a schedule at `t`, and `y` that of all. A `dur` in a schedule is a fraction of the whole run. The `t_max` of a
+    `t` is the time since the start of the run, `i` the number of milestones reached, `schedules[i](t)` the multiplier
+    of a schedule at `t`, and `y` that of all. A `dur` in a schedule is a fraction of the whole run. The `t_max` of a
     schedule may end before the run does, since another one may follow.
 
     Args:

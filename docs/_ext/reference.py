@@ -225,8 +225,10 @@ def show_bases(app: Sphinx, name: str, thing: type, options: object, bases: list
     """With the module of those of torch, some of which have the names of ours."""
     found = public_bases(app.env, thing)
     torchs = [getattr(base, "__module__", "").startswith("torch.") for base in found]
-    names = [f"``{base.__module__.removesuffix('.optimizer')}.{base.__name__}``" if its else base
-             for base, its in zip(found, torchs)]
+    names = [
+        f"``{base.__module__.removesuffix('.optimizer')}.{base.__name__}``" if its else base
+        for base, its in zip(found, torchs)
+    ]
     bases[:] = names
 
 

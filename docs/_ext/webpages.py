@@ -128,7 +128,8 @@ def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     tags = {"description": text, "og:title": title, "og:description": text, "og:type": "website"}
     tags |= {"og:site_name": app.config.project}
     context["metatags"] = context.get("metatags", "") + "".join(
-        f'<meta {"property" if ":" in name else "name"}="{name}" content="{escape(value)}">' for name, value in tags.items()
+        f'<meta {"property" if ":" in name else "name"}="{name}" content="{escape(value)}">'
+        for name, value in tags.items()
     )
 
 

@@ -48,7 +48,9 @@ def test_every_page_is_linked_from_the_readme():
 def test_examples_fit_the_site(page):
     """No line of code is longer than 88 columns: the site shows it without a scroll bar."""
     long = []
-    for code in re.findall(r"^```(?:python|yaml)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+    for code in re.findall(
+        r"^```(?:python|yaml)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
         typed = [line for line in code.splitlines() if not code.startswith(">>>") or line[:4] in (">>> ", "... ")]
         long += [line for line in typed if len(line) > 88]
     assert long == []

@@ -1,4 +1,4 @@
-"""The formula in the docstring of a schedule gives its values, as it is printed, and its arguments are all described."""
+"""The formula in the docstring of a schedule gives its values, as it is printed, and it describes all arguments."""
 
 import inspect
 import math
