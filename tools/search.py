@@ -53,6 +53,19 @@ QUERIES = {
     "FSDP": r"checkpoints|optimizers|trainers",
     "ReduceLROnPlateau": r"choosing",
     "get_cosine_schedule_with_warmup": r"choosing",
+    "get_linear_schedule_with_warmup": r"choosing",
+    "fine-tuning": r"which|recipes.html#fine",
+    "transformers": r"trainers/hugging_face",
+    "Lightning": r"trainers/lightning",
+    "torch.compile": r"compiling",
+    "momentum": r"loop.html#what-bind",
+    "epochs": r"loop.html#times",
+    "batch size": r"batch_plans",
+    "third-party": r"preinitialize",
+    "YAML": r"config",
+    "SGDR": r"WarmRestarts",
+    "D2Z": r"recipes.html#linear",
+    "bf16": r"low_precision",
 }
 FIRST = 3  # so many hits are looked at
 

@@ -209,10 +209,10 @@ def thumbnail_of(name: str) -> tuple[str, str]:
 
 
 def recipes_of(name: str) -> Iterator[tuple[str, str]]:
-    """The sections of docs/recipes.md whose code calls a schedule: title and anchor."""
+    """The sections of docs/recipes.md whose first example calls a schedule: title and anchor."""
     for section in (ROOT / "docs/recipes.md").read_text(encoding="utf-8").split("\n## ")[1:]:
         title = section.partition("\n")[0]
-        if f"{name}(" in section:
+        if f"{name}(" in section.partition("```\n")[0]:
             yield title, nodes.make_id(title)
 
 
