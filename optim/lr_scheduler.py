@@ -50,11 +50,12 @@ class LRScheduler(Scheduler):
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
+        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
         last_epoch: the index of the last step before this one: -1 starts at 0.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" or "new", as in `timesched.bind`.
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.

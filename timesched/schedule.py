@@ -173,7 +173,7 @@ class Schedule:
 
         `at`: a `Clock` or another state that stands at the moment, on the horizon of the run that got there. `t_decay`:
         how long the decay takes; a `dur` is a share of that run, whose ratio stretches it. `alpha_f`: the multiplier at
-        its end. `decay`: its shape, one of those of `WarmupStableDecayScheduler`.
+        its end. `decay`: its shape: "linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric" or "harmonic".
 
         Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. All its times, and those of
         this schedule in it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
