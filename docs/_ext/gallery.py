@@ -222,10 +222,14 @@ class Curve(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        page, picture = thumbnail_of(self.arguments[0])
+        name: str = self.arguments[0]
+        if name.startswith("optim.weight_decay_scheduler."):  # the same curve
+            stem = name.rpartition(".")[2].removesuffix("WD")
+            name = f"optim.lr_scheduler.{stem if hasattr(lr_scheduler, stem) else stem + 'LR'}"
+        page, picture = thumbnail_of(name)
         if not picture:
             return []
-        short = self.arguments[0].rpartition(".")[2]
+        short = name.rpartition(".")[2]
         links = [("Gallery", f"gallery/{page}", short.lower())]
         if page == "schedules":
             links += [(f"Recipe: {title}", "recipes", anchor) for title, anchor in recipes_of(short)]

@@ -130,7 +130,7 @@ def state_table(head: str, lines: list[str]) -> list[str]:
 
 def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     lines[:] = rest(lines)
-    if what == "class" and "" in lines and not name.startswith("optim.weight_decay_scheduler"):
+    if what == "class" and "" in lines:
         at = lines.index("")
         lines[at:at] = ["", f".. curve:: {name}", ""]
 
