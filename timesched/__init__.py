@@ -4,7 +4,9 @@ A schedule is a small frozen record of times and numbers. Called with the state 
 Composer's `State`, or a similar object) it returns a multiplier; `bind` writes it into an optimizer.
 
 >>> from timesched import Clock, CosineAnnealingWithWarmupScheduler
->>> schedule = CosineAnnealingWithWarmupScheduler(t_warmup="0.1dur", t_max="1dur", alpha_f=0.1)
+>>> schedule = CosineAnnealingWithWarmupScheduler(
+...     t_warmup="0.1dur", t_max="1dur", alpha_f=0.1
+... )
 >>> schedule.at("0.05dur", Clock("1e9tok")), schedule.at("0.55dur", Clock("90ep"))
 (0.5, 0.55)
 """

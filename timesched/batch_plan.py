@@ -31,8 +31,8 @@ Entries = tuple[tuple[Time[Any], int], ...]
 class BatchPlan(BatchSizes):
     """The sizes of the batches of a run: each holds from the first batch that begins at or after its threshold.
 
-    `plan`: a mapping of thresholds to sizes, or a text such as `"0:768 250B:1536"`. The thresholds are times in `sp`,
-    `tok`, `ba` or `dur`, all in one unit, from 0 on and strictly increasing; a number, and a text of a number with or
+    `plan`: a mapping of thresholds to sizes, or a string such as `"0:768 250B:1536"`. The thresholds are times in `sp`,
+    `tok`, `ba` or `dur`, all in one unit, from 0 on and strictly increasing; a number, and a string of a number with or
     without K, M, B or T (thousands to trillions), is a count of `unit`, which it needs. The sizes are samples over all
     ranks, whole and positive. The ratio of a run stretches the thresholds.
 
@@ -41,7 +41,8 @@ class BatchPlan(BatchSizes):
     >>> from timesched import Clock
     >>> plan = BatchPlan("0:8 160:16", unit="sp")
     >>> clock = Clock("100ba", samples_per_batch=plan)
-    >>> clock.horizon.convert("100ba", "sp"), plan.at(clock)  # 20 batches of 8, and 80 of 16
+    >>> # 20 batches of 8, and 80 of 16:
+    >>> clock.horizon.convert("100ba", "sp"), plan.at(clock)
     (Time(1440, TimeUnit.SAMPLE), 8)
     """
 
@@ -82,7 +83,8 @@ class BatchPlan(BatchSizes):
 
         >>> from timesched import Horizon
         >>> plan = BatchPlan({"0sp": 8, "160sp": 32})
-        >>> [plan.factor().at(t, Horizon("100ba", samples_per_batch=plan)) for t in ("19ba", "20ba")]
+        >>> run = Horizon("100ba", samples_per_batch=plan)
+        >>> [plan.factor().at(t, run) for t in ("19ba", "20ba")]
         [1.0, 2.0]
         """
         return BatchSizeScheduler(self.entries, power)

@@ -425,7 +425,7 @@ class Bound:
     # Saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """What the value follows from, the schedule as a text, and the value of this moment, all in plain values.
+        """What the value follows from, the schedule as a string, and the value of this moment, all in plain values.
 
         The initial values, the steps, the counters of the clock and its horizon are what the value follows from. Groups
         that were added belong to it; raises `ValueError` where one of them is not for this scheduler, as `step` does.
@@ -453,7 +453,7 @@ class Bound:
         return self._function((steps,)) if clock is None else reader(self._schedule, clock, self.ssr)()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: its initial values, its steps, and the counters of its clock, whose value is written.
+        """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
         Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
         written at the next step or `refresh()`. The state of another schedule or horizon is taken where the value of
@@ -515,7 +515,7 @@ class Bound:
             values = f"{'multiplier' if self.relative else 'value'} at step {steps}: {saved} saved, {now} now"
         raise ValueError(
             "\n    ".join([f"{type(self).__name__}: the state is of another schedule:", *differing, values])
-            + '\nMake the schedule that was saved, or load with on_change="new" to go on with the present one.'
+            + '\nMake the schedule that was saved, or load with on_change="new" to continue with the present one.'
         )
 
     def take_state(self, read: tuple[int, list[float] | None, Timestamp | None]) -> None:
@@ -625,20 +625,33 @@ def bind(
     ssr: float | None = None,
     on_change: str = "same",
 ) -> Bound:
-    """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
+    """Bind a schedule to a hyperparameter of an optimizer: the learning rate, or any number in its parameter groups.
 
-    `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply; what a
-    `HalfLife` or a sequence of them returns is written as it is. `clock`: a
-    `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
-    `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
-    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`:
-    what a load does with the state of another schedule or horizon where the multiplier of that moment is another one:
-    "same" refuses it, "new" goes on with the present schedule.
+    Each `step()` of what it returns writes the initial value times the schedule's multiplier, or what a `HalfLife`
+    returns as it is; a tensor is updated in place. The first value is written at once.
 
-    Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
-    `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from
-    then on. Raises `ValueError` when no group matches or a group has no such number, and `TypeError` for a schedule of
-    values in a list or as a learning rate; nothing is changed then.
+    Args:
+        scheduler: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
+            whose multipliers are multiplied.
+        optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
+            notes one, as `initial_lr`.
+        clock: the `Clock` of the run, or another state, such as Composer's.
+        key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
+            "betas[0]" or any other.
+        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` is for those without tags.
+        ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
+            state, or 1.
+        on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
+            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule.
+
+    Returns:
+        A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and
+        `load_state_dict` for any other `key`. It owns the hyperparameter: a scheduler made earlier for one of these
+        groups raises from then on.
+
+    Raises:
+        ValueError: no group has the tags, or a group has no such number; nothing is changed then.
+        TypeError: `clock` is not a clock, `scheduler` is not a schedule, or a `HalfLife` is in a list or for "lr".
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler

@@ -20,20 +20,26 @@ from timesched.time.value import TimeLike
 class HalfLife(Schedule):
     """What one step keeps of an average that loses half of itself in a time: a beta for any size of the batch.
 
-        value = beta ** (step / time)
+    Formula:
+        y = beta ** (step / time)
 
-    where `step` is the length of this step, in the unit of `time`; with `beta` 0.5, `time` is the half-life. The
-    exponent is exact, by the rates of the horizon, and is rounded once. Under a `BatchPlan`, each step has the length
-    of its own batch.
+    `step` is the length of this step, in the unit of `time`, and `y` the value; with `beta` 0.5, `time` is the
+    half-life. The exponent is exact, by the rates of the horizon, and is rounded once. Under a `BatchPlan`, each step
+    has the length of its own batch.
 
     It is a value, not a multiplier: `bind(HalfLife("2e9tok"), optimizer, clock, key="betas[1]")` writes it as it is,
     and so for `betas[0]`, `momentum` or `alpha`. The ratio of a run does not stretch `time`, as it does not stretch a
     batch; a `dur` is a share of the run, stretched or not. Epochs are those of the present length.
 
-    `time`: a time above 0. `beta`: what is kept after each `time`, more than 0 and less than 1; by default a half.
-    `HalfLife.of` is for a beta that is known. Raises `ValueError` otherwise; on a run, where a rate is missing between
-    batches and the unit of `time`, as between batches and seconds. Raises `TypeError` where it would multiply: when it
-    is called, in a product, in a list of `bind`, or as a learning rate.
+    Args:
+        time: above 0, in any unit that the run converts to batches.
+        beta: what is kept after each `time`, more than 0 and less than 1. `HalfLife.of` is for a beta that is known.
+            Default: 0.5, a half.
+
+    Raises:
+        ValueError: an argument breaks its rule; on a run, a rate is missing between batches and the unit of `time`, as
+            between batches and seconds.
+        TypeError: it would multiply: it is called, or is in a product, in a list of `bind`, or bound to "lr".
 
     >>> runs = [Horizon("100ba", samples_per_batch=n, tokens_per_sample=1000) for n in (64, 128)]
     >>> [round(HalfLife("2e6tok").at("0ba", run), 4) for run in runs]
@@ -50,8 +56,13 @@ class HalfLife(Schedule):
     def of(cls, beta: float, batch: TimeLike) -> HalfLife:
         """What a beta means that was found with steps of a known length: it is kept after each `batch`.
 
-        `beta`: more than 0 and less than 1. `batch`: the length of a step, such as "0.5Mtok" or "256sp"; a run with
-        steps of that length gets exactly `beta`. Raises `ValueError` otherwise.
+        Args:
+            beta: more than 0 and less than 1.
+            batch: the length of a step, such as "0.5Mtok" or "256sp"; a run with steps of that length gets exactly
+                `beta`.
+
+        Raises:
+            ValueError: an argument breaks its rule.
 
         >>> known = HalfLife.of(0.95, batch="0.5Mtok")
         >>> known, known.at("0ba", Horizon("1e9tok", samples_per_batch=1000, tokens_per_sample=1000))  # twice the batch
@@ -80,9 +91,14 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
     where `steps` is the number of steps in `time`. It is for decoupled decay, which subtracts `lr * weight_decay` times
     the weight in each step: AdamW, Lion, Muon. For an optimizer that adds the decay to the gradient it means nothing.
 
-    `time`: above 0; the ratio does not stretch it. `lr`: the learning rate, above 0; of a schedule, the peak.
-    `horizon`: a `Horizon`, a `Clock` or another state, with the rates between `time` and batches. Raises `ValueError`
-    for other numbers, where a rate is missing, and for a batch plan, under which steps differ in length.
+    Args:
+        time: above 0, in any unit; the ratio does not stretch it.
+        lr: the learning rate, above 0; of a schedule, the peak.
+        horizon: a `Horizon`, a `Clock` or another state, with the rates between `time` and batches.
+
+    Raises:
+        ValueError: `time` or `lr` is not above 0, a rate is missing, or there is a batch plan, under which steps differ
+            in length.
 
     >>> weight_decay_for("2e9tok", 1e-3, Horizon("1e11tok", samples_per_batch=500, tokens_per_sample=2000))
     0.5

@@ -94,7 +94,7 @@ class Schedule:
         return function(counts_of(state.timestamp, counters))  # type: ignore[no-any-return]  # of counts that are numbers
 
     def at(self, time: Any, horizon: Any) -> float:
-        """The multiplier at one time of a run: a time, a text, or a timestamp, on the run's own (stretched) clock.
+        """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
 
         `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time and where a
         unit cannot be converted.
@@ -116,7 +116,7 @@ class Schedule:
         smaller floating one; it is differentiable, and compiles with `fullgraph=True`. Counts are not negative:
         numbers are checked, tensors are not, since that would read them. Raises `ValueError` where a unit cannot be
         converted. Under a batch plan, counts in another unit than those of the schedule convert one by one: a tensor of
-        them is read, has no gradient, and is refused in a graph.
+        them is read, has no gradient, and raises in a graph.
 
         >>> from timesched import LinearScheduler
         >>> LinearScheduler().curve(Horizon("4ba"), "ba")(torch.arange(5))
@@ -145,7 +145,8 @@ class Schedule:
         Times of one unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
-        >>> [(name, str(time)) for name, time in WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))]
+        >>> marks = WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))
+        >>> [(name, str(time)) for name, time in marks]
         [('warmup', '10ba'), ('decay', '180ba'), ('end', '200ba')]
         """
         frame = Frame(Horizon.of(horizon))
@@ -184,7 +185,7 @@ class Schedule:
 
         `at`: a `Clock` or another state that stands at the moment, on the horizon of the run that got there. `t_decay`:
         how long the decay takes; a `dur` is a share of that run, whose ratio stretches it. `alpha_f`: the multiplier at
-        its end. `decay`: its shape, one of those of `WarmupStableDecayScheduler`.
+        its end. `decay`: its shape: "linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric" or "harmonic".
 
         Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. All its times, and those of
         this schedule in it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
@@ -194,7 +195,9 @@ class Schedule:
         >>> clock = Clock("10ba")
         >>> for _ in range(5):
         ...     clock.tick()
-        >>> branch = CosineAnnealingScheduler().cooldown(at=clock, t_decay="4ba", decay="linear")
+        >>> branch = CosineAnnealingScheduler().cooldown(
+        ...     at=clock, t_decay="4ba", decay="linear"
+        ... )
         >>> [round(branch.at(t, Horizon("100ba")), 15) for t in ("5ba", "7ba", "9ba")]
         [0.5, 0.25, 0.0]
         """

@@ -26,7 +26,11 @@ class Time(Ordered, Generic[TValue]):
 
     Raises `TimeError` for NaN, infinities, bools, fractional counts, and units that do not match.
 
-    >>> Time(2, "ep") * 0.5, Time(29, "ba") / Time(100, "ba"), Time.from_timestring("0.29dur") * Time(100, "ba")
+    >>> (
+    ...     Time(2, "ep") * 0.5,
+    ...     Time(29, "ba") / Time(100, "ba"),
+    ...     Time.from_timestring("0.29dur") * Time(100, "ba"),
+    ... )
     (Time(1, TimeUnit.EPOCH), Time(0.29, TimeUnit.DURATION), Time(29, TimeUnit.BATCH))
 
     Names and behaviour: `composer.core.time` of MosaicML Composer 0.32.
