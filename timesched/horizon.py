@@ -24,7 +24,8 @@ class State(Protocol):
     """What a schedule asks of the run it is called with: a `Clock`, Composer's `State`, or anything with these three.
 
     `max_duration` is a time, or None while it is not known; it counts as already scaled by the ratio.
-    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`.
+    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and `rates`, those
+    of samples and tokens.
     """
 
     @property
@@ -142,7 +143,7 @@ class Horizon:
         return cls._of(
             _read_length(state.max_duration, _not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
             given[0] if given else 1,
-            (None if batches is None else positive(batches, "dataloader_len"), None, None),
+            (None if batches is None else positive(batches, "dataloader_len"), *getattr(state, "rates", (None, None))),
             scaled=True,
         )
 

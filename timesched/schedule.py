@@ -248,9 +248,9 @@ class Schedule:
 
 
 def _length(state: Any) -> tuple[Any, ...]:
-    """The length of a run and of its epochs in values that never change, as the times of other packages may."""
-    length, batches = state.max_duration, state.dataloader_len
-    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches)
+    """The length of a run and its rates in values that never change, as the times of other packages may."""
+    length, batches, rates = state.max_duration, state.dataloader_len, getattr(state, "rates", None)
+    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), rates
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:

@@ -102,8 +102,14 @@ def test_half_lives() -> None:
     record = done(*entries)
     assert record.of("betas[1]", MATRIX) == record.of("betas[1]", BIAS) == [0.5 ** (4 / BATCHES_PER_EPOCH)] * BATCHES
     assert record.of("betas[0]", MATRIX) == [0.95] * BATCHES and record.of("betas[0]", BIAS) == [BETA] * BATCHES
+    tokens = Binding(HalfLife("1024tok"), "betas[1]")
+    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=4, tokens_per_sample=128)])
+    finish(trainer, record)
+    assert record.of("betas[1]", MATRIX) == [0.5**0.5] * BATCHES
     with pytest.raises(ValueError, match="samples_per_batch is not known"):
-        done(Binding(HalfLife("2e9tok"), "betas[1]"))
+        done(tokens)
+    with pytest.raises(ValueError, match="samples_per_batch is 0"):
+        Schedules(tokens, samples_per_batch=0)
     with pytest.raises(TypeError, match=r"write bind\(..., key='betas\[1\]'\), in a trainer Binding"):
         make_trainer([], schedulers=HalfLife("4ba"))[0].fit()
 

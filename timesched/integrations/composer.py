@@ -14,7 +14,7 @@ from composer import Callback
 
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
-from timesched.horizon import read_ratio
+from timesched.horizon import Horizon, read_ratio
 from timesched.keys import Key, named_values
 from timesched.schedule import Schedule
 from timesched.unchanged import unchanged_on_error
@@ -38,7 +38,9 @@ class Schedules(Callback):
       the Trainer is built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
-    `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `log`: log every value after
+    `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `samples_per_batch` (of all
+    ranks, or a `BatchPlan`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
+    `HalfLife("2e9tok")` needs. `log`: log every value after
     every batch, as `LRMonitor` does, under names such as `weight_decay/head`: see `timesched.binding.Bound`'s
     `named_values`. `schedulers` are those in use, in the order of the entries; none before the Trainer is built.
 
@@ -76,7 +78,14 @@ class Schedules(Callback):
     2
     """
 
-    def __init__(self, *entries: Any, ssr: float = 1.0, log: bool = True) -> None:
+    def __init__(
+        self,
+        *entries: Any,
+        ssr: float = 1.0,
+        samples_per_batch: Any = None,
+        tokens_per_sample: Any = None,
+        log: bool = True,
+    ) -> None:
         for entry in entries:
             if isinstance(entry, Schedule):
                 raise TypeError(f"{entry!r} does not say which key it sets: pass Binding({entry!r}, 'weight_decay').")
@@ -84,6 +93,8 @@ class Schedules(Callback):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
+        known = Horizon(None, samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
+        self._rates = known.rates[1:]
         self.log = log
         self._begin()
 
@@ -106,7 +117,8 @@ class Schedules(Callback):
             self._make(state)
 
     def _make(self, state: Any) -> None:
-        (optimizer,), clock = state.optimizers, _RunClock(state, self.ssr)  # a Trainer takes no second optimizer
+        (optimizer,) = state.optimizers  # a Trainer takes no second one
+        clock = _RunClock(state, self.ssr, self._rates)
         with unchanged_on_error(optimizer):
             made = [scheduler for entry in self.entries for scheduler in _made(entry, optimizer, clock)]
             self._refuse_shared(made, state)
@@ -219,10 +231,10 @@ class Schedules(Callback):
 
 
 class _RunClock:
-    """The Trainer's State with a ratio, and with the length that the run began with, also after `stop_training()`."""
+    """The Trainer's State with a ratio, rates, and the length that the run began with, also after `stop_training()`."""
 
-    def __init__(self, state: Any, ssr: float) -> None:
-        self._state, self.ssr, self.max_duration = state, ssr, state.max_duration
+    def __init__(self, state: Any, ssr: float, rates: tuple[Any, ...]) -> None:
+        self._state, self.ssr, self.rates, self.max_duration = state, ssr, rates, state.max_duration
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
