@@ -24,8 +24,8 @@ class State(Protocol):
     """What a schedule asks of the run it is called with: a `Clock`, Composer's `State`, or anything with these three.
 
     `max_duration` is a time, or None while it is not known; it counts as already scaled by the ratio.
-    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and `rates`, those
-    of samples and tokens.
+    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and
+    `rates`, those of samples and tokens.
     """
 
     @property
