@@ -15,9 +15,9 @@ from timesched import Horizon, Schedule, Time
 RUN = Horizon("100ba")
 CLASSES = [
     getattr(timesched, name) for name in timesched.__all__ if name.endswith("Scheduler") and name != "ComposerScheduler"
-] + [timesched.HalfLife]
+]
 DECAYS = ("linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric", "harmonic")
-CALLS = [call for call in EXAMPLES.splitlines() if call]
+CALLS = [call for call in EXAMPLES.splitlines() if call and "HalfLife" not in call]  # see test_half_lives.py
 CALLS += [f'WarmupStableDecayScheduler("10ba", "40ba", alpha_s=0.2, alpha_f=0.1, decay="{each}")' for each in DECAYS]
 CALLS += [f'CooldownScheduler(PowerScheduler("5ba"), "20ba", "30ba", alpha_f=0.1, decay="{each}")' for each in DECAYS]
 CALLS += [f'PiecewiseScheduler([["0ba", 0.5], ["30ba", 0.1], ["90ba", 0.4, "{each}"]])' for each in DECAYS]
@@ -60,7 +60,7 @@ def symbols(schedule, t):
         points = [(symbol(time), value, shape) for time, value, shape in schedule.points]
         two = [pair for pair in pairwise(points) if pair[0][0] <= t <= pair[1][0]]
         (names["t0"], names["a"], _), (names["t1"], names["b"], names["shape"]) = two[-1]
-    return {**KNOWN, **names, "t": t, "step": 1}
+    return {**KNOWN, **names, "t": t}
 
 
 @pytest.mark.parametrize("call", CALLS)

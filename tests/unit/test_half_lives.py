@@ -418,5 +418,5 @@ def test_a_weight_shrinks_to_its_share_in_that_time(make):
     ids=["HalfLife", "weight_decay_for"],
 )
 def test_equations_of_docstrings(thing, names, expected):
-    (equation,) = re.findall(r"\n\n    (?:value|weight_decay) = (.+)\n", inspect.getdoc(thing))
+    (equation,) = re.findall(r"\n    (?:y|weight_decay) = (.+)\n", inspect.getdoc(thing))
     assert eval(equation, {}, names) == expected
