@@ -305,7 +305,7 @@ class Horizon:
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time[Any] | str) -> bool:
-        """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
+        """Whether the run continues after `time`, scaled or not; False where their units do not convert."""
         if self._end is None:
             return False
         length, counter = self._end

@@ -229,7 +229,7 @@ class RuleOptimizer(Optimizer):
         The update is one graph from the first step on. The numbers in the groups become 0-dim float64 tensors, so that
         changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
         What wraps `step`, before or after, stays outside. On the CPU, inductor gets options of its own that make
-        compiling and steps quicker, unless `mode` or `options` are given.
+        compiling and steps faster, unless `mode` or `options` are given.
         """
         check_compiler()
         self.hold_tensors()

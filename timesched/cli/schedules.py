@@ -135,7 +135,7 @@ def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> lis
 
 
 def entry_of(text: str) -> dict[str, Any]:
-    """The entry of a config that a text such as `Name(1, key=[2, Other()])` stands for; a name alone is `Name()`.
+    """The entry of a config that a string such as `Name(1, key=[2, Other()])` stands for; a name alone is `Name()`.
 
     Nothing is evaluated: arguments are literals, lists and such calls.
     """

@@ -47,16 +47,16 @@ class Schedules(Callback):
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
     microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length that it is
-    given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps goes on, as the
+    given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps continues, as the
     schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
-    checkpoint before the turn of this one, is taken when the run goes on.
+    checkpoint before the turn of this one, is taken when the run continues.
 
-    A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, which are compared as
+    A run resumed by `load_path` or `autoresume` resumes exactly. A checkpoint of other schedules, which are compared as
     texts, or of another ratio is refused. A scheduler that counts its own steps may be another one that has the saved
     value at the saved step, as in `timesched.bind`; schedulers of torch are compared by name. The length of the run is
     not compared. To start anew, load with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has
     nothing of this callback, Composer warns: what follows the clock then has the value of the loaded time, from the
-    initial values of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint,
+    initial values of the new optimizer, and what counts its own steps begins at the first. To resume from a checkpoint,
     the Trainer has to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
 
     A new Trainer on the same optimizer owns what its callback sets; the callback of the one before raises

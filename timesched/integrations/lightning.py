@@ -55,7 +55,7 @@ def schedule(
     `log`: log every value that a batch runs with to the loggers of the Trainer, every `log_every_n_steps`, under names
     such as `weight_decay/head`; those of a second optimizer end in `-1`.
 
-    A checkpoint of Lightning is enough to go on exactly. `on_change`: what is done with one of other schedules or of
+    A checkpoint of Lightning is enough to resume exactly. `on_change`: what is done with one of other schedules or of
     another length of the run, as in `timesched.bind`.
 
     Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does;

@@ -47,7 +47,7 @@ def schedule(
     `weight_decay/head`.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
-    to go on exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
+    to resume exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
     `timesched.bind`. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
     ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
     counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
@@ -92,7 +92,7 @@ def schedule(
 
 
 class _TrainersClock(Clock):
-    """Goes on in the epoch that the Trainer goes on in: it counts them from the batches, in their present length."""
+    """Continues in the epoch of the Trainer: it counts them from the batches, in their present length."""
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
         stamp = super().read_state(state)
