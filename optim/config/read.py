@@ -14,8 +14,8 @@ def read(config: Any) -> Any:
     """The config as dicts and lists of its own, which the caller may change.
 
     A mapping is copied, and may hold any Python objects. A path, or a string of one line that ends in `.yaml` or
-    `.yml`, names a file; another string with a colon or a line end is YAML itself. YAML is read as version 1.2 and never
-    evaluated: `1e-3` is a number, `on` and `no` are strings.
+    `.yml`, names a file; another string with a colon or a line end is YAML itself. YAML is read as version 1.2 and
+    never evaluated: `1e-3` is a number, `on` and `no` are strings.
 
     Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
     `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, and for
