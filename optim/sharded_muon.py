@@ -59,10 +59,10 @@ def take(works: list[Work], group: Any, own: Callable[..., Any]) -> tuple[list[W
                 rest.append(i)
                 everywhere |= dim is not None
             else:
-                entries = shared.setdefault((by.group_name, dim is None, _sent_as(work)), (by, []))[1]
-                entries.append(_shared(work, number, i, dim))
+                alike = by.group_name, work.params[i].device, dim is None, _sent_as(work)
+                shared.setdefault(alike, (by, []))[1].append(_shared(work, number, i, dim))
         left += [work.selected(rest) if len(rest) < len(work.params) else work] if rest else []
-    for (_, same, dtype), (by, entries) in shared.items():
+    for (*_, same, dtype), (by, entries) in shared.items():
         for batch in batches(entries, by.size()):
             _take(works, batch, by, same, dtype, own)
     return left, everywhere
@@ -106,7 +106,7 @@ def _sent_as(work: Work) -> torch.dtype:
 def batches(entries: Iterable[Shared], ranks: int) -> list[Batch]:
     """The most costly first, each for the rank that has least to do."""
     queues: list[Batch] = [[] for _ in range(ranks)]
-    loads, filled = [(0, rank) for rank in range(ranks)], [BATCH] * ranks
+    loads, filled = [(0, rank) for rank in range(ranks)], [BATCH + 1] * ranks
     for x in sorted(entries, key=lambda x: -x.cost):
         load, rank = loads[0]
         heapq.heapreplace(loads, (load + x.cost, rank))
@@ -151,10 +151,7 @@ def _take(works: list[Work], batch: Batch, group: Any, same: bool, dtype: torch.
 def _replace_by_steps(held: Held, parts: Sequence[tuple[Factors, list[Shared]]], own: Callable[..., Any]) -> None:
     """Directions that this rank owns by the steps."""
     tensors = [(k, [held[x][0] for x in xs], [y for x in xs for y in held[x][1:]]) for k, xs in parts if xs]
-    try:
-        made = own(tensors) if tensors else []
-    except torch._dynamo.exc.FailOnRecompileLimitHit:  # of batches with too many shapes
-        made = own_steps(tensors)
+    made = own(tensors) if tensors else []
     for x, step in zip(chain.from_iterable(xs for _, xs in parts), made):
         held[x][0] = step
 

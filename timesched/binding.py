@@ -236,6 +236,7 @@ class Bound:
         >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
         {'lr': 0.2, 'lr/head': 0.2}
         """
+        self._refuse_changed_groups()
         return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
     def get_last_lr(self) -> list[Any]:
@@ -471,8 +472,9 @@ class Bound:
         self._refuse_to_write()
         name = type(self).__name__
         needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if self.relative else ()))
-        if not isinstance(state, Mapping) or not set(needed) <= state.keys():
-            raise ValueError(f"{name}: {str(state)[:80]} is not the state of such a scheduler: it lacks {needed}.")
+        missing = [key for key in needed if not isinstance(state, Mapping) or key not in state]
+        if missing:
+            raise ValueError(f"{name}: {str(state)[:80]} is not the state of such a scheduler: it lacks {missing}.")
         for what, own in (("key", self.key), ("tags", self._sorted_tags())):
             if state[what] != own:
                 raise ValueError(f"{name}: the state is of {what}={state[what]!r}, and here it is {own!r}.")
@@ -508,7 +510,9 @@ class Bound:
         if not differing:
             return
         values = "their values are not compared, as nobody knows the moment of the state"
-        if clock is None or isinstance(clock, Clock):
+        if ("base" in state) != self.relative:
+            values = "one of them is a multiplier, the other a value"
+        elif clock is None or isinstance(clock, Clock):
             saved, now = state["value"], self._compared(clock, steps)
             if len(saved) == len(now) and all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(saved, now)):
                 return

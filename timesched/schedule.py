@@ -65,7 +65,7 @@ class Schedule:
         if not self.relative:
             raise TypeError(
                 f"{self!r} is a value, not a multiplier or a learning rate: alone, or in a sequence of values, write "
-                f"bind(..., key='betas[1]'), in a trainer Binding(..., 'betas[1]')."
+                f"bind(..., key='betas[1]'), in a trainer Binding(..., 'betas[1]')"
             )
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -171,7 +171,8 @@ class Schedule:
         from timesched.drawing.axes import draw
         from timesched.drawing.lines import Source, line
 
-        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
+        of = "multiplier" if self.relative else "value"
+        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon), of=of), unit)], ax, **style)
 
     def _repr_html_(self) -> str:
         from timesched.drawing.lines import Source, presumed

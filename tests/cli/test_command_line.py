@@ -471,6 +471,39 @@ def test_what_check_says_of_betas_is_what_torchs_adam_does(capsys, config):
     assert off == pytest.approx(2.5, abs=0.05)
 
 
+@pytest.mark.parametrize("text", ["halflife('5ba')", "Half('5ba')", "Sequence([half('5ba'), half('9ba')], ['50ba'])"])
+def test_a_half_life_by_a_short_name_is_a_value(capsys, text):
+    code, out, _ = run(capsys, "show", text, "--max-duration", "100ba", "--format", "csv", "--every", "50ba")
+    assert code == 0 and float(out.splitlines()[1].split(",")[-1]) == 0.5**0.2
+    assert run(capsys, "check", text, "--max-duration", "100ba")[:2] == (0, "nothing found\n")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (
+            "LinearScheduler: {alpha_i: 2.0, alpha_f: 1.0, key: 'betas[0]'}",
+            "it is 1.8 at step 1, and has to be at least 0",
+        ),
+        ("LinearScheduler: {alpha_i: 1.0, alpha_f: -1.0, key: 'betas[0]'}", "it is -0.01"),
+        ("ConstantScheduler: {alpha: 1.1111111111111112, key: 'betas[0]'}", "it is 1 at step 1, and"),
+    ],
+)
+def test_betas_that_no_average_has(capsys, config, entry, words):
+    code, out, _ = run(capsys, "check", config(BETAS.format(run="100ba", optimizer="AdamW", entry=entry)))
+    assert code == 1 and words in out and "math" not in out
+
+
+def test_numbers_beyond_a_float_and_an_entry_of_standard_input(capsys, monkeypatch):
+    code, _, err = run(capsys, "show", "Linear", "--max-duration", "10ba", "--ssr", "1e308")
+    assert code == 2 and err.startswith("timesched show: ")
+    monkeypatch.setattr("sys.stdin", io.StringIO("&a {optimizer: *a}\n"))
+    code, _, err = run(capsys, "show", "-")
+    assert code == 2 and err.startswith("timesched show: ")
+    monkeypatch.setattr("sys.stdin", io.StringIO(GOOD))
+    assert run(capsys, "show", "-:0", "--every", "50ba")[0] == 0
+
+
 # memory
 
 TRAINER = """

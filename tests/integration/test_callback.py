@@ -41,7 +41,7 @@ from tests.integration.callback_runs import (
 )
 from tests.integration.resume import in_another_process
 from tests.integration.training import BATCHES_PER_EPOCH, At, Crash, Stream, assert_goes_on, data, die, finish
-from timesched import Clock, ConstantScheduler, HalfLife, Horizon, LinearScheduler, MultiStepScheduler, bind
+from timesched import BatchPlan, Clock, ConstantScheduler, HalfLife, Horizon, LinearScheduler, MultiStepScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
 LINE = LinearScheduler()
@@ -106,6 +106,10 @@ def test_half_lives() -> None:
     trainer, record = make_trainer([Schedules(tokens, samples_per_batch=4, tokens_per_sample=128)])
     finish(trainer, record)
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * BATCHES
+    plan = BatchPlan({"0dur": 4, "0.5dur": 8})
+    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=plan, tokens_per_sample=128)])
+    finish(trainer, record)
+    assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
     with pytest.raises(ValueError, match="samples_per_batch is not known"):
         done(tokens)
     with pytest.raises(ValueError, match="samples_per_batch is 0"):

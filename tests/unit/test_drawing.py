@@ -266,3 +266,15 @@ def test_marks_on_axes():
 def test_numbers_of_tokens_are_written_in_full():
     ax = PolynomialScheduler(1.0).plot(Horizon("2e10tok"), ax=axes())
     assert [ax.xaxis.get_major_formatter()(x) for x in (0.0, 2.5e9, 1e10)] == ["0", "2.5e9", "1e10"]
+
+
+def test_under_a_batch_plan_shares_are_of_the_run_and_not_of_its_batches():
+    """40,000 tokens: 10 batches of 1,000, then 15 of 2,000."""
+    plan = BatchPlan("0:10 100:20", unit="sp")
+    run = Horizon("40000tok", samples_per_batch=plan, tokens_per_sample=100)
+    schedule = LinearScheduler()
+    for every in ("10000tok", "0.25dur"):
+        table = values_table([Source("l", schedule, run)], every)
+        assert table.rows == [(k / 4, 10_000 * k, 1 - k / 4) for k in range(5)]
+    drawn = line(Source("l", schedule, run), "dur")
+    assert all(y == pytest.approx(1 - x, abs=1e-12) for x, y in zip(drawn.x, drawn.y))

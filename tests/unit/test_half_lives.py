@@ -420,3 +420,16 @@ def test_a_weight_shrinks_to_its_share_in_that_time(make):
 def test_equations_of_docstrings(thing, names, expected):
     (equation,) = re.findall(r"\n    (?:y|weight_decay) = (.+)\n", inspect.getdoc(thing))
     assert eval(equation, {}, names) == expected
+
+
+def test_a_state_of_a_multiplier_is_not_that_of_a_value():
+    """Also where both would write the same number."""
+    made = []
+    for schedule in (ConstantScheduler(0.5), HalfLife("1ba")):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+        made.append(bind(schedule, optimizer, Clock("10ba"), key="momentum"))
+    multiplier, value = made
+    with pytest.raises(ValueError, match="one of them is a multiplier, the other a value"):
+        value.load_state_dict(multiplier.state_dict())
+    with pytest.raises(ValueError, match=r"it lacks \['base'\]"):
+        multiplier.load_state_dict(value.state_dict())

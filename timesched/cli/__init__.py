@@ -36,11 +36,11 @@ error.
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, too. `-5ba` is a value to it, which an option may refuse in its own words."""
+    """A parser whose errors are one line, too. `-5ba` and `-:0` are values to it."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._negative_number_matcher = re.compile(r"-\.?\d")
+        self._negative_number_matcher = re.compile(r"-[.:]?\d")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
@@ -85,6 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # what reads the output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except (ArithmeticError, ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

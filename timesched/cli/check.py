@@ -164,6 +164,11 @@ def miscorrected(source: Source, options: argparse.Namespace, scheduler: Any) ->
         # later, nothing is left of the first steps in the average of any beta that is in use
         curve, steps = source.curve(unit), torch.arange(1, min(int(length), 20_000) + 1)
         betas = torch.tensor([curve(int(step) - 1) for step in steps], dtype=torch.float64)
+        strange = torch.nonzero((betas < 0) | (betas >= 1))
+        if len(strange):
+            at = int(strange[0])
+            yield f"it is {betas[at]:.4g} at step {at + 1}, and has to be at least 0 and below 1: change the schedule"
+            return
         off = (1 - betas.cumprod(0)) / (1 - betas**steps)
         at = int(off.log().abs().argmax())
         if abs(math.log(off[at])) > math.log1p(options.jump / 100):

@@ -110,8 +110,8 @@ def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | No
         given = entry_of(text)
         if "max_duration" not in run and given.keys() <= SCHEDULE.own.keys():
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
-        if "HalfLife" in text:  # a value, which is no learning rate
-            given = {name: {**arguments, "key": "momentum"} for name, arguments in given.items()}
+        if "'HalfLife': {" in str(given):  # a value, which is no learning rate
+            given = {name: {"key": "momentum", **arguments} for name, arguments in given.items()}
         optimizer = {"SGD": {"lr": 1.0 if rate is None else rate, "momentum": 0.9}}
         return trial({"optimizer": optimizer, "schedulers": [given]}, model, run, "SCHEDULE")
 

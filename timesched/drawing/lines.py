@@ -85,8 +85,8 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
     assert horizon.max_duration is not None  # else `counted` has raised
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
-        end = end_of(horizon)
-        return wanted, lambda count: float(Fraction(count) / end)
+        end, last = horizon.locate("1dur")
+        return wanted, lambda count: float(Fraction(horizon.change(count, own, last)) / end)
     horizon.change(length, own, wanted)  # raises where a rate is missing
     return wanted, lambda count: float(horizon.change(count, own, wanted))
 
@@ -157,9 +157,9 @@ def presumed(schedule: Schedule) -> Horizon:
         try:
             schedule.marks(run)
             return run
-        except ValueError:  # such as one that would end before the run does
-            continue
-    raise ValueError("no run is known that fits: .plot(Horizon(...)) draws it")
+        except ValueError as error:  # such as one that would end before the run does
+            why = error
+    raise ValueError(f"no run is known that fits ({why}): .plot(Horizon(...)) draws it")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -93,7 +93,7 @@ class Schedules(Callback):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
-        known = Horizon(None, samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
+        known = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
         self._rates = known.rates[1:]
         self.log = log
         self._begin()

@@ -247,6 +247,26 @@ def compiled(case: str, folder: Path) -> None:
         assert torch.allclose(x, results[1][key], rtol=0, atol=1e-6), key
 
 
+def too_many_graphs(case: str, folder: Path) -> None:
+    """More kinds of batches than torch compiles: one warning, then uncompiled, with the same steps."""
+    kind, place = case.split(", ")
+    params, optimizer = built(kind, place)
+    optimizer.compile(backend="eager")
+    with (
+        warnings.catch_warnings(record=True) as said,
+        mock.patch.object(sharded_muon, "BATCH", 1),
+        torch._dynamo.config.patch(recompile_limit=1),
+        fresh(),
+    ):
+        warnings.simplefilter("always")
+        for step in range(1, STEPS + 1):
+            give_gradients(params, place, step)
+            optimizer.step()
+    assert sum("orthogonal uncompiled from now on" in str(x.message) for x in said) == 1
+    for key, x in found(params, optimizer).items():
+        assert torch.allclose(x, alone(kind)[key], rtol=0, atol=1e-6), key
+
+
 def memory(case: str, folder: Path) -> None:
     """A step holds two batches at most, whatever the number of matrices. (Of a batch a rank owns four.)"""
     kind, place = case.split(", ")
