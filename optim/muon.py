@@ -259,7 +259,7 @@ class Muon(RuleOptimizer):
             _update(k, chosen[0], *([column[i] for i in chosen] for column in (p, g, *states)))
 
     def take_shared(self, works: list[Work]) -> list[Work]:
-        own = own_steps if self._compiled is None or self._own is None else self._take_compiled
+        own = own_steps if self._compiled is None or self._own is own_steps else self._take_compiled
         left, everywhere = take(works, self.process_group, own)
         if everywhere and not self._warned:
             self._warned = True
@@ -274,7 +274,7 @@ class Muon(RuleOptimizer):
         try:
             return self._own(parts)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            self._own = None
+            self._own = own_steps
             warnings.warn(
                 f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
                 "compiles: they are made orthogonal uncompiled from now on.",
