@@ -1,4 +1,7 @@
-"""The documentation site, built by `make docs`. _ext/reference.py makes the reference from docstrings."""
+"""The documentation site, built by `make docs`. _ext/reference.py makes the reference from docstrings.
+
+The queries of tools/search.py show whether its search finds what people ask for.
+"""
 
 import logging
 import sys
@@ -21,12 +24,18 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
     "reference",
     "gallery",
+    "webpages",
 ]
-exclude_patterns = ["_ext", "_static"]
+exclude_patterns = ["_ext", "_static", "_templates"]
+templates_path = ["_templates"]
 html_theme = "furo"
-html_title = "timesched"
+html_title = f"timesched {release}"
+html_favicon = "_static/favicon.svg"
+html_additional_pages = {"404": "404.html"}  # for a server that shows it in the place of a page that is not there
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
@@ -47,7 +56,11 @@ autodoc_inherit_docstrings = False  # what a subclass does not describe is descr
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 80
+python_maximum_signature_line_length = 72
+
+# What is copied of an example are the lines that one types.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 nitpicky = True
 nitpick_ignore_regex = [

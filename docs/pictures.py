@@ -26,7 +26,7 @@ STYLE: Any = {
 RUN = Horizon("20e9tok")
 SCHEDULES = {
     "cosine with warmup": CosineAnnealingWithWarmupScheduler("1e9tok", alpha_f=0.1),
-    "warmup, stable, decay": WarmupStableDecayScheduler("1e9tok", t_decay="0.2dur", decay="1-sqrt"),
+    "warmup-stable-decay (WSD)": WarmupStableDecayScheduler("1e9tok", t_decay="0.2dur", decay="1-sqrt"),
     "inverse square root": InverseSquareRootWithWarmupScheduler("1e9tok", t_scale="1e9tok", t_cooldown="0.1dur"),
 }
 

@@ -1,7 +1,7 @@
 """Train a small language model with accelerate on schedules in tokens: accelerate launch examples/accelerate_run.py
 
 The learning rate is a cosine with a warmup, and the weight decay a straight line. With several processes each counts
-its own tokens. It needs `pip install "torch-timesched[accelerate]"`.
+its own tokens. It needs `pip install ".[accelerate]"` in the checkout.
 """
 
 import argparse

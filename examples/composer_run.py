@@ -247,7 +247,7 @@ def main() -> None:
     start = time.monotonic()
     args, schedule, parser = read_options()
     if importlib.util.find_spec("composer") is None:
-        raise SystemExit("This example trains with Composer: pip install 'torch-timesched[composer]'")
+        raise SystemExit("This example trains with Composer: pip install '.[composer]' in the checkout")
     say("Loading Composer ...")
     demo = importlib.import_module("_demo_model")  # only now, so that --help and mistakes need not wait for it
 

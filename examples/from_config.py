@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--composer", action="store_true", help="train with Composer's Trainer")
     args = parser.parse_args()
     if args.composer and importlib.util.find_spec("composer") is None:
-        parser.error("--composer needs Composer: pip install 'torch-timesched[composer]'")
+        parser.error("--composer needs Composer: pip install '.[composer]' in the checkout")
     torch.set_num_threads(1)  # more gain little with matrices this small
     torch.manual_seed(0)
     model = Model()

@@ -1,7 +1,7 @@
 """Train a small language model with Lightning on schedules in tokens: python examples/lightning_run.py
 
 The learning rate is a cosine with a warmup, and the weight decay a straight line. It needs `pip install
-"torch-timesched[lightning]"`.
+".[lightning]"` in the checkout.
 """
 
 import argparse

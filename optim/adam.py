@@ -142,7 +142,22 @@ class Adam(AdamBase):
         exp_avg_sq: S, v = 0
         max_exp_avg_sq: S, v_max = 0, if amsgrad
 
-    Arguments and errors are those of `AdamBase`; the bias is always corrected.
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0. Default: 0.001.
+        betas: the decay rates of the two moments, each in [0, 1). Default: (0.9, 0.999).
+        eps: added to the root of the second moment, at least 0. Default: 1e-6.
+        weight_decay: at least 0. Default: 0.
+        amsgrad: whether the largest second moment so far is used (https://arxiv.org/abs/1904.09237). Default: False.
+        maximize: ascend. Default: False.
+        decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient. Default:
+            False.
+        enable_global_step: without effect, as `step` is there anyway. Default: False.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
@@ -195,9 +210,25 @@ class AdamW(AdamBase):
         exp_avg_sq: S, v = 0
         max_exp_avg_sq: S, v_max = 0, if amsgrad
 
-    Arguments and errors are those of `AdamBase`. With `cautious_weight_decay` only those elements decay that the first
-    moment does not move away from 0 (https://arxiv.org/abs/2510.12402).
     State dicts of Hugging Face's former AdamW load, too.
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0. Default: 0.001.
+        betas: the decay rates of the two moments, each in [0, 1). Default: (0.9, 0.999).
+        eps: added to the root of the second moment, at least 0. Default: 1e-6.
+        weight_decay: at least 0. Default: 0.
+        correct_bias: whether the moments are divided by one minus the power of their decay rate. Default: True.
+        amsgrad: whether the largest second moment so far is used (https://arxiv.org/abs/1904.09237). Default: False.
+        maximize: ascend. Default: False.
+        cautious_weight_decay: whether only those elements decay that the first moment does not move away from 0
+            (https://arxiv.org/abs/2510.12402). Default: False.
+        enable_global_step: without effect, as `step` is there anyway. Default: False.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.tensor([1.0]))

@@ -51,7 +51,10 @@ def preinitialize(optimizer: AnyOptimizer) -> AnyOptimizer:
     >>> from optim import preinitialize
     >>> model = torch.nn.Linear(3, 2)
     >>> optimizer = preinitialize(torch.optim.Adam(model.parameters()))
-    >>> {key: tuple(value.shape) for key, value in optimizer.state[model.weight].items()}
+    >>> {
+    ...     key: tuple(value.shape)
+    ...     for key, value in optimizer.state[model.weight].items()
+    ... }
     {'step': (), 'exp_avg': (2, 3), 'exp_avg_sq': (2, 3)}
     >>> optimizer.state[model.bias]["step"].item()
     0.0
@@ -78,9 +81,12 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     >>> import torch
     >>> from optim import state_bytes
     >>> weight = torch.nn.Parameter(torch.zeros(1000, 1000))
-    >>> state_bytes(torch.optim.AdamW([weight]))  # two moments, and four bytes of a step counter
+    >>> # two moments, and four bytes of a step counter:
+    >>> state_bytes(torch.optim.AdamW([weight]))
     8000004
-    >>> ten_billion = [torch.empty(100_000, 100_000, dtype=torch.bfloat16, device="meta")]
+    >>> ten_billion = [
+    ...     torch.empty(100_000, 100_000, dtype=torch.bfloat16, device="meta")
+    ... ]
     >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
     20000000000
     """

@@ -1,7 +1,8 @@
-"""Learning-rate schedulers in closed form.
+"""Learning-rate schedulers that set absolute values, from the number of steps by one formula (a closed form).
 
 The same schedules for the weight decay are in `optim.weight_decay_scheduler`; their arguments are the same, with the
-names of values. Any other key takes a schedule of timesched, by `timesched.bind(schedule, optimizer, clock, key=...)`.
+names of values. Any other hyperparameter takes a schedule of timesched: `timesched.bind(schedule, optimizer, clock,
+key="momentum")`.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ class LRScheduler(Scheduler):
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
+        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
         last_epoch: the index of the last step before this one: -1 starts at 0.
         param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
         clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" or "new", as in `timesched.bind`.
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
 
     Raises:
         ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
@@ -65,7 +67,8 @@ class LRScheduler(Scheduler):
     ...         self.rate = rate
     ...         super().__init__(optimizer, total_iters=total_iters)
     ...     def _get_closed_form_lr(self):
-    ...         return torch.clamp(self.last_epoch / self.total_iters, max=1.0) * self.rate
+    ...         done = torch.clamp(self.last_epoch / self.total_iters, max=1.0)
+    ...         return self.rate * done
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     >>> Ramp(optimizer, 0.5, total_iters=2).values(4)
     [0.0, 0.25, 0.5, 0.5]
@@ -96,7 +99,15 @@ class ConstantLR(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         learning_rate: the learning rate, finite.
         total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+            Default: None.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -125,13 +136,21 @@ class PolynomialLR(LRScheduler):
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        power: the exponent, 0 or more; 1 is a straight line.
-        cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        power: the exponent, 0 or more; 1 is a straight line. Default: 1.0.
+        cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
+            False.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> PolynomialLR(optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4, power=2.0).values(4)
+    >>> PolynomialLR(optimizer, 0.1, 0.0, total_iters=4, power=2.0).values(4)
     [0.1, 0.05625, 0.025, 0.00625]
 
     Source: `polynomial_decay` of Keras, and `PolynomialLR` of torch, which ends at 0.
@@ -159,12 +178,22 @@ class LinearLR(LRScheduler):
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        cycle: past `total_iters`, go on as if it were its next multiple, so that each cycle starts lower.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
+            False.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> LinearLR(optimizer, initial_learning_rate=0.0, end_learning_rate=0.1, total_iters=4).values(6)
+    >>> LinearLR(
+    ...     optimizer, initial_learning_rate=0.0, end_learning_rate=0.1, total_iters=4
+    ... ).values(6)
     [0.0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]
 
     Source: `polynomial_decay` of Keras with a power of 1.
@@ -191,12 +220,21 @@ class ExponentialLR(LRScheduler):
         initial_learning_rate: the learning rate at step 0, finite.
         total_iters: the number of steps in which it is multiplied by `decay_rate` once, 1 or more.
         decay_rate: the factor, 0 or more.
-        staircase: decay at multiples of `total_iters` only.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        staircase: decay at multiples of `total_iters` only. Default: False.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> ExponentialLR(optimizer, initial_learning_rate=0.1, total_iters=2, decay_rate=0.25).values(4)
+    >>> ExponentialLR(
+    ...     optimizer, initial_learning_rate=0.1, total_iters=2, decay_rate=0.25
+    ... ).values(4)
     [0.1, 0.05, 0.025, 0.0125]
 
     Source: `ExponentialDecay` of Keras.
@@ -224,12 +262,21 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         step_exponent: the exponent of the step count, 0 or more.
         total_iters: what the power of the step count is divided by, 1 or more.
         decay_rate: the factor of the quotient, 0 or more.
-        staircase: round the quotient down to a whole number.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        staircase: round the quotient down to a whole number. Default: False.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = InverseExponentialTimeDecayLR(optimizer, 0.1, step_exponent=1, total_iters=2, decay_rate=2.0)
+    >>> scheduler = InverseExponentialTimeDecayLR(
+    ...     optimizer, 0.1, step_exponent=1, total_iters=2, decay_rate=2.0
+    ... )
     >>> scheduler.values(3)
     [0.1, 0.05, 0.03333333333333333]
 
@@ -254,14 +301,23 @@ class InverseSquareRootDecayLR(LRScheduler):
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
-        initial_learning_rate: the factor of it all, finite.
-        scale: another factor, finite.
-        warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        initial_learning_rate: the learning rate where `scale` and the root are 1, finite. Default: 1.0.
+        scale: a factor, finite; the root of the model's dimension, inverted, in the paper. Default: 1.0.
+        warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more. Default: 1.0.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> InverseSquareRootDecayLR(optimizer, initial_learning_rate=0.1, scale=2.0, warmup_steps=4).values(6)
+    >>> InverseSquareRootDecayLR(
+    ...     optimizer, initial_learning_rate=0.1, scale=2.0, warmup_steps=4
+    ... ).values(6)
     [0.1, 0.1, 0.1, 0.1, 0.1, 0.08944271909999159]
 
     Source: arXiv:1706.03762, section 5.3, without its linear warmup.
@@ -288,11 +344,20 @@ class CosineDecayLR(LRScheduler):
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> CosineDecayLR(optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4).values(6)
+    >>> CosineDecayLR(
+    ...     optimizer, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters=4
+    ... ).values(6)
     [0.1, 0.08535533905932738, 0.05, 0.014644660940672627, 0.0, 0.0]
 
     Source: `CosineDecay` of Keras; arXiv:1608.03983.
@@ -328,20 +393,27 @@ class WarmupStableDecayLR(LRScheduler):
         total_iters: the step at which the decay ends, 0 or more.
         warmup_iters: the number of steps of the warmup, 0 or more; 0 starts at `learning_rate`.
         decay_iters: the number of steps of the decay, 0 or more; 0 steps to the last learning rate at `total_iters`.
-        initial_learning_rate: the learning rate at step 0 of a warmup, finite.
-        end_learning_rate: the learning rate at `total_iters` and after it, finite.
-        warmup: "linear", "cosine", "1-sqrt" or "square".
+        initial_learning_rate: the learning rate at step 0 of a warmup, finite. Default: 0.0.
+        end_learning_rate: the learning rate at `total_iters` and after it, finite. Default: 0.0.
+        warmup: "linear", "cosine", "1-sqrt" or "square". Default: "linear".
         decay: "linear", "cosine", "1-sqrt", "1-square", "exponential"; or "geometric" or "harmonic", for which
-            `learning_rate` and `end_learning_rate` are above 0.
-        decay_rate: of an exponential decay, above 0; with 1 it is a straight line.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+            `learning_rate` and `end_learning_rate` are above 0. Default: "linear".
+        decay_rate: of an exponential decay, above 0; with 1 it is a straight line. Default: 0.5.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
 
     Raises:
-        ValueError: the warmup and the decay take longer than `total_iters`; others: see `LRScheduler`.
+        ValueError: the warmup and the decay take longer than `total_iters`; a number is not finite or out of its range;
+            a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = WarmupStableDecayLR(optimizer, 0.5, total_iters=8, warmup_iters=2, decay_iters=4, decay="1-sqrt")
+    >>> scheduler = WarmupStableDecayLR(
+    ...     optimizer, 0.5, total_iters=8, warmup_iters=2, decay_iters=4, decay="1-sqrt"
+    ... )
     >>> scheduler.values(9)
     [0.0, 0.25, 0.5, 0.5, 0.5, 0.25, 0.1464466094067262, 0.0669872981077807, 0.0]
 
@@ -373,12 +445,17 @@ class SequentialLR(LRScheduler):
         milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
             the same step, the last one does.
         last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
 
     Raises:
-        ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the
-            milestones fall, or are not one less than the schedulers.
-        TypeError: `schedulers` is not a list of closed-form schedulers.
+        ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the milestones fall, or
+            are not one less than the schedulers; a number is not finite or out of its range; a time is given without a
+            clock; no group has the tags.
+        TypeError: `schedulers` is not a list of closed-form schedulers; `optimizer` is not a `torch.optim.Optimizer`,
+            or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -408,11 +485,20 @@ class PiecewiseConstantLR(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         learning_rates: the learning rates, finite; one more than the milestones.
         milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> PiecewiseConstantLR(optimizer, learning_rates=[0.1, 0.05, 0.01], milestones=[1, 3]).values(5)
+    >>> PiecewiseConstantLR(
+    ...     optimizer, learning_rates=[0.1, 0.05, 0.01], milestones=[1, 3]
+    ... ).values(5)
     [0.1, 0.05, 0.05, 0.01, 0.01]
 
     Source: `PiecewiseConstantDecay` of Keras, whose values hold up to their boundary and at it.
@@ -439,11 +525,20 @@ class MultiStepLR(LRScheduler):
         initial_learning_rate: the learning rate before the first milestone, finite.
         gamma: the factor, finite.
         milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> MultiStepLR(optimizer, initial_learning_rate=0.1, gamma=0.5, milestones=[1, 3]).values(5)
+    >>> MultiStepLR(
+    ...     optimizer, initial_learning_rate=0.1, gamma=0.5, milestones=[1, 3]
+    ... ).values(5)
     [0.1, 0.05, 0.05, 0.025, 0.025]
 
     Source: `MultiStepLR` of torch.
@@ -469,7 +564,14 @@ class StepLR(LRScheduler):
         initial_learning_rate: the learning rate at first, finite.
         step_size: the steps from one decay to the next, 1 or more.
         gamma: the factor, finite.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -498,12 +600,20 @@ class CosineAnnealingLR(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         T_max: half of the wave's length in steps, 1 or more.
-        eta_min: the learning rate at `T_max`, finite.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        eta_min: the learning rate at `T_max`, finite. Default: 0.0.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> [round(value, 4) for value in CosineAnnealingLR(optimizer, initial_learning_rate=0.1, T_max=2).values(5)]
+    >>> scheduler = CosineAnnealingLR(optimizer, initial_learning_rate=0.1, T_max=2)
+    >>> [round(value, 4) for value in scheduler.values(5)]
     [0.1, 0.05, 0.0, 0.05, 0.1]
 
     Source: `CosineAnnealingLR` of torch; arXiv:1608.03983.
@@ -528,8 +638,15 @@ class LambdaLR(hooks.Functions, LRScheduler):
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
-        initial_learning_rate: the factor of it all, finite.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        initial_learning_rate: what the product of the functions is multiplied by, finite.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -563,13 +680,22 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at the start of each cycle, finite.
         T_0: the steps of the first cycle, 1 or more.
-        T_mult: the growth of the cycles, 1 or at least 1.1.
-        eta_min: the learning rate towards which each cycle falls, finite.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        T_mult: the growth of the cycles, 1 or at least 1.1. Default: 1.
+        eta_min: the learning rate towards which each cycle falls, finite. Default: 0.0.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = CosineAnnealingWarmRestarts(optimizer, initial_learning_rate=0.1, T_0=2, T_mult=2)
+    >>> scheduler = CosineAnnealingWarmRestarts(
+    ...     optimizer, initial_learning_rate=0.1, T_0=2, T_mult=2
+    ... )
     >>> [round(value, 4) for value in scheduler.values(6)]
     [0.1, 0.05, 0.1, 0.0854, 0.05, 0.0146]
 
@@ -595,11 +721,18 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         coefficient: the factor, finite.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> MultiplicativeLR(optimizer, initial_learning_rate=0.1, coefficient=0.5).values(3)
+    >>> MultiplicativeLR(optimizer, 0.1, coefficient=0.5).values(3)
     [0.1, 0.05, 0.025]
 
     Source: `MultiplicativeLR` of torch, with one factor.
@@ -623,16 +756,21 @@ class ChainedLR(LRScheduler):
     Args:
         schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own
             nothing from then on.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
 
     Raises:
-        ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps;
-            one but the first starts at 0.
-        TypeError: `schedulers` is not a list of closed-form schedulers.
+        ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps; one but the first
+            starts at 0; a number is not finite or out of its range; a time is given without a clock; no group has the
+            tags.
+        TypeError: `schedulers` is not a list of closed-form schedulers; `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> ChainedLR([StepLR(optimizer, 0.1, 2, 0.5), MultiStepLR(optimizer, 1.0, 0.5, [1])]).values(4)
+    >>> steps = [StepLR(optimizer, 0.1, 2, 0.5), MultiStepLR(optimizer, 1.0, 0.5, [1])]
+    >>> ChainedLR(steps).values(4)
     [0.1, 0.05, 0.025, 0.025]
 
     Source: `ChainedScheduler` of torch.
@@ -663,18 +801,26 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         optimizer: the optimizer whose parameter groups are set.
         base_lr: the lowest learning rate, and the one at step 0, finite.
         max_lr: the highest learning rate of the first cycle, finite.
-        step_size_up: the steps up, 1 or more.
-        step_size_down: the steps down, 1 or more; None for as many as up.
+        step_size_up: the steps up, 1 or more. Default: 2000.
+        step_size_down: the steps down, 1 or more; None for as many as up. Default: None.
         mode: "triangular": all cycles have one height; "triangular2": each has half the height of the one before;
-            "exp_range": the height is multiplied by a power of `gamma`.
-        gamma: the base of "exp_range", 0 or more.
+            "exp_range": the height is multiplied by a power of `gamma`. Default: "triangular".
+        gamma: the base of "exp_range", 0 or more. Default: 1.0.
         scale_mode: what the function of a subclass's `set_scale_fn()` takes: the number of the "cycle", from 1 on, or
-            that of "iterations", from 0 on. The modes take no notice of it.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+            that of "iterations", from 0 on. The modes take no notice of it. Default: "cycle".
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> [round(value, 4) for value in CyclicLR(optimizer, base_lr=0.1, max_lr=0.3, step_size_up=2).values(6)]
+    >>> scheduler = CyclicLR(optimizer, base_lr=0.1, max_lr=0.3, step_size_up=2)
+    >>> [round(value, 4) for value in scheduler.values(6)]
     [0.1, 0.2, 0.3, 0.2, 0.1, 0.2]
 
     Source: `CyclicLR` of torch; arXiv:1506.01186.
@@ -689,34 +835,43 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up to the highest learning rate, then down to the least one at the last step; held after.
+    """Up to the highest learning rate, then down to the lowest one at the last step, which stays.
 
     Formula:
-        last = total_steps - 1
         peak = pct_start * total_steps - 1
-        points = [(0, initial_learning_rate), (peak, max_lr), (last, initial_learning_rate / final_div_factor)]
-        points[2:2] = [(2 * peak, initial_learning_rate)] if three_phase else []
-        (t0, start), (t1, end) = next(two for two in pairwise(points) if min(t, last) <= two[1][0])
-        x = (min(t, last) - t0) / (t1 - t0)
-        lr = end + (start - end) * ((1 + cos(pi * x)) / 2 if anneal_strategy == "cos" else 1 - x)
+        m = 2 * peak if three_phase else peak
+        u = min(t, total_steps - 1)
+        x = u / peak if u <= peak else (u - peak) / peak if u <= m else (u - m) / (total_steps - 1 - m)
+        low = initial_learning_rate / final_div_factor
+        a = initial_learning_rate if u <= peak else max_lr if u <= m or not three_phase else initial_learning_rate
+        b = max_lr if u <= peak else initial_learning_rate if u <= m else low
+        lr = b + (a - b) * ((1 + cos(pi * x)) / 2 if anneal_strategy == "cos" else 1 - x)
 
-    `t` counts the steps taken; `x` is the fraction that is done of the way between the two points around it.
+    `t` counts the steps taken. Each phase goes from `a` to `b`, and `x` is the fraction of it that is done: up until
+    step `peak`; with `three_phase` as fast down again until step `m`; then to `low` at the last step.
 
     Args:
         optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite; with torch, the highest one over `div_factor`. Where
             `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
         max_lr: the highest learning rate, finite.
-        total_steps: the number of steps, 1 or more; the last has the index `total_steps - 1`.
-        pct_start: the share of the steps that goes up, from 0 to 1, or to 0.5 with three phases.
-        final_div_factor: the initial learning rate over the last one, more than 0.
-        three_phase: come down to the initial learning rate as fast as up, and then to the last one.
-        anneal_strategy: "cos" or "linear", the shape of each phase.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        total_steps: the number of steps, 1 or more; the last has the index `total_steps - 1`. Default: 1000.
+        pct_start: the share of the steps that goes up, from 0 to 1, or to 0.5 with three phases. Default: 0.3.
+        final_div_factor: the initial learning rate over the last one, more than 0. Default: 10,000.
+        three_phase: come down to the initial learning rate as fast as up, and then to the last one. Default: False.
+        anneal_strategy: "cos" or "linear", the shape of each phase. Default: "cos".
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    >>> scheduler = OneCycleLR(optimizer, initial_learning_rate=0.1, max_lr=1.0, total_steps=5, pct_start=0.4)
+    >>> scheduler = OneCycleLR(optimizer, 0.1, max_lr=1.0, total_steps=5, pct_start=0.4)
     >>> [round(value, 4) for value in scheduler.values(6)]
     [0.1, 1.0, 0.75, 0.25, 0.0, 0.0]
 
@@ -742,12 +897,16 @@ class ScalePerParamLR(LRScheduler):
     Args:
         optimizer: the optimizer that the scheduler was made with.
         scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
-        param_group_tags, clock, on_change: see `LRScheduler`, also for the errors of all.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
 
     Raises:
         ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
-            steps.
-        TypeError: `scheduler` is not a closed-form scheduler.
+            steps; a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `scheduler` is not a closed-form scheduler; `optimizer` is not a `torch.optim.Optimizer`, or `clock`
+            is not a clock.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,15 @@ from torch import Tensor
 
 from .adam import AdamW
 from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
-from .core.newton_schulz import JORDAN, TOGETHER, Coefficients, iterations, orthogonal
+from .core.matrix_steps import blocks_of, directions, matrix, move, steps
+from .core.newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
 from .core.optimizer import State
-from .core.sharding import distributed_as, from_local, full_tensor, local, replicated
-from .core.tensor_lists import Tensors, add, add_, by_shape, copy_, decay_along_, is_zero, lerp, lerp_, mul_
+from .core.sharding import distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
+from .core.tensor_lists import Tensors, by_shape, copy_, lerp_
 from .core.update_rule import Precision, RuleOptimizer, Unpack
-from .core.work import Factors
+from .core.work import Factors, Work
 from .lion import Lion
+from .sharded_muon import checked, own_steps, take
 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
@@ -93,13 +94,17 @@ class Muon(RuleOptimizer):
         adamw: the defaults of groups with the algorithm "adamw", where they are not those of `AdamW`: a dict of its
             arguments. `lr` and the others above are for matrices alone; only the four for bfloat16 are for all.
         lion: likewise, for "lion".
+        process_group: a group of torch.distributed whose ranks hold the same parameters and gradients, as under DDP, or
+            True for the default one: each matrix is made orthogonal on one rank, which sends the step to the others.
+            (Matrices of DTensors are shared without it.) Copies and pickles of the optimizer do not have it.
         enable_global_step: keep the state `step`.
         **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
             parameters are stepped: see `Precision`.
 
     Raises:
-        ValueError, TypeError: a hyperparameter breaks its rule or belongs to another algorithm than its group's, or a
-            parameter of a matrix group has fewer than 2 dimensions or rows that do not split so.
+        ValueError, TypeError: a hyperparameter breaks its rule or belongs to another algorithm than its group's, a
+            parameter of a matrix group has fewer than 2 dimensions or rows that do not split so, or `process_group` is
+            no group that this rank is in.
 
     >>> import torch
     >>> weight = torch.nn.Parameter(torch.eye(2))
@@ -138,6 +143,9 @@ class Muon(RuleOptimizer):
     )
     elementwise = False
     reads = ()
+    process_group: Any = None
+    _own: Any = None  # own_steps, compiled
+    _warned = False
 
     def __init__(
         self,
@@ -159,10 +167,12 @@ class Muon(RuleOptimizer):
         cautious_weight_decay: bool = False,
         adamw: Mapping[str, Any] | None = None,
         lion: Mapping[str, Any] | None = None,
+        process_group: Any = None,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
         self._others = _others(precision, adamw=adamw, lion=lion)
+        self.process_group = checked(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def rule(self, group: Mapping[str, Any]) -> Any:
@@ -246,7 +256,35 @@ class Muon(RuleOptimizer):
         lerp_(states[0], g, k["one_minus_momentum"])
         # One list after the other, as directions take memory.
         for chosen in by_shape(p, k["placement"] is not None, TOGETHER, TOGETHER):
-            _move(k, chosen, *([column[i] for i in chosen] for column in (p, g, *states)))
+            _update(k, chosen[0], *([column[i] for i in chosen] for column in (p, g, *states)))
+
+    def take_shared(self, works: list[Work]) -> list[Work]:
+        own = own_steps if self._compiled is None or self._own is own_steps else self._take_compiled
+        left, everywhere = take(works, self.process_group, own)
+        if everywhere and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or of NorMuon's one by "
+                "columns, are gathered and computed by every rank.",
+                stacklevel=4,
+            )
+        return left
+
+    def _take_compiled(self, parts: Any) -> Any:
+        try:
+            return self._own(parts)
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
+            self._own = own_steps
+            warnings.warn(
+                f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
+                "compiles: they are made orthogonal uncompiled from now on.",
+                stacklevel=7,
+            )
+            return own_steps(parts)
+
+    def compile(self, **options: Any) -> None:
+        super().compile(**options)
+        self._own = self._compiled_function(own_steps, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_others": self._others}
@@ -316,10 +354,12 @@ class NorMuon(Muon):
         cautious_weight_decay: bool = False,
         adamw: Mapping[str, Any] | None = None,
         lion: Mapping[str, Any] | None = None,
+        process_group: Any = None,
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
         self._others = _others(precision, adamw=adamw, lion=lion)
+        self.process_group = checked(process_group)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
@@ -333,11 +373,9 @@ class NorMuon(Muon):
         return ("momentum_buffer", "variance_neuron")
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        kept = len(matrix(p.shape, group)[0]) + 1  # dimensions; all others are columns
-        shape = (*p.shape[:kept], *[1] * (p.dim() - kept))
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
-        zeros = torch.zeros(shape, dtype=dtype, device=p.device)
-        return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": replicated(zeros, p)}
+        rows = zeros_of_rows(p, len(matrix(p.shape, group)[0]) + 1, dtype)
+        return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
 
 
 def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
@@ -345,75 +383,23 @@ def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> 
     return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
 
 
-def matrix(shape: torch.Size, group: Mapping[str, Any]) -> tuple[tuple[int, ...], int, int]:
-    """The sizes of a stack of matrices, their rows, and their columns."""
-    flatten = group.get("flatten")
-    if len(shape) == 3 if flatten is None else not flatten:
-        return tuple(shape[:-2]), shape[-2], shape[-1]
-    return (), shape[0], shape[1:].numel()
+def _update(k: Factors, i: int, p: Tensors, g: Tensors, buffer: Tensors, *variance: Tensors) -> None:
+    """Update parameters of one shape, of which the first is the `i`-th of the work.
 
-
-def blocks_of(rows: int, group: Mapping[str, Any]) -> list[int]:
-    """The rows of each block of a matrix."""
-    heads = group.get("num_heads")
-    return [rows // heads] * heads if heads else list(group.get("split_sizes") or [rows])
-
-
-def _move(
-    k: Factors, chosen: Sequence[int], p: Tensors, g: Tensors, buffer: Tensors, variance: Tensors | None = None
-) -> None:
-    """Move the chosen parameters, which have one shape."""
-    cerebras, directions = k["adjust_lr_fn"] == "cerebras", buffer
-    if k["nesterov"]:
-        directions = add(g, buffer, k["momentum"]) if cerebras else lerp(g, buffer, k["momentum"])
-    parts = [from_local(x, k["placement"], i) for i, x in zip(chosen, directions)]
-    steps, step_size = _steps(k, parts, variance)
-    rate = step_size if cerebras else k["lr"]
-    steps = [local(x, x) for x in (distributed_as(x, part) for x, part in zip(steps, parts))]
-    if k["cautious_weight_decay"]:
-        decay_along_(p, 1 - rate * k["weight_decay"], steps)
-    elif not is_zero(k["weight_decay"]):
-        mul_(p, 1 - rate * k["weight_decay"])
-    add_(p, steps, -step_size)
-
-
-def _steps(k: Factors, parts: Tensors, variance: Tensors | None) -> tuple[Tensors, Any]:
-    """The orthogonal matrices next to tensors of one shape, scaled, and what they are to be multiplied by."""
-    whole = [full_tensor(x) for x in parts]  # all rows are needed, so that every rank computes all
-    together = torch.stack(whole) if len(whole) > 1 else whole[0][None]
-    stack, rows, columns = matrix(whole[0].shape, k)
-    runs = [(size, len(list(alike))) for size, alike in itertools.groupby(blocks_of(rows, k))]
-    sizes = [size * count for size, count in runs]
-    cut = list(torch.split(together.reshape(len(whole), *stack, rows, columns), sizes, -2))
-    scaled_by = whole[0].shape[1] if k["adjust_lr_fn"] == "cerebras" and not stack else columns
-    scales = [_scale(size, scaled_by, k["adjust_lr_fn"]) for size, _ in runs]
-    moments: Any = None
-    if variance:  # a single one is a view
-        moments = (torch.stack(list(variance)) if len(variance) > 1 else variance[0]).view(len(whole), *stack, rows, 1)
-    for i, (size, count) in enumerate(runs):
-        blocks = (len(whole), *stack, count, size)
-        found = orthogonal(cut[i].reshape(*blocks, columns), k)
-        if moments is not None:
-            found = _even(found, torch.split(moments, sizes, -2)[i].view(*blocks, 1), k["one_minus_beta2"])
-        cut[i] = found.flatten(-3, -2) if i == 0 else found.flatten(-3, -2) * (scales[i] / scales[0])
-    if variance and len(variance) > 1:
-        copy_(variance, [x.view(y.shape) for x, y in zip(moments, variance)])
-    steps = (torch.cat(cut, -2) if len(cut) > 1 else cut[0]).reshape(together.shape)
-    return list(steps.unbind()), k["lr"] * scales[0]
-
-
-def _scale(rows: int, columns: int, form: str | None) -> float:
-    if form in ("cerebras", "match_rms_adamw"):
-        return 0.2 * math.sqrt(max(rows, columns))
-    ratio = rows / columns if columns else 1.0
-    return math.sqrt(ratio if form == "spectral_unclamped" else max(1.0, ratio))
-
-
-def _even(x: Tensor, moments: Tensor, one_minus_beta: Any) -> Tensor:
-    """Matrices of the same norm whose rows are divided by the roots of their second moments, which are updated."""
-    wide = x.to(moments.dtype)
-    lerp_([moments], [wide.square().mean(-1, keepdim=True)], one_minus_beta)
-    even = wide / (moments.sqrt() + 1e-8)
-    norms = [torch.linalg.vector_norm(each, dim=(-2, -1), keepdim=True) for each in (wide, even)]
-    even *= norms[0] / norms[1].clamp(min=1e-8)
-    return even.to(x.dtype)
+    Where matrices are split among ranks, every rank has all of them here.
+    """
+    placement, shape = k["placement"], p[0].shape
+    if placement is not None:  # then it is one parameter
+        shape = placement.full[i][0]
+        stack = len(matrix(shape, k)[0])
+        if all(dim is None or dim < stack for dim in map(shard_dim, placement.placements)):
+            placement = None  # of a stack, whole matrices are here
+    parts = [from_local(x, placement, i) for x in directions(k, g, buffer)]
+    moments = list(variance[0]) if variance else []
+    if placement is not None and moments:
+        rows = from_local(moments[0], of_rows(placement, stack + 1), i)
+        moments = [full_tensor(rows)]
+    found = steps(k, [full_tensor(x) for x in parts], moments)
+    if placement is not None and moments:
+        copy_(variance[0], [local(distributed_as(moments[0], rows), rows)])
+    move(k, p, [local(x, x) for x in (distributed_as(x, part) for x, part in zip(found, parts))], shape)

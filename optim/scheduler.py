@@ -50,7 +50,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         clock: a `timesched.Clock` or another state, whose counters are followed instead of the calls of `step()`;
             counts may then be times, such as "0.1dur" or "2e9tok".
         on_change: what a load does with the state of another schedule or run whose value is another one: "same" refuses
-            it, "new" goes on with the present schedule.
+            it, "new" continues with the present schedule.
 
     Raises:
         ValueError: no group carries such a tag, a group lacks the key, a value is not a finite number, or a time is

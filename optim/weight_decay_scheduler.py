@@ -1,7 +1,9 @@
-"""Weight-decay schedulers in closed form: those of `optim.lr_scheduler`, with the names of values in their arguments.
+"""Weight-decay schedulers that set absolute values: those of `optim.lr_scheduler`, whose arguments say `val` here.
 
 >>> import torch
->>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1)
+>>> optimizer = torch.optim.SGD(
+...     [torch.nn.Parameter(torch.zeros(1))], lr=1.0, weight_decay=0.1
+... )
 >>> LinearWD(optimizer, initial_val=0.5, end_val=0.25, total_iters=4).values(5)
 [0.5, 0.4375, 0.375, 0.3125, 0.25]
 """
@@ -47,7 +49,19 @@ class WeightDecayScheduler(Scheduler):
     """Sets the weight decay of parameter groups to a value that depends on the number of steps alone.
 
     A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
-    Its arguments and errors are those of `optim.lr_scheduler.LRScheduler`.
+
+    Args:
+        optimizer: the optimizer whose parameter groups are set.
+        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
+        last_epoch: the index of the last step before this one: -1 starts at 0.
+        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
+        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
+        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
+            schedule.
+
+    Raises:
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
+        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
 
     >>> import torch
     >>> class Ramp(WeightDecayScheduler):

@@ -4,7 +4,9 @@ A schedule is a small frozen record of times and numbers. Called with the state 
 Composer's `State`, or a similar object) it returns a multiplier; `bind` writes it into an optimizer.
 
 >>> from timesched import Clock, CosineAnnealingWithWarmupScheduler
->>> schedule = CosineAnnealingWithWarmupScheduler(t_warmup="0.1dur", t_max="1dur", alpha_f=0.1)
+>>> schedule = CosineAnnealingWithWarmupScheduler(
+...     t_warmup="0.1dur", t_max="1dur", alpha_f=0.1
+... )
 >>> schedule.at("0.05dur", Clock("1e9tok")), schedule.at("0.55dur", Clock("90ep"))
 (0.5, 0.55)
 """
@@ -13,6 +15,7 @@ from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
+from timesched.half_life import HalfLife, weight_decay_for
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
 from timesched.schedule import ComposerScheduler, Schedule
 from timesched.schedulers import (
@@ -54,6 +57,7 @@ __all__ = [
     "CosineAnnealingWithWarmupScheduler",
     "CyclicScheduler",
     "ExponentialScheduler",
+    "HalfLife",
     "Horizon",
     "InverseSquareRootWithWarmupScheduler",
     "LinearScheduler",
@@ -80,4 +84,5 @@ __all__ = [
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
+    "weight_decay_for",
 ]

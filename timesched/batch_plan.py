@@ -16,7 +16,7 @@ from timesched import ops
 from timesched.fields import number
 from timesched.horizon import BatchSizes, Horizon
 from timesched.ops import Value
-from timesched.positions import Counts, Frame, Milestones, Resolved
+from timesched.positions import Counts, Frame, Mark, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeError, TimeUnit, exact
@@ -31,8 +31,8 @@ Entries = tuple[tuple[Time[Any], int], ...]
 class BatchPlan(BatchSizes):
     """The sizes of the batches of a run: each holds from the first batch that begins at or after its threshold.
 
-    `plan`: a mapping of thresholds to sizes, or a text such as `"0:768 250B:1536"`. The thresholds are times in `sp`,
-    `tok`, `ba` or `dur`, all in one unit, from 0 on and strictly increasing; a number, and a text of a number with or
+    `plan`: a mapping of thresholds to sizes, or a string such as `"0:768 250B:1536"`. The thresholds are times in `sp`,
+    `tok`, `ba` or `dur`, all in one unit, from 0 on and strictly increasing; a number, and a string of a number with or
     without K, M, B or T (thousands to trillions), is a count of `unit`, which it needs. The sizes are samples over all
     ranks, whole and positive. The ratio of a run stretches the thresholds.
 
@@ -41,7 +41,8 @@ class BatchPlan(BatchSizes):
     >>> from timesched import Clock
     >>> plan = BatchPlan("0:8 160:16", unit="sp")
     >>> clock = Clock("100ba", samples_per_batch=plan)
-    >>> clock.horizon.convert("100ba", "sp"), plan.at(clock)  # 20 batches of 8, and 80 of 16
+    >>> # 20 batches of 8, and 80 of 16:
+    >>> clock.horizon.convert("100ba", "sp"), plan.at(clock)
     (Time(1440, TimeUnit.SAMPLE), 8)
     """
 
@@ -82,7 +83,8 @@ class BatchPlan(BatchSizes):
 
         >>> from timesched import Horizon
         >>> plan = BatchPlan({"0sp": 8, "160sp": 32})
-        >>> [plan.factor().at(t, Horizon("100ba", samples_per_batch=plan)) for t in ("19ba", "20ba")]
+        >>> run = Horizon("100ba", samples_per_batch=plan)
+        >>> [plan.factor().at(t, run) for t in ("19ba", "20ba")]
         [1.0, 2.0]
         """
         return BatchSizeScheduler(self.entries, power)
@@ -115,18 +117,22 @@ class BatchSizeScheduler(Schedule):
     power: float = number(0.5)
 
     def resolve(self, frame: Frame) -> Resolved:
-        passed = Milestones([frame.mark(threshold) for threshold, _ in self.entries[1:]]).passed
-        values = [float(Fraction(size, self.entries[0][1])) ** self.power for _, size in self.entries]
-        table = ops.table(values, torch.float64)
-
-        def value(counts: Counts) -> Value:
-            n = passed(counts)
-            return ops.pick(table, n) if isinstance(n, Tensor) else values[n]
-
-        return value
+        marks = [frame.mark(threshold) for threshold, _ in self.entries[1:]]
+        return by_size(marks, [float(Fraction(size, self.entries[0][1])) ** self.power for _, size in self.entries])
 
     def __repr__(self) -> str:
         return f"{BatchPlan(dict(self.entries))!r}.factor(power={self.power!r})"
+
+
+def by_size(marks: list[Mark], values: list[float]) -> Resolved:
+    """The first value until the first mark, and each further one from its mark on."""
+    passed, table = Milestones(marks).passed, ops.table(values, torch.float64)
+
+    def value(counts: Counts) -> Value:
+        n = passed(counts)
+        return ops.pick(table, n) if isinstance(n, Tensor) else values[n]
+
+    return value
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from operator import is_
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.clock import Clock
 from timesched.horizon import Horizon, State
-from timesched.keys import Key, as_list, checked_count, finite, is_number, known_tags, select
+from timesched.keys import Key, as_list, checked_count, finite, is_number, known_tags, named_values, select
 from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
 from timesched.reading import reader, text_of, units_of, warn_of_long_warmup
@@ -46,14 +46,14 @@ class Bound:
     """A schedule that sets one key of an optimizer's parameter groups: what `bind()` returns.
 
     `step()` evaluates the schedule once and writes its value into all selected groups: `initial value * multiplier`, or
-    the value itself where a class sets `relative` to False. A tensor in a group is updated in place. Nothing is patched
-    onto the optimizer, so its `step` may be compiled, before or after.
+    the value itself where `relative` is False, as for a `HalfLife`. A tensor in a group is updated in place. Nothing is
+    patched onto the optimizer, so its `step` may be compiled, before or after.
 
     Of several schedulers on one key of a group, the one that was made last owns it: the earlier ones raise `ValueError`
     from then on, and write nothing.
     """
 
-    relative: ClassVar[bool] = True  # to the initial value of each group
+    relative: bool = True  # to the initial value of each group
 
     def __init__(
         self,
@@ -77,6 +77,10 @@ class Bound:
         self._schedule = schedule
         self.optimizer = optimizer
         self.key = self._key.name
+        if not getattr(schedule, "relative", True):
+            self.relative = False
+            if self.key == "lr":
+                schedule.refuse_to_multiply()
         self.tags = tags if tags is None or isinstance(tags, str) else as_list(tags)
         self.clock = clock
         self.ssr = ssr  # for a clock without a ratio of its own
@@ -192,6 +196,16 @@ class Bound:
         """What it is called in messages and in states."""
         return text_of(self.schedule)
 
+    def __repr__(self) -> str:
+        at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._count)} steps"
+        return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._name()}, {at}>"
+
+    def _repr_html_(self) -> str:
+        from timesched.drawing.schedulers import sources
+        from timesched.drawing.svg import page
+
+        return page(self, lambda: sources(self))
+
     # The values that the groups hold
 
     def get(self) -> list[Any]:
@@ -211,6 +225,19 @@ class Bound:
             self._refuse_changed_groups()
         found = [self._key.peek(group) for group in self.optimizer.param_groups]
         return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in found]
+
+    def named_values(self) -> dict[str, float]:
+        """The value in each group that it sets, by the names that logs show, as in `weight_decay/head`: the key, the
+        tags of the group, and its index where other groups have the same tags. A tensor is read.
+
+        >>> from timesched import ConstantScheduler
+        >>> groups = [{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)], "tags": "head"}]
+        >>> optimizer = torch.optim.SGD(groups, lr=0.4)
+        >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
+        {'lr': 0.2, 'lr/head': 0.2}
+        """
+        self._refuse_changed_groups()
+        return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
     def get_last_lr(self) -> list[Any]:
         """The same as `get_last_value()`, under the name that loggers look for."""
@@ -399,7 +426,7 @@ class Bound:
     # Saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """What the value follows from, the schedule as a text, and the value of this moment, all in plain values.
+        """What the value follows from, the schedule as a string, and the value of this moment, all in plain values.
 
         The initial values, the steps, the counters of the clock and its horizon are what the value follows from. Groups
         that were added belong to it; raises `ValueError` where one of them is not for this scheduler, as `step` does.
@@ -427,7 +454,7 @@ class Bound:
         return self._function((steps,)) if clock is None else reader(self._schedule, clock, self.ssr)()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state: its initial values, its steps, and the counters of its clock, whose value is written.
+        """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
         Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
         written at the next step or `refresh()`. The state of another schedule or horizon is taken where the value of
@@ -445,8 +472,9 @@ class Bound:
         self._refuse_to_write()
         name = type(self).__name__
         needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if self.relative else ()))
-        if not isinstance(state, Mapping) or not set(needed) <= state.keys():
-            raise ValueError(f"{name}: {str(state)[:80]} is not the state of such a scheduler: it lacks {needed}.")
+        missing = [key for key in needed if not isinstance(state, Mapping) or key not in state]
+        if missing:
+            raise ValueError(f"{name}: {str(state)[:80]} is not the state of such a scheduler: it lacks {missing}.")
         for what, own in (("key", self.key), ("tags", self._sorted_tags())):
             if state[what] != own:
                 raise ValueError(f"{name}: the state is of {what}={state[what]!r}, and here it is {own!r}.")
@@ -482,14 +510,16 @@ class Bound:
         if not differing:
             return
         values = "their values are not compared, as nobody knows the moment of the state"
-        if clock is None or isinstance(clock, Clock):
+        if ("base" in state) != self.relative:
+            values = "one of them is a multiplier, the other a value"
+        elif clock is None or isinstance(clock, Clock):
             saved, now = state["value"], self._compared(clock, steps)
             if len(saved) == len(now) and all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(saved, now)):
                 return
             values = f"{'multiplier' if self.relative else 'value'} at step {steps}: {saved} saved, {now} now"
         raise ValueError(
             "\n    ".join([f"{type(self).__name__}: the state is of another schedule:", *differing, values])
-            + '\nMake the schedule that was saved, or load with on_change="new" to go on with the present one.'
+            + '\nMake the schedule that was saved, or load with on_change="new" to continue with the present one.'
         )
 
     def take_state(self, read: tuple[int, list[float] | None, Timestamp | None]) -> None:
@@ -599,18 +629,33 @@ def bind(
     ssr: float | None = None,
     on_change: str = "same",
 ) -> Bound:
-    """Bind a schedule, or the product of several, to a number in the parameter groups of an optimizer.
+    """Bind a schedule to a hyperparameter of an optimizer: the learning rate, or any number in its parameter groups.
 
-    `scheduler`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply. `clock`: a
-    `Clock`, or another state; `ssr`: the ratio, if the state has none of its own, as Composer's. `key`: `'lr'`,
-    `'weight_decay'`, `'betas[0]'`, ... `tags`: only groups whose `tags` have one of these; None for all groups,
-    `[None]` for groups without tags. A tensor is updated in place. The first value is written at once. `on_change`:
-    what a load does with the state of another schedule or horizon where the multiplier of that moment is another one:
-    "same" refuses it, "new" goes on with the present schedule.
+    Each `step()` of what it returns writes the initial value times the schedule's multiplier, or what a `HalfLife`
+    returns as it is; a tensor is updated in place. The first value is written at once.
 
-    Returns a `torch.optim.lr_scheduler.LambdaLR` for `'lr'`, and an object with the same `step`, `state_dict` and
-    `load_state_dict` for any other key. It owns the key: a scheduler made earlier for one of these groups raises from
-    then on. Raises `ValueError` when no group matches or a group has no such number; nothing is changed then.
+    Args:
+        scheduler: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
+            whose multipliers are multiplied.
+        optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
+            notes one, as `initial_lr`.
+        clock: the `Clock` of the run, or another state, such as Composer's.
+        key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
+            "betas[0]" or any other.
+        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` is for those without tags.
+        ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
+            state, or 1.
+        on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
+            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule.
+
+    Returns:
+        A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and
+        `load_state_dict` for any other `key`. It owns the hyperparameter: a scheduler made earlier for one of these
+        groups raises from then on.
+
+    Raises:
+        ValueError: no group has the tags, or a group has no such number; nothing is changed then.
+        TypeError: `clock` is not a clock, `scheduler` is not a schedule, or a `HalfLife` is in a list or for "lr".
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler

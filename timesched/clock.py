@@ -27,19 +27,28 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 class Clock:
     """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
 
-    The arguments are those of `Horizon`: `max_duration` before scaling, the known rates, and `ssr`; and
-
-    * `process_group`: a group of torch.distributed, or True for the default one, if each rank gives `tick` its own
-      counts: they are summed over the ranks, the seconds are those of rank 0, and all ranks have one timestamp. False
-      says that the counts given are those of all ranks together already.
-    * `stop_at`: a time, also in `dur`, at which the run is `done` before its end; schedules do not see it. The ratio
-      does not stretch it.
-
     A clock is what a schedule calls a state. A batch is one step of the optimizer, however many microbatches it was
-    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may go on
-    past the end: the counters do, and schedules hold their last value.
+    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may run past
+    the end: the counters do, and schedules stay at their last value.
 
-    Raises `ValueError` as `Horizon` does, and when `max_duration` is None.
+    Args:
+        max_duration: the length of the run before scaling, a time in any unit but `dur`.
+        batches_per_epoch: the batches of an epoch, a whole number above 0. Default: None, not known.
+        samples_per_batch: the samples of a batch over all ranks, above 0, or a `BatchPlan`, whose batches change their
+            size. Default: None, not known.
+        tokens_per_sample: the tokens of a sample, above 0. Default: None, not known.
+        ssr: the scale-schedule ratio, above 0, by which the run is longer or shorter. Default: 1.
+        process_group: a group of torch.distributed, or True for the default one, if each rank gives `tick` its own
+            counts: they are summed over the ranks, the seconds are those of rank 0, and all ranks have one timestamp.
+            False says that the counts given are those of all ranks together already. Default: None, which warns where
+            ranks may differ.
+        stop_at: a time, also in `dur`, at which the run is `done` before its end; schedules do not see it, and the
+            ratio does not stretch it. Default: None.
+
+    Raises:
+        ValueError: a length, rate or ratio is not positive and finite, or `max_duration` is None or in `dur`; the times
+            of a plan do not convert to samples or batches; `process_group` is given before torch.distributed is
+            initialized.
 
     >>> clock = Clock("3ba", samples_per_batch=32)
     >>> while not clock.done:
@@ -168,7 +177,7 @@ class Clock:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
 
-        An epoch that had another number of batches, and was not at its end, goes on at the same share of it, rounded
+        An epoch that had another number of batches, and was not at its end, resumes at the same fraction of it, rounded
         down to a batch; all other counts stay what they are.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
@@ -299,7 +308,7 @@ class Clock:
         return int(count)
 
     def __repr__(self) -> str:
-        return f"<Clock at {self.timestamp.batch} of {self.horizon!r}>"
+        return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
 
 
 def _number(what: str, given: Any) -> int:

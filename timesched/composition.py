@@ -17,7 +17,13 @@ from timesched.time.value import TimeLike
 
 
 def _read_one(name: str, value: Any) -> Schedule:
-    return _read(name, [value])[0]
+    return _read_factors(name, [value])[0]
+
+
+def _read_factors(name: str, value: Any) -> tuple[Schedule, ...]:
+    for schedule in (schedules := _read(name, value)):
+        schedule.refuse_to_multiply()
+    return schedules
 
 
 def _read_horizon(name: str, value: Any) -> Horizon | None:
@@ -40,13 +46,27 @@ def _read(name: str, value: Any) -> tuple[Schedule, ...]:
 class SequenceScheduler(Schedule):
     """One schedule after another: each begins at its milestone, and counts its times from there.
 
-    `schedules`: one or more of this package's schedules. `milestones`: the times at which the second and each further
-    one begins; not falling, one less than the schedules. A `dur` in a schedule is a share of the whole run. The `t_max`
-    of a schedule may end before the run does, since another one may follow. Raises `ValueError` for other numbers of
-    milestones, and where a milestone cannot be converted to the unit in which the schedule after it counts.
+    Formula:
+        i = sum(t >= milestone for milestone in milestones)
+        y = schedules[i](t - [0, *milestones][i])
+
+    `t` is the time since the start of the run, `i` the number of milestones reached, `schedules[i](t)` the multiplier
+    of a schedule at `t`, and `y` that of all. A `dur` in a schedule is a fraction of the whole run. The `t_max` of a
+    schedule may end before the run does, since another one may follow.
+
+    Args:
+        schedules: one or more of this package's schedules.
+        milestones: the times at which the second and each further one begins, in any unit; not falling, one less than
+            the schedules.
+
+    Raises:
+        ValueError: there are more or fewer milestones; and, when it is called with a run: a milestone does not convert
+            to the unit in which the schedule after it counts.
+        TypeError: some are values, as a `HalfLife`, and some multipliers.
 
     >>> from timesched import Horizon, LinearScheduler
-    >>> up, down = LinearScheduler(0.0, 1.0, t_max="4ba"), LinearScheduler(1.0, 0.5, t_max="8ba")
+    >>> up = LinearScheduler(0.0, 1.0, t_max="4ba")
+    >>> down = LinearScheduler(1.0, 0.5, t_max="8ba")
     >>> schedule = SequenceScheduler([up, down], milestones=["4ba"])
     >>> [schedule.at(t, Horizon("12ba")) for t in ("2ba", "4ba", "8ba", "12ba")]
     [0.5, 1.0, 0.75, 0.5]
@@ -63,6 +83,13 @@ class SequenceScheduler(Schedule):
                 f"SequenceScheduler: {number} schedules need {number - 1} milestones, one at the beginning of each but "
                 f"the first, and there are {len(self.milestones)}."
             )
+        if self.relative:  # then none is a value
+            _read_factors("", self.schedules)
+
+    @property
+    def relative(self) -> bool:  # type: ignore[override]  # read-only here
+        """Whether its schedules are multipliers."""
+        return any(schedule.relative for schedule in self.schedules)
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
@@ -76,15 +103,24 @@ class SequenceScheduler(Schedule):
 class ProductScheduler(Schedule):
     """The product of several schedules: a warmup of one kind times a decay of another.
 
-    `schedules`: one or more of this package's schedules; for plain functions, `bind([...])` multiplies as well.
-    Raises `TypeError` for anything else.
+    Formula:
+        y = prod(schedule(t) for schedule in schedules)
+
+    `t` is the time since the start of the run, `schedule(t)` the multiplier of a schedule there, and `y` that of all.
+
+    Args:
+        schedules: one or more of this package's schedules; for plain functions, `bind([...])` multiplies as well.
+
+    Raises:
+        TypeError: something else is in the list, or a schedule of values, as a `HalfLife`.
 
     >>> from timesched import ConstantScheduler, Horizon, LinearScheduler
-    >>> ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)]).at("0.5dur", Horizon("4ba"))
+    >>> schedule = ProductScheduler([LinearScheduler(), ConstantScheduler(0.5)])
+    >>> schedule.at("0.5dur", Horizon("4ba"))
     0.25
     """
 
-    schedules: Iterable[Schedule] = field(metadata={"read": _read})
+    schedules: Iterable[Schedule] = field(metadata={"read": _read_factors})
 
     def resolve(self, frame: Frame) -> Resolved:
         factors = [schedule.resolve(frame) for schedule in self.schedules]
@@ -104,11 +140,24 @@ class WarmupScheduler(Schedule):
 
     The schedule counts from the start of the run, as it does without the warmup.
 
-    `schedule`: one of this package's schedules. `t_warmup`: the length of the warmup; 0 leaves the schedule as it is.
-    `alpha_s`: the multiplier at 0. `warmup`: with p the fraction of the warmup that is done, the shape is "linear", p;
-    "cosine", (1 - cos(pi p)) / 2; "1-sqrt", 1 - sqrt(1 - p); or "square", p ** 2. `scale_warmup`: whether the ratio
-    stretches the warmup too. Called with a run, raises `ValueError` when `t_warmup` does not convert to the units of
-    the schedule.
+    Formula:
+        p = t / t_warmup
+        w = {"linear": p, "cosine": (1 - cos(pi * p)) / 2, "1-sqrt": 1 - (1 - p) ** 0.5, "square": p ** 2}[warmup]
+        y = alpha_s + (schedule(t_warmup) - alpha_s) * w if t < t_warmup else schedule(t)
+
+    `t` is the time since the start of the run, `p` the fraction of the warmup that is done, `schedule(t)` the
+    multiplier of the schedule at `t`, and `y` that of both.
+
+    Args:
+        schedule: one of this package's schedules.
+        t_warmup: the length of the warmup, a time in any unit; 0 leaves the schedule as it is.
+        alpha_s: the multiplier at 0, finite. Default: 0.
+        warmup: the shape: "linear" (the default), "cosine", "1-sqrt" or "square".
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too. Default: False.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_warmup` does not convert to
+            the units of the schedule.
 
     >>> from timesched import Horizon, PowerScheduler
     >>> schedule = WarmupScheduler(PowerScheduler("4ba"), t_warmup="16ba")
@@ -137,18 +186,42 @@ class WarmupScheduler(Schedule):
 class CooldownScheduler(Schedule):
     """Another schedule until `t_start`, then a decay over `t_decay` from its own value there to `alpha_f`.
 
-    `schedule`: one of this package's schedules. `t_decay`: the length of the decay; 0 steps at its start. `t_start`:
-    where the decay starts; None for `t_decay` before `t_max`. `alpha_f`: the multiplier at the end of the decay.
-    `decay`: its shape, one of those of `WarmupStableDecayScheduler`; "geometric" and "harmonic" need values above 0 at
-    both ends. `decay_rate`: of "exponential", above 0. The ratio stretches all times. `alpha_i`: the multiplier where
-    the decay starts; None for the schedule's own. `horizon`: a `Horizon` on which all times are counted, in place of
-    that of the run; it needs `t_start`, which no ratio stretches then. `Schedule.cooldown` gives these two.
+    Formula:
+        r = min((t - t_start) / t_decay, 1)
+        s = {"linear": 1 - r, "cosine": (1 + cos(pi * r)) / 2}.get(decay)
+        s = {"1-sqrt": 1 - r ** 0.5, "1-square": 1 - r ** 2}.get(decay, s)
+        s = (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential" else s
+        a = schedule(t_start) if alpha_i is None else alpha_i
+        y = alpha_f + (a - alpha_f) * (s or 0)
+        y = a ** (1 - r) * alpha_f ** r if decay == "geometric" else y
+        y = 1 / (r / alpha_f + (1 - r) / a) if decay == "harmonic" else y
+        y = schedule(t) if t < t_start else y
 
-    Called with a run, raises `ValueError` when `t_max`, stretched or not, ends before the run, when the decay is longer
-    than `t_max`, and when the start of the decay does not convert to the units of the schedule.
+    `t` is the time since the start of the run, `r` the fraction of the decay that is done, `s` its shape, `schedule(t)`
+    the multiplier of the schedule at `t`, and `y` that of both.
+
+    Args:
+        schedule: one of this package's schedules.
+        t_decay: the length of the decay, a time in any unit; 0 steps at its start.
+        t_start: where the decay starts, a time in any unit. Default: None, `t_decay` before `t_max`.
+        t_max: the end of the decay, where `t_start` is None. Default: "1dur", the end of the run.
+        alpha_f: the multiplier at the end of the decay, finite. Default: 0.
+        decay: its shape: "linear" (the default), "cosine", "1-sqrt", "1-square", "exponential", "geometric" or
+            "harmonic"; the last two need values above 0 at both ends.
+        decay_rate: of an "exponential" decay, above 0. Default: 0.5.
+        alpha_i: the multiplier where the decay starts. Default: None, the schedule's own.
+        horizon: a `Horizon` on which all times are counted, in place of that of the run; it needs `t_start`, which no
+            ratio stretches then. `Schedule.cooldown` gives this and `alpha_i`. Default: None.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does; the decay is longer than `t_max`; or the start of the decay does not
+            convert to the units of the schedule.
 
     >>> from timesched import CosineAnnealingScheduler, Horizon
-    >>> schedule = CooldownScheduler(CosineAnnealingScheduler(), t_decay="20ba", t_start="50ba")
+    >>> schedule = CooldownScheduler(
+    ...     CosineAnnealingScheduler(), t_decay="20ba", t_start="50ba"
+    ... )
     >>> [round(schedule.at(t, Horizon("100ba")), 15) for t in ("50ba", "60ba", "70ba")]
     [0.5, 0.25, 0.0]
     """

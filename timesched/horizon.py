@@ -24,7 +24,8 @@ class State(Protocol):
     """What a schedule asks of the run it is called with: a `Clock`, Composer's `State`, or anything with these three.
 
     `max_duration` is a time, or None while it is not known; it counts as already scaled by the ratio.
-    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`.
+    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and
+    `rates`, those of samples and tokens.
     """
 
     @property
@@ -53,16 +54,23 @@ class BatchSizes:
 class Horizon:
     """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
 
-    `max_duration` is the length *before* scaling, as Composer's Trainer takes it: a time or a text, or None if it is
-    not known. `horizon.max_duration` is the length after scaling, exact: half of 3ba is 1.5ba, and the run ends at the
-    first batch at or after it. Rates (`batches_per_epoch`, `samples_per_batch`,
-    `tokens_per_sample`) and `ssr` are positive numbers; a rate that is not known is None, and is never guessed. The
-    float 5 / 3 as `ssr` stands for exactly five thirds, and so for any quotient of numbers up to a million.
-    `samples_per_batch` may also be a `BatchPlan`, whose batches change their size. Batches then convert to samples and
-    tokens, and back, as positions from the start of the run: `Horizon.after` and `Horizon.before` take a length.
+    `horizon.max_duration` is the length after scaling, exact: half of 3ba is 1.5ba, and the run ends at the first batch
+    at or after it. Rates are never inferred.
 
-    Raises `ValueError` when a length, rate or ratio is not positive and finite, or a length is in `dur`; and when the
-    times of a plan do not convert to samples or batches.
+    Args:
+        max_duration: the length *before* scaling, as Composer's Trainer takes it, a time in any unit but `dur`; None if
+            it is not known.
+        batches_per_epoch: the batches of an epoch, above 0. Default: None, not known.
+        samples_per_batch: the samples of a batch, above 0, or a `BatchPlan`, whose batches change their size. Batches
+            then convert to samples and tokens, and back, as positions from the start of the run: `Horizon.after` and
+            `Horizon.before` take a length. Default: None, not known.
+        tokens_per_sample: the tokens of a sample, above 0. Default: None, not known.
+        ssr: the scale-schedule ratio, above 0. The float 5 / 3 stands for exactly five thirds, and so for any quotient
+            of numbers up to a million. Default: 1.
+
+    Raises:
+        ValueError: a length, rate or ratio is not positive and finite, or a length is in `dur`; the times of a plan do
+            not convert to samples or batches.
 
     >>> run = Horizon("10ep", batches_per_epoch=50, samples_per_batch=32, ssr=0.5)
     >>> run.max_duration, run.convert("2ep", "sp")
@@ -135,7 +143,7 @@ class Horizon:
         return cls._of(
             _read_length(state.max_duration, _not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
             given[0] if given else 1,
-            (None if batches is None else positive(batches, "dataloader_len"), None, None),
+            (None if batches is None else positive(batches, "dataloader_len"), *getattr(state, "rates", (None, None))),
             scaled=True,
         )
 
@@ -297,7 +305,7 @@ class Horizon:
         return Fraction(counts_of(timestamp, (counter,))[0]) / end if end else 1
 
     def falls_short(self, time: Time[Any] | str) -> bool:
-        """Whether the run goes on after `time`, scaled or not; False where their units do not convert."""
+        """Whether the run continues after `time`, scaled or not; False where their units do not convert."""
         if self._end is None:
             return False
         length, counter = self._end
@@ -399,7 +407,7 @@ def _not_negative(value: Any, what: str) -> Exact:
 
 
 def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
-    """The length of a run; a plain number counts in `unit`, and is refused without."""
+    """The length of a run; a plain number counts in `unit`, and raises without."""
     if value is None:
         return None
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -108,6 +108,15 @@ def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
     found = ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)}))
     return f"the tags are {found}" if found else "no group has any"
+
+
+def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[str, int]]) -> dict[str, float]:
+    """The values of numbers in the groups, each given as key and group, by the names that logs show: the key, the tags
+    of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
+    """
+    tags = [",".join(sorted(map(str, tags_of(group)))) for group in groups]
+    parts = [(key, tags[i], f"group{i}" if tags.count(tags[i]) > 1 else "", i) for key, i in numbers]
+    return {"/".join(filter(None, (key, *names))): float(Key(key).peek(groups[i])) for key, *names, i in parts}
 
 
 def is_number(value: Any) -> bool:

@@ -219,6 +219,11 @@ class Frame:
             self.note(note, mark)
         return mark
 
+    def mark_on_run(self, time: TimeLike) -> Mark:
+        """The point at which a time of the run is reached, wherever on it the schedule begins."""
+        count, counter = self.horizon.place(time)
+        return Mark(self._index(counter), unit_of(counter), count - self._on_run(0, unit_of(counter)))
+
     def _index(self, counter: Counter) -> int:
         """Where the count of a counter stands among those that are asked for."""
         if counter not in self.counters:

@@ -19,11 +19,15 @@ from timesched.time.units import TimeUnit
 
 
 def as_several(schedule: Any) -> list[Any]:
-    """The schedules of a list, or the one; raises `TypeError` for what is none, and `ValueError` for an empty list."""
+    """The schedules of a list, or the one; raises `TypeError` for what is none, and for a value in a list, as it
+    multiplies; and `ValueError` for an empty list.
+    """
     found = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
     for one in found:
         if isinstance(one, type) or not callable(one):
             raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+        if one is not schedule and isinstance(one, Schedule):
+            one.refuse_to_multiply()
     if not found:
         raise ValueError("The list of schedules is empty: pass at least one.")
     return found
@@ -45,7 +49,7 @@ def _adapted(scheduler: Any, state: Any, ssr: float | None) -> Callable[[], Any]
     own = getattr(state, "ssr", None) if ssr is None else ssr
     ratio = 1.0 if own is None else own
     if isinstance(scheduler, Schedule):
-        return _on_clock(scheduler, state, ratio) if type(state) is Clock else partial(scheduler, state, ratio)
+        return _on_clock(scheduler, state, ratio) if type(state) is Clock else partial(scheduler._now, state, ratio)
     try:
         inspect.signature(scheduler).bind(state, ratio)
     except TypeError:

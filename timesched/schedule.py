@@ -48,6 +48,7 @@ class Schedule:
     0.75
     """
 
+    relative: bool = True  # whether `bind` multiplies the initial value by what it returns, or writes that as it is
     # Of each instance, once it has been called: the resolutions for several runs, and what the last call was for.
     _resolved: ClassVar[dict[Any, Resolution]] = {}
     _last: ClassVar[tuple[tuple[Any, ...], Resolution]] = ((), (lambda counts: 0.0, ()))
@@ -59,6 +60,14 @@ class Schedule:
                 value = read(f"{type(self).__name__}.{field.name}", getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
 
+    def refuse_to_multiply(self) -> None:
+        """Raise `TypeError` where the schedule is one of values."""
+        if not self.relative:
+            raise TypeError(
+                f"{self!r} is a value, not a multiplier or a learning rate: alone, or in a sequence of values, write "
+                f"bind(..., key='betas[1]'), in a trainer Binding(..., 'betas[1]')"
+            )
+
     def resolve(self, frame: Frame) -> Resolved:
         """The schedule on one run, as a function of the counts that it asks `frame` for."""
         raise NotImplementedError(f"{type(self).__name__} has to define resolve(frame).")
@@ -68,8 +77,13 @@ class Schedule:
 
         `state` has `timestamp`, `max_duration` and `dataloader_len`. `ssr` None stands for the state's own ratio,
         else 1.0. Raises `ValueError` when `ssr` contradicts the state's own ratio, when a unit cannot be converted
-        or when a time in `dur` meets a run without a length.
+        or when a time in `dur` meets a run without a length; and `TypeError` where the schedule is one of values.
         """
+        self.refuse_to_multiply()
+        return self._now(state, ssr)
+
+    def _now(self, state: Any, ssr: float | None) -> float:
+        """The multiplier or the value at `state.timestamp`."""
         horizon = getattr(state, "horizon", None)
         own = isinstance(horizon, Horizon)
         asked = (horizon, ssr) if own else (*_length(state), ssr, getattr(state, "ssr", None))
@@ -80,7 +94,7 @@ class Schedule:
         return function(counts_of(state.timestamp, counters))  # type: ignore[no-any-return]  # of counts that are numbers
 
     def at(self, time: Any, horizon: Any) -> float:
-        """The multiplier at one time of a run: a time, a text, or a timestamp, on the run's own (stretched) clock.
+        """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
 
         `horizon` is a `Horizon`, a `Clock`, or another state. Raises `ValueError` for a negative time and where a
         unit cannot be converted.
@@ -102,7 +116,7 @@ class Schedule:
         smaller floating one; it is differentiable, and compiles with `fullgraph=True`. Counts are not negative:
         numbers are checked, tensors are not, since that would read them. Raises `ValueError` where a unit cannot be
         converted. Under a batch plan, counts in another unit than those of the schedule convert one by one: a tensor of
-        them is read, has no gradient, and is refused in a graph.
+        them is read, has no gradient, and raises in a graph.
 
         >>> from timesched import LinearScheduler
         >>> LinearScheduler().curve(Horizon("4ba"), "ba")(torch.arange(5))
@@ -126,17 +140,20 @@ class Schedule:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
 
         The names: "warmup", where it ends; "peak"; "milestone" and "point"; "phase", where the next schedule of a
-        sequence begins; "period", the end of the first one; "decay", where it begins; "end", where the value becomes
-        constant. What lies at 0 is left out; what lies after the run is not. Times of one unit are in order.
+        sequence begins, also if the one before ends there; "period", the end of the first one; "decay", where it
+        begins; "end", where the value becomes constant. What lies at 0 is left out; what lies after the run is not.
+        Times of one unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
-        >>> [(name, str(time)) for name, time in WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))]
+        >>> marks = WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))
+        >>> [(name, str(time)) for name, time in marks]
         [('warmup', '10ba'), ('decay', '180ba'), ('end', '200ba')]
         """
         frame = Frame(Horizon.of(horizon))
         self.resolve(frame)
-        times = [(name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes]
-        return sorted(dict.fromkeys(times), key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
+        times = dict.fromkeys((name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes)
+        shown = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
+        return sorted(shown, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
     def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
@@ -154,25 +171,22 @@ class Schedule:
         from timesched.drawing.axes import draw
         from timesched.drawing.lines import Source, line
 
-        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon)), unit)], ax, **style)
+        of = "multiplier" if self.relative else "value"
+        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon), of=of), unit)], ax, **style)
 
-    def _repr_html_(self) -> str | None:
-        from html import escape
+    def _repr_html_(self) -> str:
+        from timesched.drawing.lines import Source, presumed
+        from timesched.drawing.svg import page
 
-        from timesched.drawing.lines import Source, line, presumed
-        from timesched.drawing.svg import svg
-
-        horizon = presumed(self)
-        if horizon is None:
-            return None
-        return f"<code>{escape(repr(self))}</code>{svg([line(Source(type(self).__name__, self, horizon))])}"
+        name, more = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
+        return page(self, lambda: [Source(name, self, presumed(self))], more)
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.
 
         `at`: a `Clock` or another state that stands at the moment, on the horizon of the run that got there. `t_decay`:
         how long the decay takes; a `dur` is a share of that run, whose ratio stretches it. `alpha_f`: the multiplier at
-        its end. `decay`: its shape, one of those of `WarmupStableDecayScheduler`.
+        its end. `decay`: its shape: "linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric" or "harmonic".
 
         Returns a `CooldownScheduler` that starts at exactly this schedule's value at `at`. All its times, and those of
         this schedule in it, are counted on the horizon of `at`: no other `max_duration` or ratio moves them. Raises
@@ -182,7 +196,9 @@ class Schedule:
         >>> clock = Clock("10ba")
         >>> for _ in range(5):
         ...     clock.tick()
-        >>> branch = CosineAnnealingScheduler().cooldown(at=clock, t_decay="4ba", decay="linear")
+        >>> branch = CosineAnnealingScheduler().cooldown(
+        ...     at=clock, t_decay="4ba", decay="linear"
+        ... )
         >>> [round(branch.at(t, Horizon("100ba")), 15) for t in ("5ba", "7ba", "9ba")]
         [0.5, 0.25, 0.0]
         """
@@ -233,9 +249,9 @@ class Schedule:
 
 
 def _length(state: Any) -> tuple[Any, ...]:
-    """The length of a run and of its epochs in values that never change, as the times of other packages may."""
-    length, batches = state.max_duration, state.dataloader_len
-    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches)
+    """The length of a run and its rates in values that never change, as the times of other packages may."""
+    length, batches, rates = state.max_duration, state.dataloader_len, getattr(state, "rates", None)
+    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), rates
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:

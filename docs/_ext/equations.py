@@ -116,8 +116,12 @@ def expression(node: ast.expr) -> tuple[str, int]:
             return row(part(left, PRODUCT), op("/"), part(right, ATOM)), PRODUCT
         case ast.BinOp(base, ast.Pow(), exponent):
             return power(base, exponent), ATOM
-        case ast.IfExp(test, body, orelse):
-            return cases([(body, part(test)), (orelse, None)]), ATOM
+        case ast.IfExp():
+            rows: list[tuple[ast.expr, str | None]] = []
+            while isinstance(node, ast.IfExp):
+                rows.append((node.body, part(node.test)))
+                node = node.orelse
+            return cases([*rows, (node, None)]), ATOM
         case ast.Subscript(ast.Dict() as table, key):
             return choice(table, key), ATOM
         case ast.Call(ast.Attribute(ast.Dict() as table, "get"), [key, *default]):
@@ -325,12 +329,9 @@ def equation(line: str) -> tuple[str, str, str]:
 
 
 def table(lines: list[str]) -> str:
-    """Equations as HTML, one below the other. A line without a notation stays code."""
+    """Equations as HTML, one below the other."""
     html = ""
     for line in lines:
-        try:
-            left, right, condition = equation(line)
-            html += f"<tr><td>{left}</td><td>{right}</td><td>{condition}</td></tr>"
-        except NoNotation:
-            html += f'<tr><td colspan="3"><code>{escape(line.strip())}</code></td></tr>'
+        left, right, condition = equation(line)
+        html += f"<tr><td>{left}</td><td>{right}</td><td>{condition}</td></tr>"
     return f'<div class="equations"><table>{html}</table></div>'

@@ -1,7 +1,7 @@
 """The gallery: pictures of all schedules, closed-form schedulers and optimizers, drawn when the site is built.
 
-Each picture comes from the code that stands below it. A public class without a picture is a warning, which fails the
-build.
+A page begins with small pictures of all, in groups. Each large one comes from the code that stands below it. A public
+class without a picture is a warning, which fails the build. The reference shows the small pictures, too.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from typing import Any
 
 import matplotlib
 import torch
 from docutils import nodes
-from gallery_calls import CLOSED_FORMS, OPTIMIZERS, WITHOUT_PICTURE
+from gallery_calls import CLOSED_FORMS, GROUPS, OPTIMIZERS, WITHOUT_PICTURE
 from matplotlib import pyplot
-from reference import rest
+from reference import ROOT, rest
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+from thumbnails import small, thumbnail
 
 import optim
 import timesched
@@ -65,11 +67,18 @@ def schedules() -> Iterator[Entry]:
             yield Entry(f"timesched.{name}", thing, [schedule_picture(calls) for calls in pictures(name)])
 
 
+def wrapped(code: str) -> str:
+    """Code without a line that is longer than 88 columns: the arguments of a call stand on lines of their own."""
+    for pattern in (r"(.*?\()(.*)(\)\.(?:plot|values)\(.*)", r"(    .*?, )(\[.*)()"):
+        code = re.sub(rf"(?m)^(?=.{{89}}){pattern}$", r"\1\n    \2\n\3", code)
+    return re.sub(r" *\n+", "\n", code)
+
+
 def schedule_picture(calls: tuple[str, ...]) -> tuple[str, str]:
     labels = differences(calls)
     lines = [f"{call}.plot(run, label='{label}', ax=ax)" for call, label in zip(calls, labels)]
     code = "\n".join(["ax = " + lines[0].replace(", ax=ax", ""), *lines[1:]]) if labels[0] else f"{calls[0]}.plot(run)"
-    code = re.sub(r"(?m)^(?=.{89})(.*)\.plot\((.*label.*)\)$", r"\1.plot(\n    \2\n)", code)
+    code = wrapped(code)
     with matplotlib.rc_context(STYLE):
         exec(code, dict(vars(timesched), run=timesched.Horizon("1000ba")))
         return code, svg(pyplot.gca(), calls)
@@ -84,7 +93,7 @@ def closed_forms() -> Iterator[Entry]:
 
 
 def closed_form_picture(calls: tuple[str, ...]) -> tuple[str, str]:
-    code = "\n".join(f"{call}.values(120)" for call in calls)
+    code = wrapped("\n".join(f"{call}.values(120)" for call in calls))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     with matplotlib.rc_context(STYLE):
         _, ax = pyplot.subplots(layout="constrained")
@@ -183,14 +192,77 @@ def summary(thing: Any) -> list[str]:
     return rest("\n\n".join(kept).splitlines())
 
 
-class Gallery(SphinxDirective):
-    """All entries of one page."""
+@cache
+def thumbnail_of(name: str) -> tuple[str, str]:
+    """The gallery that has a class of a public name, and its small picture; "" for none."""
+    package, _, short = name.rpartition(".")
+    if package == "timesched":
+        return "schedules", "".join(thumbnail(calls[0], '"1000ba"', *calls[1:]) for calls in pictures(short)[:1])
+    if package == "optim.lr_scheduler":
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        calls = [call for call in CLOSED_FORMS if call.startswith(f"{short}(")]
+        values = [eval(call, dict(vars(lr_scheduler), optimizer=optimizer)).values(120) for call in calls]
+        lines = [[(float(i), value) for i, value in enumerate(each)] for each in values]
+        return "closed_forms", small(lines, calls[0]) if calls else ""
+    calls = next((list(calls) for calls in OPTIMIZERS if calls[0].startswith(f"{short}(")), [])
+    return "optimizers", small([walk(call)[0] for call in calls], calls[0], with_zero=False) if calls else ""
+
+
+def recipes_of(name: str) -> Iterator[tuple[str, str]]:
+    """The sections of docs/recipes.md whose first example calls a schedule: title and anchor."""
+    for section in (ROOT / "docs/recipes.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        if f"{name}(" in section.partition("```\n")[0]:
+            yield title, nodes.make_id(title)
+
+
+class Curve(SphinxDirective):
+    """In the reference: the small picture of a class, with links to its gallery and to the recipes that use it."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
+        name: str = self.arguments[0]
+        if name.startswith("optim.weight_decay_scheduler."):  # the same curve
+            stem = name.rpartition(".")[2].removesuffix("WD")
+            name = f"optim.lr_scheduler.{stem if hasattr(lr_scheduler, stem) else stem + 'LR'}"
+        page, picture = thumbnail_of(name)
+        if not picture:
+            return []
+        short = name.rpartition(".")[2]
+        links = [("Gallery", f"gallery/{page}", short.lower())]
+        if page == "schedules":
+            links += [(f"Recipe: {title}", "recipes", anchor) for title, anchor in recipes_of(short)]
+        paragraph = nodes.paragraph("", "", classes=["curve-links"])
+        for i, (text, docname, anchor) in enumerate(links):
+            uri = f"{self.env.app.builder.get_relative_uri(self.env.docname, docname)}#{anchor}"
+            paragraph += [nodes.Text(" · "), nodes.reference("", text, refuri=uri, internal=True)][not i :]
+        return [nodes.raw("", f'<div class="curve">{picture}</div>', format="html"), paragraph]
+
+
+class Gallery(SphinxDirective):
+    """Small pictures of all classes, the content of the directive, and all entries."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        page = self.arguments[0]
         pages = {"schedules": schedules, "closed_forms": closed_forms, "optimizers": optimizers}
-        return [self.section(entry) for entry in pages[self.arguments[0]]()]
+        entries = {entry.name.rpartition(".")[2]: entry for entry in pages[page]()}
+        groups = {title: names.split() for title, names in GROUPS[page].items()}
+        left = [name for name in entries if not any(name in names for names in groups.values())]
+        groups.setdefault("Decay", []).extend(left)
+        html = ""
+        for title, names in groups.items():
+            cells = [
+                f'<a href="#{each.lower()}">{thumbnail_of(entries[each].name)[1]}<span class="pre">{each}</span></a>'
+                for each in names
+            ]
+            html += f'<div style="--n:{len(names)}"><h3>{title}</h3>{"".join(cells)}</div>' if cells else ""
+        head = nodes.raw("", f'<div class="thumbnails">{html}</div>', format="html")
+        sections = [self.section(entries[name]) for names in groups.values() for name in names]
+        return [head, *self.parse_content_to_nodes(), *sections]
 
     def section(self, entry: Entry) -> nodes.section:
         if not entry.pictures:
@@ -213,4 +285,5 @@ class Gallery(SphinxDirective):
 def setup(app: Sphinx) -> dict[str, bool]:
     matplotlib.use("agg")
     app.add_directive("gallery", Gallery)
+    app.add_directive("curve", Curve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

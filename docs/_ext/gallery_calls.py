@@ -57,11 +57,50 @@ OPTIMIZERS = {
     ("ASGD([w], lr=0.02, t0=20)",): "`lr` is that of `optim.SGD`. The dashed line is the average after step `t0`.",
     ("Lion([w], lr=0.05)",): "Each step is as long as `lr`, in each of the two numbers.",
     ("Lamb([w], lr=0.1)",): "Each step is `lr` times as long as the parameter.",
-    ("Adafactor([w], lr=0.2)",): "Each step is at most `lr` times as long as the parameter.",
+    ("Adafactor([w], lr=0.2)",): "Each step is at most `lr` times as long as the parameter. Of a single column, the "
+    "average square of each element is kept.",
     (
         "Muon([w], lr=0.3, weight_decay=0.0)",
-    ): "Each step is about 0.28 times as long as `lr`: 0.2 times the root of 2 rows.",
+    ): "Muon takes matrices alone, so the parameter has two rows and one column. The orthogonal matrix next to one "
+    "column is the column divided by its length: all steps are about equally long, 0.28 times `lr` (0.2 times the root "
+    "of 2 rows).",
     (
         "NorMuon([w], lr=0.3, weight_decay=0.0)",
     ): "Each step is as long as that of `optim.Muon`, and its two numbers are alike: each is divided by its own mean.",
+}
+
+# The order of the galleries; a schedule that no group names comes with the decays.
+GROUPS = {
+    "schedules": {
+        "Warmup and decay": """
+            LinearWithWarmupScheduler CosineAnnealingWithWarmupScheduler PolynomialWithWarmupScheduler
+            InverseSquareRootWithWarmupScheduler MultiStepWithWarmupScheduler ConstantWithWarmupScheduler
+        """,
+        "WSD": "WarmupStableDecayScheduler",
+        "Piecewise": "PiecewiseScheduler MultiStepScheduler StepScheduler ConstantScheduler",
+        "Decay": """
+            LinearScheduler CosineAnnealingScheduler PolynomialScheduler ExponentialScheduler PowerScheduler
+            RexScheduler
+        """,
+        "Cyclic": "OneCycleScheduler CyclicScheduler CosineAnnealingWarmRestartsScheduler",
+        "Betas, as values": "HalfLife",
+        "Made of other schedules": "WarmupScheduler CooldownScheduler SequenceScheduler ProductScheduler",
+    },
+    "closed_forms": {
+        "WSD": "WarmupStableDecayLR",
+        "Decay": """
+            LinearLR CosineDecayLR CosineAnnealingLR PolynomialLR ExponentialLR MultiplicativeLR
+            InverseExponentialTimeDecayLR InverseSquareRootDecayLR LambdaLR
+        """,
+        "Piecewise": "ConstantLR StepLR MultiStepLR PiecewiseConstantLR",
+        "Cyclic": "OneCycleLR CyclicLR CosineAnnealingWarmRestarts",
+        "Made of other schedulers": "SequentialLR ChainedLR",
+    },
+    "optimizers": {
+        "Adam and its variants": "AdamW Adam NAdam RAdam Adamax Lamb",
+        "Matrices": "Muon NorMuon",
+        "Signs of gradients": "Lion Rprop",
+        "Sums and averages of squares": "Adafactor Adagrad Adadelta RMSprop",
+        "Gradient descent": "SGD ASGD",
+    },
 }

@@ -130,6 +130,9 @@ def state_table(head: str, lines: list[str]) -> list[str]:
 
 def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     lines[:] = rest(lines)
+    if what == "class" and "" in lines:
+        at = lines.index("")
+        lines[at:at] = ["", f".. curve:: {name}", ""]
 
 
 class Equations(Directive):
@@ -219,7 +222,14 @@ def original_bases(cls: Any) -> tuple[Any, ...]:
 
 
 def show_bases(app: Sphinx, name: str, thing: type, options: object, bases: list[Any]) -> None:
-    bases[:] = public_bases(app.env, thing)
+    """With the module of those of torch, some of which have the names of ours."""
+    found = public_bases(app.env, thing)
+    torchs = [getattr(base, "__module__", "").startswith("torch.") for base in found]
+    names = [
+        f"``{base.__module__.removesuffix('.optimizer')}.{base.__name__}``" if its else base
+        for base, its in zip(found, torchs)
+    ]
+    bases[:] = names
 
 
 def skip_classes(app: Sphinx, what: str, name: str, thing: object, skip: bool, options: object) -> bool | None:

@@ -3,5 +3,4 @@
 formulas.py   schedules that return values
 hooks.py      the functions that a subclass may define
 composed.py   schedulers made of schedulers: `SequentialLR`, `ChainedLR`, `ScalePerParamLR`
-preview.py    what schedulers write over a run, for tables, pictures and checks
 """

@@ -11,13 +11,13 @@ import torch
 
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
+from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 from timesched.unchanged import unchanged_on_error
 
 from .. import lr_scheduler
-from ..closed_form.preview import sources
 from ..core.optimizer import Optimizer
 from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, claims_of_factors, comparable
@@ -52,7 +52,13 @@ class Built:
         that is, and `TypeError` for a scheduler of torch's or one of functions.
 
         >>> import torch
-        >>> decay = {"LinearLR": {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 4}}
+        >>> decay = {
+        ...     "LinearLR": {
+        ...         "initial_learning_rate": 0.1,
+        ...         "end_learning_rate": 0.0,
+        ...         "total_iters": 4,
+        ...     }
+        ... }
         >>> config = {"optimizer": {"SGD": {"lr": 1.0}}, "schedulers": [decay]}
         >>> print(build(torch.nn.Linear(2, 2), config).table(every="0.5dur"))
         dur  ba    lr
@@ -78,7 +84,9 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
         TypeError: a value of another type.
 
     >>> import torch
-    >>> optimizer = configure_optimizer("SGD", [torch.nn.Parameter(torch.ones(2))], lr=0.001, momentum=0.5)
+    >>> optimizer = configure_optimizer(
+    ...     "SGD", [torch.nn.Parameter(torch.ones(2))], lr=0.001, momentum=0.5
+    ... )
     >>> type(optimizer).__name__, optimizer.param_groups[0]["momentum"]
     ('SGD', 0.5)
     """
@@ -109,8 +117,18 @@ def configure_lr_scheduler(
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
-    >>> warmup = {"scheduler": "LinearLR", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 2}
-    >>> decay = {"scheduler": "CosineDecayLR", "initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 4}
+    >>> warmup = {
+    ...     "scheduler": "LinearLR",
+    ...     "initial_learning_rate": 0.0,
+    ...     "end_learning_rate": 0.1,
+    ...     "total_iters": 2,
+    ... }
+    >>> decay = {
+    ...     "scheduler": "CosineDecayLR",
+    ...     "initial_learning_rate": 0.1,
+    ...     "end_learning_rate": 0.0,
+    ...     "total_iters": 4,
+    ... }
     >>> configure_lr_scheduler(optimizer, [warmup, decay]).values(5)
     [0.0, 0.05, 0.1, 0.08535533905932738, 0.05]
     """
@@ -172,11 +190,27 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
     >>> import torch
-    >>> optimizer, schedulers = build(torch.nn.Linear(2, 2), {
-    ...     "optimizer": {"AdamW": {"lr": 0.1, "params": [{"params": "*bias", "tags": "bias_params"}]}},
-    ...     "schedulers": [{"LinearWD": {"initial_val": 0.1, "end_val": 0.0, "total_iters": 2,
-    ...                                  "param_group_tags": "bias_params"}}],
-    ... })
+    >>> optimizer, schedulers = build(
+    ...     torch.nn.Linear(2, 2),
+    ...     {
+    ...         "optimizer": {
+    ...             "AdamW": {
+    ...                 "lr": 0.1,
+    ...                 "params": [{"params": "*bias", "tags": "bias_params"}],
+    ...             }
+    ...         },
+    ...         "schedulers": [
+    ...             {
+    ...                 "LinearWD": {
+    ...                     "initial_val": 0.1,
+    ...                     "end_val": 0.0,
+    ...                     "total_iters": 2,
+    ...                     "param_group_tags": "bias_params",
+    ...                 }
+    ...             }
+    ...         ],
+    ...     },
+    ... )
     >>> schedulers[0].step()
     >>> [float(group["weight_decay"]) for group in optimizer.param_groups]
     [0.0, 0.05]

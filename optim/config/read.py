@@ -13,9 +13,9 @@ _PLAIN = (str, int, float, bool, type(None))
 def read(config: Any) -> Any:
     """The config as dicts and lists of its own, which the caller may change.
 
-    A mapping is copied, and may hold any Python objects. A path, or a text of one line that ends in `.yaml` or `.yml`,
-    names a file; another text with a colon or a line end is YAML itself. YAML is read as version 1.2 and never
-    evaluated: `1e-3` is a number, `on` and `no` are texts.
+    A mapping is copied, and may hold any Python objects. A path, or a string of one line that ends in `.yaml` or
+    `.yml`, names a file; another string with a colon or a line end is YAML itself. YAML is read as version 1.2 and
+    never evaluated: `1e-3` is a number, `on` and `no` are strings.
 
     Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
     `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, and for
@@ -41,7 +41,7 @@ def _parsed(text: str, source: str) -> Any:
         from ruamel.yaml.error import MarkedYAMLError
     except ImportError as error:
         raise ImportError(
-            "Reading a config from YAML needs ruamel.yaml: pip install 'torch-timesched[config]', or pass a mapping."
+            "Reading a config from YAML needs ruamel.yaml: pip install ruamel.yaml, or pass a mapping."
         ) from error
     reader = YAML(typ="safe", pure=True)  # plain data only; pure: the one that follows YAML 1.2
     try:
@@ -50,7 +50,7 @@ def _parsed(text: str, source: str) -> Any:
         mark = error.problem_mark
         where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         said = ", ".join(filter(None, [error.context, error.problem]))
-        hint = " A text that begins with * is to be in quotes, as in '*bias'." if "alias" in said else ""
+        hint = " A string that begins with * is to be in quotes, as in '*bias'." if "alias" in said else ""
         raise ValueError(f"{source}{where}: {said}.{hint}") from error
     except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
@@ -62,13 +62,13 @@ def _copied(value: Any, path: str, kinds: Any) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a text.")
+                raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a string.")
         return {key: _copied(each, f"{path}.{key}".removeprefix("config."), kinds) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_copied(each, f"{path}[{i}]", kinds) for i, each in enumerate(value)]
     if not isinstance(value, kinds):
         raise ValueError(
-            f"{path}: {value!r} is of type {type(value).__name__}: write a text in quotes, a number, true, false or "
+            f"{path}: {value!r} is of type {type(value).__name__}: write a string in quotes, a number, true, false or "
             f"null."
         )
     return value

@@ -11,6 +11,7 @@ is read, and the update runs over all tensors at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -79,6 +80,17 @@ def step_on_tensors(works: list[Work]) -> None:
             if name in work.scalars
         }
         _update(work._replace(h=h), s)
+
+
+@contextmanager
+def opened(work: Work, read: bool) -> Iterator[tuple[Factors, Sequence[Tensors]]]:
+    """A step outside of graphs that reads no counts: its factors, and the columns that are to be updated meanwhile."""
+    device = work.params[0].device
+    h = {name: _placed(value, device, read) for name, value in work.h.items()}
+    work.advance()
+    k = _for_lists({**h, **work.optimizer_class.factors(h, {}, float)}, work.params[0])
+    for _, columns in _pieces(work, False):
+        yield k, columns
 
 
 def _update(work: Work, s: dict[str, Any], contiguous: bool = False) -> dict[str, Any]:

@@ -57,7 +57,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
     ...         for group in self.param_groups:
     ...             for p in group["params"]:
     ...                 if p.grad is not None:
-    ...                     p.sub_(self.state[p]["velocity"].mul_(0.9).add_(p.grad), alpha=group["lr"])
+    ...                     velocity = self.state[p]["velocity"].mul_(0.9).add_(p.grad)
+    ...                     p.sub_(velocity, alpha=group["lr"])
     ...     def state_names_to_sparsify(self):
     ...         return ["velocity"]
     >>> weight = torch.nn.Parameter(torch.ones(2))

@@ -60,17 +60,10 @@ def distributed_as(x: Tensor, other: Any) -> Tensor:
     found = distribution(other)
     if found is None:
         return x
-    return replicated(x, other).redistribute(*found)  # type: ignore[attr-defined, no-any-return]  # a DTensor
-
-
-def replicated(x: Tensor, p: Any) -> Tensor:
-    """`x`, which every rank has, as a distributed tensor if `p` is one."""
-    found = distribution(p)
-    if found is None:
-        return x
     from torch.distributed.tensor import DTensor, Replicate
 
-    return DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
+    whole = DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
+    return whole.redistribute(*found)
 
 
 def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> Tensor:
@@ -117,6 +110,25 @@ def offsets(p: Any) -> tuple[Any, Any]:
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     return compute_local_shape_and_global_offset(p.shape, *found)
+
+
+def of_rows(placement: Placement, dims: int) -> Placement:
+    """How numbers for each row lie: tensors that are split likewise in the first dimensions, and have 1 for others."""
+    from torch.distributed.tensor import Replicate
+
+    kept = [x if x.is_replicate() or x.dim < dims else Replicate() for x in placement.placements]
+    full = []
+    for shape, _ in placement.full:
+        rows = torch.Size((*shape[:dims], *[1] * (len(shape) - dims)))
+        full.append((rows, tuple(rows[i + 1 :].numel() for i in range(len(rows)))))
+    return Placement(placement.mesh, tuple(kept), full)
+
+
+def zeros_of_rows(p: Any, dims: int, dtype: torch.dtype) -> Tensor:
+    """Zeros for each row of `p`: 1 for all but the first dimensions, split among the ranks as `p` is."""
+    here, found = local(p.detach(), p), distribution(p)
+    zeros = here.new_zeros((*here.shape[:dims], *[1] * (p.dim() - dims)), dtype=dtype)
+    return from_local(zeros, found and of_rows(Placement(*found, [(p.shape, p.stride())]), dims), 0)
 
 
 def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:

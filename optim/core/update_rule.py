@@ -99,6 +99,10 @@ class RuleOptimizer(Optimizer):
         """Update parameters and states in place. `k` holds the hyperparameters, the factors, and the placement."""
         raise NotImplementedError
 
+    def take_shared(self, works: list[Work]) -> list[Work]:
+        """Take those steps, outside of graphs, for which ranks work together. Gives the other work."""
+        return works
+
     # What follows from it
 
     def preinitialize(self) -> None:
@@ -148,12 +152,15 @@ class RuleOptimizer(Optimizer):
             return loss
         follow(self)
         live = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if self._compiled is not None and live and self._is_compiled_for(live):
+        compiled = self._compiled if live and self._is_compiled_for(live) else None
+        if compiled is not None:
             self.hold_tensors()  # where a number was put in
+        works = self.take_shared(self.gather())
+        if compiled is not None and works:
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
-                self._compiled(self.gather())
-                return loss
-        for work in self.gather():
+                compiled(works)
+                works = []
+        for work in works:
             eager_step(work, self._known)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
@@ -222,21 +229,26 @@ class RuleOptimizer(Optimizer):
         The update is one graph from the first step on. The numbers in the groups become 0-dim float64 tensors, so that
         changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
         What wraps `step`, before or after, stays outside. On the CPU, inductor gets options of its own that make
-        compiling and steps quicker, unless `mode` or `options` are given.
+        compiling and steps faster, unless `mode` or `options` are given.
         """
         check_compiler()
         self.hold_tensors()
+        self._compiled = self._compiled_function(step_on_tensors, options)
+        self._sets = set()
+
+    def _compiled_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
+        """A function compiled with the options of `compile`."""
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
-        code = step_on_tensors.__code__.replace()
-        inner = types.FunctionType(code, step_on_tensors.__globals__, step_on_tensors.__name__)
+        inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
         on_cpu = all(p.is_cpu for group in self.param_groups for p in group["params"])
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
-            options["options"] = INDUCTOR_ON_CPU
-        self._compiled = torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
-        self._sets = set()
+            options = {**options, "options": INDUCTOR_ON_CPU}
+        return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
 
     def _is_compiled_for(self, live: list[Tensor]) -> bool:
         """Whether a step of these parameters, which have gradients, is compiled: at a third set of them, no more."""
+        if self._compiled is None:
+            return False
         self._sets.add(tuple(map(id, live)))
         if len(self._sets) > MOST_GRAPHS:
             self._compiled = None

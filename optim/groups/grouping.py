@@ -69,9 +69,15 @@ def configure_param_groups(
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(8, nhead=2, dim_feedforward=16)
-    >>> rules = [{"params": "*bias", "tags": "bias"}, {"params": "linear*", "tags": ["mlp"], "lr": 0.01}]
+    >>> rules = [
+    ...     {"params": "*bias", "tags": "bias"},
+    ...     {"params": "linear*", "tags": ["mlp"], "lr": 0.01},
+    ... ]
     >>> for group in configure_param_groups(model, rules, weight_decay=0.1):
-    ...     print(len(group["params"]), {key: value for key, value in group.items() if key != "params"})
+    ...     print(
+    ...         len(group["params"]),
+    ...         {key: value for key, value in group.items() if key != "params"},
+    ...     )
     2 {'weight_decay': 0.1}
     4 {'tags': ['bias'], 'weight_decay': 0.0}
     2 {'tags': ['mlp'], 'lr': 0.01, 'weight_decay': 0.1}
@@ -79,7 +85,9 @@ def configure_param_groups(
     2 {'weight_decay': 0.0}
 
     >>> from optim import param_group_table
-    >>> model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))
+    >>> model = torch.nn.Sequential(
+    ...     torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9)
+    ... )
     >>> print(param_group_table(configure_param_groups(model, matrices="muon")))
     group  tags   tensors  elements  algorithm  weight_decay  names
     0      adamw        2        72      adamw             -  embedding: 0.weight; output head: 2.weight

@@ -21,7 +21,13 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
 
     >>> from optim import configure_param_groups
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.LayerNorm(9))
-    >>> print(param_group_table(configure_param_groups(model, [{"params": "0.*", "tags": "in"}], weight_decay=0.1)))
+    >>> print(
+    ...     param_group_table(
+    ...         configure_param_groups(
+    ...             model, [{"params": "0.*", "tags": "in"}], weight_decay=0.1
+    ...         )
+    ...     )
+    ... )
     group  tags  tensors  elements  weight_decay  names
     0      in          1        36           0.1  0.weight
     1      in          1         9             0  0.bias

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -11,8 +12,11 @@ import pytest
 import torch
 
 import optim
+import timesched
+from optim.names import LR, SCHEDULE
+from tests.laws.rows import EXAMPLES
 from tests.torchrun import python
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, LinearScheduler, SequenceScheduler
+from timesched import Clock, CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler, SequenceScheduler
 from timesched.cli import main
 
 pytest.importorskip("ruamel.yaml")
@@ -37,6 +41,12 @@ def nothing():
 
 def broken():
     raise RuntimeError('not today')
+"""
+
+
+SHORT = """
+optimizer: {SGD: {lr: 1.0}}
+schedulers: {LinearWithWarmupScheduler: {t_warmup: 20ba}}
 """
 
 
@@ -77,13 +87,13 @@ def test_show_is_the_schedule_at_each_time(capsys):
     text = "CosineAnnealingWithWarmupScheduler('0.1dur', alpha_f=0.1)"
     composed = "SequenceScheduler([LinearScheduler(0.0, 1.0, '0.25dur'), LinearScheduler()], milestones=['0.25dur'])"
     rates = "--samples-per-batch 512 --tokens-per-sample 4096 --ssr 0.5 --every 0.25dur --lr 3e-4 --format csv"
-    code, out, err = run(capsys, "show", text, "linearscheduler", composed, "--max-duration", "1e12tok", *rates.split())
+    code, out, err = run(capsys, "show", text, "linear", composed, "--max-duration", "1e12tok", *rates.split())
     assert (code, err) == (0, "")
     rows = list(csv.DictReader(io.StringIO(out)))
     clock = Clock("1e12tok", samples_per_batch=512, tokens_per_sample=4096, ssr=0.5)
     expected = {
         text: CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1),
-        "linearscheduler": LinearScheduler(),
+        "LinearScheduler": LinearScheduler(),
         composed: SequenceScheduler([LinearScheduler(0.0, 1.0, "0.25dur"), LinearScheduler()], ["0.25dur"]),
     }
     for name, schedule in expected.items():
@@ -98,6 +108,77 @@ def test_show_counts_in_any_unit_that_converts(capsys):
     assert code == 0 and found == [(0, 1.0), (75, 0.625), (150, 0.25), (200, 0.0)]
     _, out, _ = run(capsys, "show", "LinearScheduler", "--max-duration", "10ba", "--every", "4ba")
     assert " ".join(out.split()) == "dur ba LinearScheduler 0 0 1 0.4 4 0.6 0.8 8 0.2 1 10 0"
+
+
+def test_options_replace_what_a_config_says_of_the_run_key_by_key(capsys, config, monkeypatch):
+    text = "max_duration: 8e4tok\nsamples_per_batch: 8\ntokens_per_sample: 100" + SHORT
+    path = config(text)
+
+    def peak_and_end(*options, read=path):
+        _, out, _ = run(capsys, "show", read, "--every", "10ba", "--format", "json", *options)
+        rows = json.loads(out)
+        return rows[1]["tok"], rows[1]["lr"], rows[-1]["tok"]
+
+    assert peak_and_end() == (8000, 0.5, 80000)
+    assert peak_and_end("--samples-per-batch", "4") == (4000, 0.5, 80000)  # the warmup is in batches
+    assert peak_and_end("--max-duration", "4e4tok") == (8000, 0.5, 40000)
+    assert peak_and_end("--ssr", "0.5", "--tokens-per-sample", "50") == (4000, 0.5, 40000)
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert peak_and_end("--samples-per-batch", "4", read="-") == (4000, 0.5, 80000)
+    code, out, _ = run(capsys, "check", path, "--max-duration", "8e3tok", "--samples-per-batch", "16")
+    assert code == 1 and "schedulers[0], lr: the warmup takes 32000tok, longer than the run of 8000tok" in out
+
+
+def test_a_schedule_by_name_is_checked_in_the_unit_of_its_run(capsys):
+    rates = ["--max-duration", "2e9tok", "--samples-per-batch", "256", "--tokens-per-sample", "2048"]
+    code, out, err = run(capsys, "check", "LinearWithWarmup('100ba', t_max='3e9tok', alpha_s=0.1)", *rates)
+    late = "the last batch has 0.3394, and the end value 0 comes at 3e9tok, in a run of 2e9tok: end the schedule"
+    assert (code, err) == (1, "") and out.startswith(f"SCHEDULE, lr: {late}") and out.count("\n") == 1
+    assert run(capsys, "check", "Linear", *rates) == (0, "nothing found\n", "")
+
+
+def test_every_schedule_is_what_its_call_says(capsys):
+    calls = [line for line in EXAMPLES.splitlines() if line and "] * 2" not in line]  # which is no literal
+    run_in_epochs = ["--max-duration", "8ep", "--batches-per-epoch", "5", "--every", "3ba", "--format", "csv"]
+    code, out, _ = run(capsys, "show", *calls, *run_in_epochs)
+    head, *rows = csv.reader(io.StringIO(out))
+    assert code == 0 and head == ["dur", "ep", *calls] and len(rows) == 15
+    for i, call in enumerate(calls):
+        schedule = eval(call, vars(timesched))
+        found = [schedule.at(f"{3 * k}ba", Horizon("8ep", batches_per_epoch=5)) for k in range(14)]
+        assert [float(row[i + 2]) for row in rows[:-1]] == found, call
+
+
+def test_closed_forms_are_shown_with_their_own_length_or_on_a_run(capsys):
+    for text in ("CosineDecay(0.2, 0.0, 4)", "optim.lr_scheduler.CosineDecayLR(0.2, 0.0, total_iters=4)"):
+        _, out, _ = run(capsys, "show", text, "--every", "2ba", "--format", "json")
+        assert [row[text] for row in json.loads(out)] == [0.2, pytest.approx(0.1, abs=1e-15), 0.0]
+    text = "LinearWD(0.2, 0.0, '0.5dur')"
+    _, out, _ = run(capsys, "show", text, "--max-duration", "8ep", "--every", "2ep", "--format", "json")
+    assert [row[text] for row in json.loads(out)] == [0.2, 0.1, 0.0, 0.0, 0.0]
+
+
+def test_help_version_and_list(capsys):
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "") and out == run(capsys, "--help")[1] and "examples:\n  timesched plot" in out
+    assert run(capsys, "--version") == (0, f"timesched {timesched.__version__}\n", "")
+    lines = run(capsys, "list")[1].splitlines()
+    i = lines.index("LinearScheduler(alpha_i=1.0, alpha_f=0.0, t_max='1dur')")
+    assert lines[i + 1] == "    A straight line from `alpha_i` to `alpha_f` at `t_max`, and `alpha_f` after it."
+    assert "CosineDecayLR(initial_learning_rate, end_learning_rate, total_iters)" in lines
+    listed = {line.partition("(")[0] for line in lines}
+    assert {*SCHEDULE.own, *LR.own} <= listed
+
+
+@pytest.mark.parametrize("command", ["show", "plot", "check"])
+def test_examples_of_the_help_run(capsys, config, model, monkeypatch, command):
+    path = config("samples_per_batch: 8" + GOOD)
+    calls = [line.strip() for line in run(capsys, command, "--help")[1].partition("examples:\n")[2].splitlines()]
+    assert len(calls) >= 2
+    for call in calls:
+        arguments = shlex.split(call.replace("run.yaml", str(path)).replace("model:make", model))[1:]
+        code, out, _ = run(capsys, *arguments)
+        assert code in (0, 1) and out
 
 
 def test_show_has_the_values_that_a_config_writes(capsys, config):
@@ -117,26 +198,36 @@ PLAIN = "max_duration: 100ba\noptimizer: {AdamW: {lr: 1e-3}}\nschedulers:\n"
 CALLS = [
     (["show", "LinearScheduler"], "LinearScheduler needs a run: give --max-duration"),
     (["show", "LinearSheduler", *LINEAR[1:]], "there is no schedule 'LinearSheduler': did you mean 'LinearScheduler'"),
-    (["show", "__import__('os').getcwd()", *LINEAR[1:]], "is no literal"),
+    (["show", "__import__('os').getcwd()", *LINEAR[1:]], "there is no schedule 'getcwd': see timesched list"),
+    (["show", "(lambda: 1)()", *LINEAR[1:]], "is no literal"),
+    (["show", "cosine", *LINEAR[1:]], "did you mean 'CosineAnnealingScheduler' or 'CosineAnnealingWarmRestartsSch"),
+    (["show", "WSD", *LINEAR[1:]], "WarmupStableDecayScheduler needs 't_warmup'"),
+    (["show", "WSD(t_warmpu='1ba')", *LINEAR[1:]], "has no argument 't_warmpu': did you mean 't_warmup'"),
+    (["show", "Linear(1, 0, '9ba', 4)", *LINEAR[1:]], "LinearScheduler takes alpha_i, alpha_f, t_max"),
+    (["show", "Linear(1, alpha_i=1)", *LINEAR[1:]], "too many arguments: LinearScheduler takes alpha_i"),
+    (["check", "Linear"], "Linear needs a run: give --max-duration"),
     (["show", "LinearScheduler(open('x'))", *LINEAR[1:]], "there is no schedule 'open'"),
     (["show", "LinearScheduler(1 +", *LINEAR[1:]], "is no call such as"),
     (["show", "[1, 2]", *LINEAR[1:]], "is no schedule: write one as"),
     (["show", "LinearScheduler(alpha_f=0.1, alpha_f=0.5)", *LINEAR[1:]], "keyword argument repeated: alpha_f"),
-    (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "unexpected keyword argument"),
-    (["show", "GOOD", "--ssr", "0.5"], "the options of a run need its length: give --max-duration"),
+    (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "has no argument '**'"),
+    (["show", "NO_RUN", "--ssr", "0.5"], "the options of a run need its length: give --max-duration"),
+    (["show", "GOOD", "--max-duration", "100steps"], "max_duration: '100steps' is not a time: did you mean '100ba'?"),
+    (["plot", "GOOD", "--lr", "0.1"], "--lr is for schedules by name, and"),
     (["show", "LinearScheduler", "--max-duration", "9 batches"], "9 batches"),
     (["show", *LINEAR, "--every", "0ba"], "every 0ba: it has to be above 0"),
     (["show", *LINEAR, "--every", "1e-9dur"], "have at most 100000 multiples"),
     (["show", *LINEAR, "--unit", "tok"], "samples_per_batch"),
     (["show", "run.cfg"], "run.cfg is no literal"),
     (["show", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
-    (["show", "GOOD:1"], "has no entry of that number"),
-    (["plot", "NONE"], "NONE.yaml: 'schedulers' has no entry of that number, or none at all; they count from 0."),
+    (["show", "GOOD:1"], "GOOD.yaml: 'schedulers' has no entry 1: they count from 0."),
+    (["check", "GOOD:1"], "GOOD.yaml: 'schedulers' has no entry 1: they count from 0."),
+    (["plot", "NONE"], "NONE.yaml: there are no 'schedulers'."),
     (["show", "EMPTY"], "EMPTY.yaml: config=None: write a mapping"),
     (["show", "TWO"], "schedulers[0]: This LinearScheduler"),
     (["plot", "GOOD", "TOKENS"], "the runs are counted in ba and tok, and one axis has one unit: give --unit dur"),
     (["plot", "StepScheduler('1ba', 1e300)", *LINEAR[1:]], "is inf at 2ba: only finite values can be drawn"),
-    (["check", "optimizer: {SGD: {lr: 1}}"], "No such file"),
+    (["check", "optimizer: {SGD: {lr: 1}}"], "is no call such as"),
     (["check", "GOOD", "--model", "the_model"], "--model the_model: write module:name"),
     (["check", "GOOD", "--model", "the_model:other"], "AttributeError: module 'the_model' has no attribute 'other'"),
     (["check", "GOOD", "--model", "the_model:nothing"], "returned a int, and no torch.nn.Module"),
@@ -148,12 +239,15 @@ CALLS = [
     (["show", *LINEAR, "--lr=-1"], "is not a finite number of 0 or more"),
     (["show"], "the following arguments are required: SCHEDULE; timesched show --help says more"),
     (["memory", "run.yaml"], "the following arguments are required: --model"),
-    (["list"], "invalid choice: 'list'"),
+    (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of 0 or more"),
+    (["show", "Linear", "--max-duration", "-5ba"], "max_duration (-5ba) is -5: it has to be more than 0"),
+    (["shwo"], "invalid choice: 'shwo'"),
 ]
 TWO = "- LinearScheduler: {}\n- CosineAnnealingScheduler: {}"
 FILES = {
     "GOOD": GOOD,
     "NONE": "max_duration: 100ba\noptimizer: {AdamW: {}}",
+    "NO_RUN": "optimizer: {AdamW: {}}\nschedulers: {ConstantLR: {learning_rate: 0.1}}",
     "EMPTY": "",
     "TWO": PLAIN + TWO,
     "TOKENS": GOOD.replace("100ba", "1e9tok").replace("10ba", "1e8tok"),
@@ -189,7 +283,7 @@ def test_lines_are_told_apart(capsys, config):
     assert json.loads(out) == [first, {"dur": 1, "ba": 100, names[0]: 0.0, names[1]: 0.3}]
     _, out, _ = run(capsys, "show", path, "--every", "1dur", "--format", "csv")
     assert next(csv.reader(io.StringIO(out))) == ["dur", "ba", *names]
-    assert run(capsys, "check", path)[:2] == (0, "")
+    assert run(capsys, "check", path)[:2] == (0, "nothing found\n")
     one, other = config(GOOD, "one.yaml"), config(GOOD.replace("100ba", "200ba"), "other.yaml")
     _, out, _ = run(capsys, "show", one, other, "--every", "0.5dur", "--format", "json")
     # in the second run the decay begins at 160ba
@@ -217,7 +311,7 @@ def test_pictures(capsys, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         path = tmp_path / f"picture{suffix}"
-        assert run(capsys, "plot", *schedules, "--max-duration", "100ba", "--out", path) == (0, "", "")
+        assert run(capsys, "plot", *schedules, "--max-duration", "100ba", "--out", path) == (0, f"wrote {path}\n", "")
         assert path.read_bytes().startswith(start)
 
 
@@ -279,20 +373,20 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
 def test_what_is_found(capsys, config, text, more, words):
     code, out, err = run(capsys, "check", config(text), *more)
     found = out.splitlines()
-    assert (code, len(found)) == (1 if words else 0, len(words)) and "without --model" in err
-    for line, word in zip(found, words):
+    assert (code, len(found)) == (1 if words else 0, len(words) or 1) and "without --model" in err
+    for line, word in zip(found, words or ["nothing found"]):
         assert word in line
 
 
 def test_what_is_found_with_a_model(capsys, config, model):
-    assert run(capsys, "check", config(GOOD, "run.cfg"), "--model", model) == (0, "", "")  # of any name
+    assert run(capsys, "check", config(GOOD, "run.cfg"), "--model", model) == (0, "nothing found\n", "")  # of any name
     text = GOOD.replace(", no_decay: true", "").replace("rate: 0.0}", "rate: 0.0, param_group_tags: head}")
     text += "- LinearWD: {initial_val: 0.1, end_val: 0.0, total_iters: 100}\n- ConstantWD: {val: 0.1}"
     code, out, _ = run(capsys, "check", config(text), "--model", model)
     found = out.splitlines()
     assert code == 1 and len(found) == 3
     assert "'head'" in found[0] and "schedulers[1]: This LinearWD" in found[1]
-    assert "3 norms and biases of group 0 decay (0.bias, 1.weight, 1.bias)" in found[2]
+    assert "norms and biases of group 0 decay (3: 0.bias, 1.weight, 1.bias)" in found[2]
 
 
 @pytest.mark.parametrize(
@@ -314,9 +408,100 @@ def test_bfloat16_weights_that_a_step_cannot_move(capsys, config, tmp_path, monk
     text = f"max_duration: 10ba\noptimizer: {{{optimizer}}}\nschedulers: {{LinearScheduler: {{alpha_f: 0.5}}}}"
     code, out, err = run(capsys, "check", config(text), "--model", "short:make")
     found = out.splitlines()
-    assert (code, len(found), err) == (len(words), len(words), "")
-    for line, word in zip(found, words):
+    assert (code, len(found), err) == (len(words), 1, "")
+    for line, word in zip(found, words or ["nothing found"]):
         assert word in line
+
+
+BETAS = "max_duration: {run}\nsamples_per_batch: 8\noptimizer: {{{optimizer}: {{}}}}\nschedulers:\n- {entry}"
+STEPS = "MultiStepScheduler: {{milestones: [{at}], gamma: 1.1, key: '{key}'}}"  # of betas[0]: from 0.9 to 0.99
+HALVES = (  # 0.9007 and 0.98999
+    "SequenceScheduler: {schedules: [HalfLife: {time: 53sp}, HalfLife: {time: 552sp}], milestones: [50ba], "
+    "key: 'betas[1]'}"
+)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "entry", "words"),
+    [
+        ("AdamW", STEPS.format(at="50ba", key="betas[0]"), "betas[0]: after step 51 the average is 2.48 times"),
+        ("AdamW", STEPS.format(at="10ba", key="betas[0]"), "betas[0]: after step 11 the average is 6.26 times"),
+        ("AdamW", STEPS.format(at="400ba", key="betas[0]"), ""),
+        (
+            "AdamW",
+            "LinearScheduler: {alpha_i: 1.1, alpha_f: 1.0, t_max: 20ba, key: 'betas[0]'}",
+            "after step 9 the average is 0.654 times what",
+        ),
+        ("AdamW", "LinearScheduler: {alpha_i: 1.1, alpha_f: 1.0, t_max: 4000ba, key: 'betas[0]'}", ""),
+        ("AdamW", HALVES, "betas[1]: after step 51 the average is 2.48 times"),
+        ("RAdam", HALVES, "betas[1]: after step 51 the average is 2.48 times"),
+        ("AdamW", "HalfLife: {time: 53sp, key: 'betas[1]'}", ""),
+        *((each, STEPS.format(at="50ba", key="betas[0]"), "2.48") for each in ("Adam", "RAdam", "Adamax")),
+        # whose first moment is corrected by the product of what was used, or not at all
+        *((each, STEPS.format(at="50ba", key="betas[0]"), "") for each in ("NAdam", "Lion", "Lamb")),
+        ("NAdam", HALVES, "2.48"),
+        ("Adamax", HALVES, ""),
+        ("Adam", STEPS.format(at="50ba", key="lr"), ""),
+    ],
+)
+def test_betas_that_change_early(capsys, config, optimizer, entry, words):
+    text = BETAS.format(run="4000ba", optimizer=optimizer, entry=entry)
+    code, out, _ = run(capsys, "check", config(text))
+    assert (code, len(out.splitlines())) == (1 if words else 0, 1) and (words or "nothing found") in out
+
+
+@pytest.mark.parametrize(("more", "found"), [([], 1), (["--jump", 147], 1), (["--jump", 149], 0)])
+def test_how_far_an_average_may_be_off(capsys, config, more, found):
+    text = BETAS.format(run="60ba", optimizer="AdamW", entry=STEPS.format(at="50ba", key="betas[0]"))
+    code, out, _ = run(capsys, "check", config(text), *more)
+    assert code == found and (out == "nothing found\n") == (found == 0)
+
+
+def test_what_check_says_of_betas_is_what_torchs_adam_does(capsys, config):
+    """The first moment of constant gradients, by the step that is named."""
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.Adam([weight])
+    for step in range(1, 52):
+        optimizer.param_groups[0]["betas"] = beta, _ = (0.9 if step <= 50 else 0.99, 0.999)
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    off = optimizer.state[weight]["exp_avg"].item() / (1 - beta**51)
+    text = BETAS.format(run="60ba", optimizer="AdamW", entry=STEPS.format(at="50ba", key="betas[0]"))
+    assert f"after step 51 the average is {off:.3g} times what it should be" in run(capsys, "check", config(text))[1]
+    assert off == pytest.approx(2.5, abs=0.05)
+
+
+@pytest.mark.parametrize("text", ["halflife('5ba')", "Half('5ba')", "Sequence([half('5ba'), half('9ba')], ['50ba'])"])
+def test_a_half_life_by_a_short_name_is_a_value(capsys, text):
+    code, out, _ = run(capsys, "show", text, "--max-duration", "100ba", "--format", "csv", "--every", "50ba")
+    assert code == 0 and float(out.splitlines()[1].split(",")[-1]) == 0.5**0.2
+    assert run(capsys, "check", text, "--max-duration", "100ba")[:2] == (0, "nothing found\n")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (
+            "LinearScheduler: {alpha_i: 2.0, alpha_f: 1.0, key: 'betas[0]'}",
+            "it is 1.8 at step 1, and has to be at least 0",
+        ),
+        ("LinearScheduler: {alpha_i: 1.0, alpha_f: -1.0, key: 'betas[0]'}", "it is -0.01"),
+        ("ConstantScheduler: {alpha: 1.1111111111111112, key: 'betas[0]'}", "it is 1 at step 1, and"),
+    ],
+)
+def test_betas_that_no_average_has(capsys, config, entry, words):
+    code, out, _ = run(capsys, "check", config(BETAS.format(run="100ba", optimizer="AdamW", entry=entry)))
+    assert code == 1 and words in out and "math" not in out
+
+
+def test_numbers_beyond_a_float_and_an_entry_of_standard_input(capsys, monkeypatch):
+    code, _, err = run(capsys, "show", "Linear", "--max-duration", "10ba", "--ssr", "1e308")
+    assert code == 2 and err.startswith("timesched show: ")
+    monkeypatch.setattr("sys.stdin", io.StringIO("&a {optimizer: *a}\n"))
+    code, _, err = run(capsys, "show", "-")
+    assert code == 2 and err.startswith("timesched show: ")
+    monkeypatch.setattr("sys.stdin", io.StringIO(GOOD))
+    assert run(capsys, "show", "-:0", "--every", "50ba")[0] == 0
 
 
 # memory

@@ -38,6 +38,19 @@ def test_files_and_make_targets_that_are_named_exist(page):
 
 
 def test_every_page_is_linked_from_the_readme():
-    linked = set(re.findall(r"\(docs/((?:tutorials/)?\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
-    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.md")]
+    linked = set(re.findall(r"\(docs/((?:\w+/)?\w+\.md)\)", (ROOT / "README.md").read_text(encoding="utf-8")))
+    folders = ("", "tutorials/", "trainers/", "differences/")
+    pages = [page for folder in folders for page in ROOT.glob(f"docs/{folder}*.md")]
     assert linked == {str(page.relative_to(ROOT / "docs")) for page in pages} - {"index.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_examples_fit_the_site(page):
+    """No line of code is longer than 88 columns: the site shows it without a scroll bar."""
+    long = []
+    for code in re.findall(
+        r"^```(?:python|yaml)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    ):
+        typed = [line for line in code.splitlines() if not code.startswith(">>>") or line[:4] in (">>> ", "... ")]
+        long += [line for line in typed if len(line) > 88]
+    assert long == []

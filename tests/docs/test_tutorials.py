@@ -31,7 +31,7 @@ def blocks(page, language):
 
 def needs(page):
     """The trainers that a page tells its reader to install."""
-    extras = re.findall(r'pip install "torch-timesched\[(\w+)\]"', page.read_text(encoding="utf-8"))
+    extras = re.findall(r'pip install "\.\[(\w+)\]"', page.read_text(encoding="utf-8"))
     return [extra for extra in extras if extra in TRAINERS]
 
 

@@ -41,7 +41,7 @@ from tests.integration.callback_runs import (
 )
 from tests.integration.resume import in_another_process
 from tests.integration.training import BATCHES_PER_EPOCH, At, Crash, Stream, assert_goes_on, data, die, finish
-from timesched import Clock, ConstantScheduler, Horizon, LinearScheduler, MultiStepScheduler, bind
+from timesched import BatchPlan, Clock, ConstantScheduler, HalfLife, Horizon, LinearScheduler, MultiStepScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
 LINE = LinearScheduler()
@@ -96,6 +96,28 @@ def test_the_ratio() -> None:
     assert record.of("weight_decay", BIAS) == falling(0.2, 0, 10, 10)
 
 
+def test_half_lives() -> None:
+    """They are written as they are, in the units that Composer's state converts, and in a Trainer multiply nothing."""
+    entries = Binding(HalfLife("0.25ep"), "betas[1]"), Binding(HalfLife.of(0.95, batch="1ba"), "betas[0]", "matrix")
+    record = done(*entries)
+    assert record.of("betas[1]", MATRIX) == record.of("betas[1]", BIAS) == [0.5 ** (4 / BATCHES_PER_EPOCH)] * BATCHES
+    assert record.of("betas[0]", MATRIX) == [0.95] * BATCHES and record.of("betas[0]", BIAS) == [BETA] * BATCHES
+    tokens = Binding(HalfLife("1024tok"), "betas[1]")
+    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=4, tokens_per_sample=128)])
+    finish(trainer, record)
+    assert record.of("betas[1]", MATRIX) == [0.5**0.5] * BATCHES
+    plan = BatchPlan({"0dur": 4, "0.5dur": 8})
+    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=plan, tokens_per_sample=128)])
+    finish(trainer, record)
+    assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
+    with pytest.raises(ValueError, match="samples_per_batch is not known"):
+        done(tokens)
+    with pytest.raises(ValueError, match="samples_per_batch is 0"):
+        Schedules(tokens, samples_per_batch=0)
+    with pytest.raises(TypeError, match=r"write bind\(..., key='betas\[1\]'\), in a trainer Binding"):
+        make_trainer([], schedulers=HalfLife("4ba"))[0].fit()
+
+
 def test_one_step_for_every_batch() -> None:
     """Whatever the microbatches, and how often the Trainer steps the schedulers of its own; made before or here."""
     model, optimizer = make_optimizer()
@@ -140,17 +162,19 @@ def test_what_is_logged() -> None:
     log, quiet = InMemoryLogger(), InMemoryLogger()
     decay = partial(ConstantWD, val=0.125, param_group_tags=[None])
     entries = Binding(LINE, "lr", "head"), Binding(LINE, "betas[0]"), decay
-    trainer, record = make_trainer([LRMonitor(), Schedules(*entries, log=True)], loggers=log)
+    trainer, record = make_trainer([LRMonitor(), Schedules(*entries)], loggers=log)
     finish(trainer, record)
-    seen = {name: [value for _, value in rows] for name, rows in log.data.items() if "-AdamW/" in name}
-    mine = {"betas[0]-AdamW/group0", "betas[0]-AdamW/group1", "betas[0]-AdamW/group2", "weight_decay-AdamW/group2"}
-    assert seen.keys() - {f"lr-AdamW/group{i}" for i in range(3)} == mine
+    names = "betas[0]", "betas[0]/embedding", "betas[0]/head,matrix", "lr/head,matrix", "weight_decay"
+    seen = {name: [value for _, value in log.data[name]] for name in names}
+    assert {name for name in log.data if name.startswith(("betas", "lr", "weight"))} == {
+        *names, *(f"lr-AdamW/group{i}" for i in range(3))
+    }  # fmt: skip
     # After batch k, the value of batch k + 1, at its time.
-    assert seen["betas[0]-AdamW/group1"][:-1] == record.of("betas[0]", MATRIX)[1:]
-    assert seen["weight_decay-AdamW/group2"] == [0.125] * BATCHES
-    assert [int(time.batch) for time, _ in log.data["betas[0]-AdamW/group1"]] == list(range(1, BATCHES + 1))
-    done(*entries, loggers=quiet, max_duration="2ba")
-    assert not any("AdamW" in name for name in quiet.data)
+    assert seen["betas[0]/head,matrix"][:-1] == record.of("betas[0]", MATRIX)[1:]
+    assert seen["lr/head,matrix"][:-1] == record.of("lr", MATRIX)[1:] and seen["weight_decay"] == [0.125] * BATCHES
+    assert [int(time.batch) for time, _ in log.data["betas[0]"]] == list(range(1, BATCHES + 1))
+    finish(*make_trainer([Schedules(*entries, log=False)], loggers=quiet, max_duration="2ba"))
+    assert not any(name.startswith(("betas", "lr", "weight")) for name in quiet.data)
 
 
 def test_one_callback_for_one_trainer_after_another() -> None:

@@ -15,6 +15,7 @@ from optim.closed_form import formulas as f
 from timesched import schedulers as s
 from timesched import shapes
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
+from timesched.half_life import HalfLife
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.testing import Promise
@@ -29,7 +30,7 @@ _UNITS = (*COUNTED, TimeUnit.DURATION)
 class Row:
     """A schedule class, its arguments as `drawn` takes them, and its promise as a function of it and the horizon.
 
-    `in_steps`: the value depends on a number of batches, so that every time needs a rate.
+    `in_steps`: the value depends on a number of batches, or on the length of one, so that every time needs a rate.
     """
 
     schedule: type[Schedule]
@@ -106,6 +107,8 @@ ProductScheduler([CosineAnnealingScheduler(), CyclicScheduler("0.1dur", alpha_i=
 CooldownScheduler(CosineAnnealingScheduler(), t_decay="0.2dur", t_start="0.3dur", decay="1-sqrt")
 SequenceScheduler([ConstantScheduler(0.5), LinearScheduler(1.0, 0.0, t_max="0.4dur")], ["0.6dur"])
 
+HalfLife("0.002dur")
+HalfLife("0.01dur")
 CooldownScheduler(PowerScheduler("0.05dur"), t_decay="0.2dur")
 SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, milestones=["0.5dur"])
 """
@@ -469,6 +472,12 @@ def _waves(first: str, other: str, condition: float, continuous: bool = False) -
 
 
 ROWS = [
+    Row(
+        HalfLife,
+        {"time": _PERIOD, "beta": _either(0.5, st.floats(0.01, 0.9999))},
+        lambda x, run: Promise(low=0.0, high=1.0),
+        in_steps=True,
+    ),
     Row(s.StepScheduler, {"step_size": _PERIOD, "gamma": _GAMMA}, lambda x, run: _decaying(x.gamma)),
     Row(s.MultiStepScheduler, {"milestones": _times, "gamma": _GAMMA}, _multi_step),
     Row(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import optim
 from tests.optim.equations import Reference
@@ -171,3 +174,21 @@ def assert_same_steps(row: Row, mine: torch.optim.Optimizer, other: torch.optim.
     """The parameters and state are those of `theirs`, as near as float64 allows."""
     # The mean over nothing is NaN, which the reference of Adafactor keeps as the state of an empty matrix.
     assert_states_close(mine, other, 1e-12, empty=row.name != "Adafactor")
+
+
+class Held(TorchDispatchMode):
+    """Counts the most bytes that tensors made by operations held at once, beside those of given tensors."""
+
+    def __init__(self, *beside):
+        super().__init__()
+        self.made, self.most = [], 0
+        self.beside = dict.fromkeys((x.untyped_storage().data_ptr() for x in beside), 0)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        self.made = [ref for ref in self.made if ref() is not None]
+        self.made += [weakref.ref(x) for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+        storages = [x.untyped_storage() for ref in self.made if (x := ref()) is not None]
+        held = {each.data_ptr(): each.nbytes() for each in storages} | self.beside
+        self.most = max(self.most, sum(held.values()))
+        return found

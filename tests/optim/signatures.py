@@ -35,7 +35,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         **{"lr": 0.02, "weight_decay": 0.01, "momentum": 0.95, "nesterov": True, "ns_steps": None},
         **{"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-07, "adjust_lr_fn": "cerebras", "flatten": None},
         **{"split_sizes": None, "num_heads": None, "transposed": False, "ns_dtype": None},
-        **{"cautious_weight_decay": False, "adamw": None, "lion": None},
+        **{"cautious_weight_decay": False, "adamw": None, "lion": None, "process_group": None},
     },
     "NAdam": {
         **{"lr": 0.002, "betas": (0.9, 0.999), "eps": 1e-08, "weight_decay": 0, "momentum_decay": 0.004},
@@ -57,7 +57,7 @@ KEYWORD_ONLY: dict[str, set[str]] = {
     "Lion": {"cautious_weight_decay"},
     "Muon": {
         *("ns_coefficients", "eps", "adjust_lr_fn", "flatten", "split_sizes", "num_heads", "transposed", "ns_dtype"),
-        *("cautious_weight_decay", "adamw", "lion"),
+        *("cautious_weight_decay", "adamw", "lion", "process_group"),
     },
     "NAdam": {"decoupled_weight_decay", "maximize"},
     "RAdam": {"decoupled_weight_decay", "maximize"},

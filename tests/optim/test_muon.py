@@ -1,19 +1,16 @@
 """Muon: what a matrix is, groups of other algorithms, coefficients, and the memory that its directions take."""
 
 import copy
-import weakref
 
 import pytest
 import torch
 from torch.nn import Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import optim
 from optim import Muon, NorMuon, muon
 from optim.core.newton_schulz import JORDAN, TABLES
 from tests.optim.compiling import fresh, graphs
-from tests.optim.problems import flat
+from tests.optim.problems import Held, flat
 from tests.optim.test_muon_golden import values
 
 FORMS = ("cerebras", "original", "match_rms_adamw", "spectral_unclamped")
@@ -66,24 +63,6 @@ def test_flatten_is_an_option_of_a_group():
     assert torch.equal(convolution, trained((3, 4, 6), steps=1, flatten=True))
     with pytest.raises((TypeError, ValueError), match="flatten"):
         Muon([stack], flatten="yes")
-
-
-class Held(TorchDispatchMode):
-    """Counts the most bytes that tensors made by operations held at once, beside those of given tensors."""
-
-    def __init__(self, *beside):
-        super().__init__()
-        self.made, self.most = [], 0
-        self.beside = dict.fromkeys((x.untyped_storage().data_ptr() for x in beside), 0)
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        self.made = [ref for ref in self.made if ref() is not None]
-        self.made += [weakref.ref(x) for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
-        storages = [x.untyped_storage() for ref in self.made if (x := ref()) is not None]
-        held = {each.data_ptr(): each.nbytes() for each in storages} | self.beside
-        self.most = max(self.most, sum(held.values()))
-        return found
 
 
 @pytest.mark.parametrize("nesterov", [True, False])

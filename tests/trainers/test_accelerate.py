@@ -75,6 +75,8 @@ def test_each_step_runs_with_the_values_of_its_moment(accumulate):
     run.train(0, BATCHES)
     assert run.used == expected(accumulate)
     assert run.scheduler.clock.timestamp.batch == BATCHES // accumulate
+    (group,) = run.optimizer.param_groups
+    assert run.scheduler.named_values() == {"lr": group["lr"], "weight_decay": group["weight_decay"]}
 
 
 def test_resumed_in_a_fresh_process(tmp_path):

@@ -5,6 +5,7 @@ As a program: `resume FOLDER` goes on from a checkpoint, and under torchrun `FOL
 
 from __future__ import annotations
 
+import csv
 import sys
 import warnings
 from pathlib import Path
@@ -136,6 +137,18 @@ def test_the_length_is_the_trainers_and_the_monitor_logs_what_is_used(tmp_path):
     assert monitor.last_weight_decay_values == {"lr-AdamW-weight_decay": 0.0}
 
 
+@pytest.mark.parametrize("log", [True, False])
+def test_each_logged_batch_has_the_values_that_it_ran_with(tmp_path, log):
+    entries = CosineAnnealingScheduler(), Binding(LinearScheduler(), "weight_decay")
+    model, logger = Model(*entries, log=log), CSVLogger(tmp_path)
+    trainer(tmp_path, logger=logger, log_every_n_steps=3, accumulate_grad_batches=2).fit(model, Loader())
+    path = Path(logger.log_dir) / "metrics.csv"
+    rows = list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+    assert [int(row["step"]) for row in rows] == [2, 5, 8, 11] * log
+    found = [(float(row["lr"]), float(row["weight_decay"])) for row in rows]
+    assert found == model.used[2::3][: len(rows)] and len(model.used) == 12
+
+
 def test_epochs_of_unknown_length_are_counted(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
@@ -180,12 +193,16 @@ def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
     model = TwoOptimizers()
     for _ in range(2):  # each fit begins anew
         model.used.clear()
-        trainer(tmp_path, max_epochs=1).fit(model, Loader())
+        logger = CSVLogger(tmp_path)
+        trainer(tmp_path, max_epochs=1, logger=logger, log_every_n_steps=1).fit(model, Loader())
         assert [lr for at, lr in model.used if at == 0] == [lr for lr, _ in expected(1)]
         assert model.clock.timestamp.batch == BATCHES
         tokens = [sum(batch(k).numel() for k in range(end)) for end in range(0, BATCHES, 2)]
         linear = [0.1 * LinearScheduler().at(f"{n}tok", model.clock) for n in tokens]
         assert [lr for at, lr in model.used if at == 1] == linear
+        rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
+        assert [float(row["lr"]) for row in rows] == [lr for at, lr in model.used if at == 0]
+        assert [float(row["lr-1"]) for row in rows[1::2]] == linear
 
 
 def test_lr_find_leaves_no_trace_and_its_rate_is_the_initial_one(tmp_path):

@@ -94,7 +94,7 @@ def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> T
 
 def run(folder: Any, *entries: Any, resume: Any = None, **options: Any) -> Trainer:
     """A Trainer that has trained."""
-    names = ("max_duration", "tokens_per_sample", "ssr", "on_change")
+    names = ("max_duration", "tokens_per_sample", "ssr", "on_change", "log")
     ours = {key: options.pop(key) for key in names if key in options}
     trainer = new_trainer(folder, **options)
     schedule(trainer, *(entries or ENTRIES), **ours)
@@ -202,6 +202,20 @@ def test_every_batch_runs_with_the_value_of_its_time(name: str, tmp_path: Path) 
     assert trainer.lr_scheduler.bound[0].last_epoch == trainer.state.global_step - skipped
     logged = [each["learning_rate"] for each in trainer.state.log_history if "learning_rate" in each]
     assert logged == [row["lr"][0] for row in trainer.recorder.rows][-len(logged) :]
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_what_is_scheduled_is_logged_beside_the_learning_rate(tmp_path: Path, log: bool) -> None:
+    entries = COSINE, Binding(DECAY, "weight_decay"), Binding(BETA, "betas[0]")
+    trainer = run(tmp_path, *entries, log=log, max_steps=6, logging_steps=2)
+    groups = range(2 * log)  # the Trainer's own optimizer has two, without tags
+    rows, logged = trainer.recorder.rows, trainer.state.log_history[:-1]
+    names = {f"{key}/group{i}" for key in ("lr", "weight_decay", "betas[0]") for i in groups}
+    assert [set(each) for each in logged] == [{"loss", "grad_norm", "learning_rate", "epoch", "step", *names}] * 3
+    for row, each in zip(rows[1::2], logged):  # what the batch ran with
+        assert [each[f"weight_decay/group{i}"] for i in groups] == row["weight_decay"][: len(groups)]
+        assert [each[f"betas[0]/group{i}"] for i in groups] == row["betas[0]"][: len(groups)]
+    assert not names & trainer.state.log_history[-1].keys()  # of the whole run
 
 
 def test_training_twice_begins_anew(tmp_path: Path) -> None:

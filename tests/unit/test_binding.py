@@ -254,3 +254,18 @@ def test_after_an_error_the_earlier_scheduler_owns_its_key_again():
     assert optimizer.param_groups[0]["lr"] == 0.5 * 7 / 8
     with pytest.raises(ValueError, match="unbound"):
         later.step()
+
+
+def test_values_have_names_for_logs():
+    """The key and the tags; the index too, where these are those of another group."""
+    tags = None, "head", ["head"], ["b", "a"]
+    groups = [{"params": [torch.zeros(1)], **({"tags": tag} if tag else {})} for tag in tags]
+    optimizer = torch.optim.AdamW(groups, lr=torch.tensor(0.5))
+    rates = bind(LinearScheduler(), optimizer, clock := Clock("4ba"))
+    betas = bind(LinearScheduler(), optimizer, clock, "betas[1]", tags="a")
+    clock.tick()
+    rates.step(), betas.step()
+    assert rates.named_values() == dict.fromkeys(("lr", "lr/head/group1", "lr/head/group2", "lr/a,b"), 0.375)
+    assert betas.named_values() == {"betas[1]/a,b": 0.999 * 0.75}
+    alike = torch.optim.SGD([{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)]}], lr=0.5)
+    assert bind(LinearScheduler(), alike, Clock("4ba")).named_values() == {"lr/group0": 0.5, "lr/group1": 0.5}

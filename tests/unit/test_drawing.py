@@ -1,16 +1,20 @@
 """Lines, pictures and tables of schedules."""
 
 import csv
+import html
 import io
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from fractions import Fraction
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import optim
 from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # schedules of many kinds are drawn
 from timesched.drawing.lines import Source, counted, line, number, presumed, ticks, values
@@ -112,6 +116,11 @@ def test_a_table_of_runs_of_other_lengths():
         values_table([])
 
 
+def overlaps(ax):
+    """Whether the legend lies on the axes."""
+    return bool(ax.get_legend().get_window_extent().overlaps(ax.get_window_extent()))
+
+
 def test_plot_draws_on_the_axes_that_it_is_given():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     ax = LinearScheduler().plot(Horizon("10ba"))
@@ -121,6 +130,9 @@ def test_plot_draws_on_the_axes_that_it_is_given():
     assert straight.get_color() != ax.lines[2].get_color()  # between them stands the mark of the end
     assert list(straight.get_xdata()) == list(range(11))
     assert list(straight.get_ydata()) == [LinearScheduler().at(f"{t}ba", Horizon("10ba")) for t in range(11)]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("batches", "multiplier")
+    ax.figure.canvas.draw()  # the legend stands below the axes, and the axes above it
+    assert 0 < ax.get_legend().get_window_extent().y1 < ax.get_tightbbox().y1 and overlaps(ax) is False
     named = LinearScheduler().plot(Horizon("10ba"), "dur", label="a straight line", color="black").lines[0]
     assert (named.get_label(), named.get_color(), named.get_xdata()[-1]) == ("a straight line", "black", 1.0)
     pyplot.close("all")
@@ -139,10 +151,38 @@ def test_plot_draws_on_the_axes_that_it_is_given():
 def test_a_notebook_draws_a_schedule_on_a_run_that_suits_it(schedule, length):
     assert presumed(schedule) == Horizon(length)
     shown = schedule._repr_html_()
-    picture = ElementTree.fromstring(shown[shown.index("<svg") :])
+    picture = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("<div>")])
     assert any("polyline" in each.tag for each in picture) and type(schedule).__name__ in shown
-    without = MultiStepScheduler(["30ep", "60ba"])  # units of which there is no common run
-    assert presumed(without) is None and without._repr_html_() is None
+    assert f"<div>on a run of {presumed(schedule).max_duration}, presumed: .plot(Horizon(" in shown
+    without = MultiStepScheduler(["30ep", "60ba"])._repr_html_()  # units of which there is no common run
+    assert "<svg" not in without and "no picture: the times are in ep and ba, which a run converts" in without
+
+
+def polyline(shown):
+    """The points of the one line in what a notebook shows."""
+    (found,) = re.findall(r'polyline points="([^"]*)"', shown)
+    return [tuple(map(float, point.split(","))) for point in found.split()]
+
+
+def test_a_notebook_shows_what_a_scheduler_does():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = optim.SGD([{"params": [weight], "tags": "head"}, {"params": []}], lr=0.2, weight_decay=0.1)
+    clock = Clock("4ba")
+    bound = bind(LinearScheduler(), optimizer, clock, tags="head")
+    clock.tick()
+    assert repr(clock) == "<Clock at 1ba, 25.0% of Horizon('4ba')>"
+    schedule = "LinearScheduler(alpha_i=1.0, alpha_f=0.0, t_max='1.0dur')"
+    assert repr(bound) == f"<BoundLR of 'lr' in groups [0]: {schedule}, on {clock!r}>"
+    shown = bound._repr_html_()
+    assert html.escape(repr(bound)) in shown and "<div>on a run of 4ba</div>" in shown and ">0.2<" in shown
+    assert polyline(shown)[0] == (62.0, 20.0) and polyline(shown)[-1] == (626.0, 200.0)
+    decay = optim.weight_decay_scheduler.CosineDecayWD(optimizer, 0.1, 0.0, 100)
+    decay.step()
+    call = "CosineDecayWD(initial_val=0.1, end_val=0.0, total_iters=100)"
+    assert repr(decay) == f"<CosineDecayWD of 'weight_decay' in groups [0, 1]: {call}, after 1 steps>"
+    assert "<div>on a run of 100ba</div>" in decay._repr_html_() and len(polyline(decay._repr_html_())) > 50
+    other = bind([lambda state: 0.5], optimizer, Clock("4ba"), "momentum")
+    assert "<svg" not in other._repr_html_() and "no picture: Bound cannot be drawn" in other._repr_html_()
 
 
 @given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
@@ -159,6 +199,7 @@ def test_ticks_are_round_numbers_within(one, other):
 def test_numbers_on_an_axis():
     numbers = {0.0: "0", 0.5: "0.5", 2000.0: "2000", 2e11: "2e11", 1e-4: "0.0001", 1e-7: "1e-7", -3.0: "-3"}
     assert {x: number(x) for x in numbers} == numbers
+    assert [number(x) for x in (1234567.0, 3e23, 1.23456789)] == ["1234567", "3e23", "1.23457"]
 
 
 def test_a_table_in_its_forms():
@@ -216,7 +257,7 @@ def test_marks_on_axes():
     assert names(ax) == [("end", 1000.0, 2)]
     twice = SequenceScheduler([WarmupStableDecayScheduler("0.1dur", t_max="0.5dur")] * 2, ["0.5dur"])
     found = [name for name in names(twice.plot(run, ax=axes())) if name[1] == 500.0]
-    assert found == [("end", 500.0, 2), ("phase", 500.0, 12)]
+    assert found == [("phase", 500.0, 2)]  # where the first one ends
     ax = MultiStepScheduler(["500ba", "510ba", "520ba"]).plot(run, ax=axes())
     assert names(ax) == [("milestone", 500.0, 2), ("milestone", 510.0, 12)]
     assert [line.get_xdata()[0] for line in ax.lines[1:]] == [500.0, 510.0, 520.0]
@@ -225,3 +266,15 @@ def test_marks_on_axes():
 def test_numbers_of_tokens_are_written_in_full():
     ax = PolynomialScheduler(1.0).plot(Horizon("2e10tok"), ax=axes())
     assert [ax.xaxis.get_major_formatter()(x) for x in (0.0, 2.5e9, 1e10)] == ["0", "2.5e9", "1e10"]
+
+
+def test_under_a_batch_plan_shares_are_of_the_run_and_not_of_its_batches():
+    """40,000 tokens: 10 batches of 1,000, then 15 of 2,000."""
+    plan = BatchPlan("0:10 100:20", unit="sp")
+    run = Horizon("40000tok", samples_per_batch=plan, tokens_per_sample=100)
+    schedule = LinearScheduler()
+    for every in ("10000tok", "0.25dur"):
+        table = values_table([Source("l", schedule, run)], every)
+        assert table.rows == [(k / 4, 10_000 * k, 1 - k / 4) for k in range(5)]
+    drawn = line(Source("l", schedule, run), "dur")
+    assert all(y == pytest.approx(1 - x, abs=1e-12) for x, y in zip(drawn.x, drawn.y))

@@ -17,9 +17,9 @@ def sgd(**group):
 CLOCK = Clock("4ba")
 UNKNOWN = r"samples_per_batch is not known. Give it, as samples_per_batch=..., to the Clock, the Horizon or the adapter"
 WRONG = [
-    ("12 has no unit: pass a text such as '12ba'", lambda: Clock(12)),
-    ("12 has no unit: pass a text such as '12ba'", lambda: Horizon(12)),
-    ("12 has no unit: pass a text such as '12ba'", lambda: Clock("4ba").extend(12)),
+    ("12 has no unit: pass a string such as '12ba'", lambda: Clock(12)),
+    ("12 has no unit: pass a string such as '12ba'", lambda: Horizon(12)),
+    ("12 has no unit: pass a string such as '12ba'", lambda: Clock("4ba").extend(12)),
     (
         "'500M' may be minutes or millions: write '500m', or a unit, as in '500Mtok'",
         lambda: Clock("500M"),
@@ -27,7 +27,7 @@ WRONG = [
     ("'500mtok' is not a time", lambda: Clock("500mtok")),  # nobody trains on half a token
     ("1000.1tok is not a whole count", lambda: Clock("1.0001Ktok")),
     ("the threshold '500M' has no unit: pass one, as in unit='tok'", lambda: BatchPlan({"0tok": 8, "500M": 16})),
-    ("0.1 has no unit: pass a text such as '0.1dur'", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
+    ("0.1 has no unit: pass a string such as '0.1dur'", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
     (
         f"3ba cannot be converted to sp: {UNKNOWN}",
         lambda: CosineAnnealingWithWarmupScheduler("3ba").at("1sp", Horizon("1000sp", ssr=0.25)),

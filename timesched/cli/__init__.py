@@ -8,25 +8,39 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+import timesched
 
 _ABOUT = """\
 Look at schedules before they run.
 
-A SCHEDULE is the name of a class of timesched with its arguments, as in "LinearWithWarmupScheduler('0.1dur')"; or a
-YAML config, for all its schedulers; or one of them, as in config.yaml:0. Arguments are literals; nothing is evaluated.
+A SCHEDULE is the name of a class with its arguments, as in "LinearWithWarmupScheduler('0.1dur')": `timesched list` has
+them all, and Linear, WSD or CosineDecay are enough of a name. Or it is a YAML config, for all its schedulers; one of
+them, as in config.yaml:0; or -, a config on standard input. Arguments are literals; nothing is evaluated.
 """
 _CODES = """\
+examples:
+  timesched plot "LinearWithWarmupScheduler('0.1dur')" "WSD('0.1dur')" --max-duration 90ep
+  timesched show run.yaml --samples-per-batch 512
+  timesched check run.yaml --model model:make
+  timesched COMMAND --help    more of them, and the options
+
 exit codes: 0 done, and for check nothing found; 1 check found something; 2 an error, which is one line on standard
 error.
 """
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, too."""
+    """A parser whose errors are one line, too. `-5ba` and `-:0` are values to it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._negative_number_matcher = re.compile(r"-[.:]?\d")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
@@ -44,12 +58,13 @@ def check_optim() -> None:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     check_optim()
-    from timesched.cli import check, memory, show  # which import optim
+    from timesched.cli import check, classes, memory, show  # which import optim
 
     plain = argparse.RawDescriptionHelpFormatter
     top = _Parser(prog="timesched", description=_ABOUT, epilog=_CODES, formatter_class=plain)
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (show, check, memory):
+    top.add_argument("--version", action="version", version=f"timesched {timesched.__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    for module in (show, check, memory, classes):
         module.add(commands)
     return top
 
@@ -58,7 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code."""
     name = "timesched"
     try:
-        options = parser().parse_args(argv)
+        top = parser()
+        options = top.parse_args(argv)
+        if options.command is None:
+            top.print_help()
+            return 0
         name = f"timesched {options.command}"
         code: int = options.run(options)
         sys.stdout.flush()
@@ -66,6 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # what reads the output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except (ArithmeticError, ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from optim.config.read import read
 from optim.initial_state import nbytes
-from timesched.cli.schedules import model_of
+from timesched.cli.schedules import config_of, model_of
 from timesched.cli.trial import trial
 from timesched.drawing.table import Table
 
@@ -18,7 +16,7 @@ def add(commands: Any) -> None:
         "Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."
     )
     memory = commands.add_parser("memory", help="the bytes of optimizer state", description=about)
-    memory.add_argument("config", metavar="CONFIG", help="a YAML config, whose optimizer is looked at")
+    memory.add_argument("config", metavar="CONFIG", help="a YAML config, or - for standard input")
     memory.add_argument(
         "--model", required=True, metavar="MODULE:NAME", help="a function without arguments that returns the model"
     )
@@ -26,7 +24,7 @@ def add(commands: Any) -> None:
 
 
 def _memory(options: argparse.Namespace) -> int:
-    made = trial(read(Path(options.config)), model_of(options.model))
+    made = trial(config_of(options.config), model_of(options.model))
     if made.optimizer is None:
         raise ValueError(made.problems[0])
     print(memory_table(made.optimizer))

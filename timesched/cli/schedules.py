@@ -5,55 +5,56 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import inspect
 import math
 import os
-import re
 import sys
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from optim.closed_form.preview import sources
 from optim.config.read import read
 from optim.config.resolve import located
-from optim.names import SCHEDULE
-from timesched.cli.trial import trial
+from optim.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, nearest
+from timesched.cli.trial import Trial, trial
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
-from timesched.horizon import Horizon
-from timesched.schedule import Schedule
+from timesched.drawing.schedulers import sources
 
-_CONFIG = re.compile(r"(?P<path>.*\.ya?ml)(:(?P<entry>\d+))?")
+_RUN = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
+_SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
     """The options that describe a run."""
-    group = command.add_argument_group("the run", "in place of what a config says of it")
+    group = command.add_argument_group("the run", "each in place of what a config says of it")
     group.add_argument("--max-duration", metavar="TIME", help="its length, such as 90ep or 1e12tok")
     group.add_argument("--batches-per-epoch", type=int, metavar="N")
     group.add_argument("--samples-per-batch", type=int, metavar="N")
     group.add_argument("--tokens-per-sample", type=int, metavar="N")
-    group.add_argument("--ssr", type=float, default=1.0, metavar="RATIO", help="the scale-schedule ratio")
+    group.add_argument("--ssr", type=float, metavar="RATIO", help="the scale-schedule ratio (default: 1)")
+
+
+def run_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What the options say of a run, under the keys of a config."""
+    run = {name: value for name in _RUN if (value := getattr(options, name)) is not None}
+    if "max_duration" in run:
+        Clock(**run)  # raises where the options, and not a config, are wrong
+    return run
 
 
 def finite(text: str) -> float:
     """A number of an option: finite, and 0 or more."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
     if not 0.0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number of 0 or more: write one, such as 0.1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number of 0 or more: write one, such as 0.1")
     return number
-
-
-def clock_of(options: argparse.Namespace) -> Clock | None:
-    """The clock of a run that the options describe; None where they give no length."""
-    rates = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
-    given = {name: getattr(options, name) for name in rates}
-    if options.max_duration is None:
-        if any(value is not None for value in given.values()) or options.ssr != 1.0:
-            raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
-        return None
-    return Clock(options.max_duration, **given, ssr=options.ssr)
 
 
 def model_of(place: str | None) -> torch.nn.Module | None:
@@ -76,26 +77,65 @@ def model_of(place: str | None) -> torch.nn.Module | None:
     return model
 
 
-def sources_of(text: str, clock: Clock | None, rate: float | None = None) -> list[Source]:
-    """What a SCHEDULE of the command line is, on the run of the clock, or else on that of its config.
+def _place(text: str) -> tuple[str, int | None]:
+    """The path of a config, and the number of its entry that is meant, or None for all."""
+    path, _, entry = text.rpartition(":")
+    return (path, int(entry)) if path and entry.isdecimal() else (text, None)
 
-    `rate`: the learning rate that multipliers are taken of; None for the multipliers, or for that of a config.
+
+def is_config(text: str) -> bool:
+    """Whether a SCHEDULE is a config, or an entry of one."""
+    path, _ = _place(text)
+    return path == "-" or path.endswith((".yaml", ".yml")) or os.path.isfile(path)
+
+
+def config_of(path: str) -> Any:
+    """The config in a file, or for `-` on standard input."""
+    return read(f"{sys.stdin.read()}\n" if path == "-" else Path(path))
+
+
+def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | None = None) -> Trial:
+    """What a SCHEDULE of the command line is, made on trial: a config, one entry of it, or a class with arguments.
+
+    `run`: keys of the run, each in place of what a config says. `rate`: the initial learning rate of a class.
     """
-    config = _CONFIG.fullmatch(text)
-    if config is None:
-        schedule = schedule_of(text)
-        if clock is None:
+    path, entry = _place(text)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* warms up until|.* lose every update")  # `check` says so, too
+        if is_config(text):
+            if rate is not None:
+                raise ValueError(f"--lr is for schedules by name, and {path} has a learning rate: change it there.")
+            with located(path):
+                return trial(config_of(path), model, run, only=entry)
+        given = entry_of(text)
+        if "max_duration" not in run and given.keys() <= SCHEDULE.own.keys():
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
-        return [Source(text, schedule, Horizon.of(clock), 1.0 if rate is None else rate)]
-    found = written(read(Path(config["path"])), clock, config["path"])
-    chosen = [source for i, source in found if config["entry"] in (None, str(i))]
-    if not chosen:
-        raise ValueError(f"{text}: 'schedulers' has no entry of that number, or none at all; they count from 0.")
-    return chosen
+        if "'HalfLife': {" in str(given):  # a value, which is no learning rate
+            given = {name: {"key": "momentum", **arguments} for name, arguments in given.items()}
+        optimizer = {"SGD": {"lr": 1.0 if rate is None else rate, "momentum": 0.9}}
+        return trial({"optimizer": optimizer, "schedulers": [given]}, model, run, "SCHEDULE")
 
 
-def schedule_of(text: str) -> Schedule:
-    """The schedule that a text such as `Name(1, key=[2, Other()])` stands for; a name alone stands for `Name()`.
+def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> list[Source]:
+    """What the schedulers of a SCHEDULE write. Raises `ValueError` where one of them could not be made."""
+    made = trial_of(text, run, rate=rate)
+    by_name = "SCHEDULE" in made.schedulers
+    with located("SCHEDULE" if by_name else text):
+        if made.problems:
+            raise ValueError(made.problems[0])
+        if not made.schedulers:
+            raise ValueError("there are no 'schedulers'.")
+        found = [source for each in made.schedulers.values() for source in sources(each, made.clock)]
+    if not by_name:
+        return found
+    one = made.schedulers["SCHEDULE"]
+    name = type(one.schedule if one.relative else one).__name__ if text.isidentifier() else text
+    of = "multiplier" if one.relative and rate is None else found[0].of
+    return [replace(found[0], name=name, of=of)]
+
+
+def entry_of(text: str) -> dict[str, Any]:
+    """The entry of a config that a string such as `Name(1, key=[2, Other()])` stands for; a name alone is `Name()`.
 
     Nothing is evaluated: arguments are literals, lists and such calls.
     """
@@ -104,28 +144,45 @@ def schedule_of(text: str) -> Schedule:
         compile(tree, "SCHEDULE", "eval")  # which refuses an argument that is there twice
     except SyntaxError as error:
         raise ValueError(f"{text!r:.80} is no call such as Name(argument=1): {error.msg}") from None
-    made = _made(tree.body)
-    if not isinstance(made, Schedule):
+    made = _read(tree.body)
+    if not isinstance(tree.body, ast.Call):
         raise ValueError(f"{text!r} is no schedule: write one as \"LinearScheduler(t_max='90ep')\", or a .yaml file.")
-    return made
+    return made  # type: ignore[no-any-return]  # of a call
 
 
-def _made(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        cls = SCHEDULE.find(node.func.id, "SCHEDULE")
-        return cls(*map(_made, node.args), **{each.arg or "**": _made(each.value) for each in node.keywords})
+def _read(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+        cls = class_of(ast.unparse(node.func).rpartition(".")[2])
+        takes = [each for each in inspect.signature(cls).parameters.values() if each.name != "optimizer"]
+        names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
+        given = dict(zip(names, node.args)), {each.arg or "**": each.value for each in node.keywords}
+        if len(node.args) > len(names) or not given[0].keys().isdisjoint(given[1]):
+            raise ValueError(f"{ast.unparse(node)}: too many arguments: {cls.__name__} takes {', '.join(names)}.")
+        return {cls.__name__: {name: _read(each) for name, each in (given[0] | given[1]).items()}}
     if isinstance(node, ast.List):
-        return [_made(each) for each in node.elts]
+        return [_read(each) for each in node.elts]
     try:
         return ast.literal_eval(node)
     except ValueError:
-        raise ValueError(f"{ast.unparse(node):.80} is no literal: write numbers, texts in quotes, and lists.") from None
+        raise ValueError(f"{ast.unparse(node):.80} is no literal: write numbers, strings and lists.") from None
 
 
-def written(config: Any, clock: Clock | None, where: str) -> list[tuple[int, Source]]:
-    """What the schedulers of a config write, each with the index of its entry; `where` begins the errors."""
-    with located(where):
-        made = trial(config, clock=clock)
-        if made.problems:
-            raise ValueError(made.problems[0])
-        return [(i, source) for i, each in enumerate(made.schedulers) for source in sources(each, made.clock)]
+def class_of(name: str) -> type:
+    """The class that a name stands for, also without its suffix, by the beginning (`Rex`) or by the initials (`WSD`).
+
+    Schedules come before schedulers of absolute values. Raises `ValueError` where several may be meant, or none.
+    """
+    wanted = name.lower()
+    for family, suffix in _SUFFIXES:
+        stems = {own: own.removesuffix(suffix) for own in family.own}
+        found = [own for own, stem in stems.items() if wanted in (own.lower(), stem.lower())] or [
+            own
+            for own, stem in stems.items()
+            if stem.lower().startswith(wanted) or wanted == "".join(filter(str.isupper, stem)).lower()
+        ]
+        if len(found) > 1:
+            raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, found))}?")
+        if found:
+            return family.own[found[0]]
+    close = nearest(name, SCHEDULER.own)
+    raise ValueError(f"there is no schedule {name!r}{close if 'did you mean' in close else ': see timesched list'}")

@@ -9,11 +9,18 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from timesched.cli.schedules import add_run, clock_of, finite, sources_of
+from timesched.cli.schedules import add_run, finite, is_config, run_of, sources_of
 from timesched.drawing.axes import save
 from timesched.drawing.lines import Line, Source, line
 from timesched.drawing.table import values_table
 from timesched.drawing.text import text
+
+_EXAMPLES = """\
+examples:
+  timesched {0} "LinearWithWarmupScheduler('0.1dur')" RexScheduler --max-duration 90ep --lr 3e-4
+  timesched {0} "WSD('100ba')" --max-duration 1e9tok --samples-per-batch 256 --tokens-per-sample 2048
+  timesched {0} run.yaml --samples-per-batch 512
+"""
 
 
 def add(commands: Any) -> None:
@@ -21,24 +28,25 @@ def add(commands: Any) -> None:
         "show", help="a table of values", description="Print the values of schedules over a run."
     )
     plot = commands.add_parser("plot", help="a picture", description="Draw schedules over a run, all in one picture.")
-    for command in (show, plot):
+    for command, name in ((show, "show"), (plot, "plot")):
+        command.epilog, command.formatter_class = _EXAMPLES.format(name), argparse.RawDescriptionHelpFormatter
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
         add_run(command)
-        command.add_argument("--lr", type=finite, metavar="RATE", help="the learning rate, which multipliers multiply")
-        command.add_argument("--unit", help="of the count beside the share: ep, ba, sp, tok, ... (default: the run's)")
+        command.add_argument("--lr", type=finite, metavar="RATE", help="what multipliers of schedules by name multiply")
+        command.add_argument("--unit", help="of the x axis, or of the counts: ep, ba, tok, ... (default: the run's)")
     show.add_argument("--every", default="0.1dur", metavar="TIME", help="a row each, such as 1000ba (default: 0.1dur)")
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    plot.add_argument("--out", metavar="FILE", help="a .png or .svg file, by matplotlib; without, text is printed")
+    plot.add_argument("--out", metavar="FILE", help="write a .png, .svg, .pdf or .jpg file with matplotlib instead")
     show.set_defaults(run=_show)
     plot.set_defaults(run=_plot)
 
 
 def _sources(options: argparse.Namespace) -> list[Source]:
-    clock = clock_of(options)
-    found = [(each, source) for each in options.schedules for source in sources_of(each, clock, options.lr)]
+    run = run_of(options)
+    found = [(each, source) for each in options.schedules for source in sources_of(each, run, options.lr)]
     several = len(options.schedules) > 1  # each of which may be a config that writes 'lr'
     return [
-        replace(source, name=f"{each} {source.name}") if several and source.name != each else source
+        replace(source, name=f"{each} {source.name}") if several and is_config(each) else source
         for each, source in found
     ]
 
@@ -55,10 +63,7 @@ def _plot(options: argparse.Namespace) -> int:
     units = sorted({line.unit.value for line in lines})
     if units[1:]:
         raise ValueError(f"the runs are counted in {' and '.join(units)}, and one axis has one unit: give --unit dur.")
-    if options.out is None:
-        print(picture(lines))
-    else:
-        save(lines, options.out)
+    print(picture(lines) if options.out is None else f"wrote {save(lines, options.out)}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,20 +12,19 @@ import torch
 from optim.config import resolve
 from optim.config.build import check_written, clock_of, optimizer_of, scheduler_of
 from optim.config.resolve import TAGS, Spec
-from timesched.clock import Clock
 
 
 @dataclass
 class Trial:
     """What could be made of a config, and the errors of the rest.
 
-    `schedulers`: one for each entry, None where it could not be made. `optimizer`: None where none could be made of the
-    model.
+    `schedulers`: one for each entry by its place, None where it could not be made. `optimizer`: None where none could
+    be made of the model.
     """
 
     optimizer: Any = None
     clock: Any = None
-    schedulers: list[Any] = field(default_factory=list)
+    schedulers: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def attempt(self, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -36,18 +36,29 @@ class Trial:
             return None
 
 
-def trial(config: Mapping[str, Any], model: Any = None, clock: Clock | None = None) -> Trial:
+def trial(
+    config: Mapping[str, Any],
+    model: Any = None,
+    run: Mapping[str, Any] = MappingProxyType({}),
+    place: str = "schedulers[{}]",
+    only: int | None = None,
+) -> Trial:
     """Make what a config describes.
 
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
-    `clock`: in place of what the config says of one. Raises `ValueError` and `TypeError` where a config is no mapping
-    with an optimizer.
+    `run`: keys of the run that replace those of the config. `place`: what messages call an entry, by its number.
+    `only`: the number of the one entry that is made. Raises `ValueError` and `TypeError` where a config is no mapping
+    with an optimizer, has no entry of that number, or says nothing of the length of a `run`.
     """
-    given = resolve.sections(config)
+    given = resolve.sections(config) | dict(run)
     given.pop("process_group", None)  # there is one rank
+    if run and given.get("max_duration") is None:
+        raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
     entry = resolve.optimizer(given["optimizer"])
-    made = Trial(clock=clock or clock_of(given, None))
-    entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
+    made = Trial(clock=clock_of(given, None))
+    entries = {place.format(i): each for i, each in enumerate(given["schedulers"]) if only in (None, i)}
+    if only is not None and not entries:
+        raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
     specs = {path: made.attempt(resolve.scheduler, each, path, made.clock) for path, each in entries.items()}
     spared: set[int] = set()
     if model is None:
@@ -58,10 +69,10 @@ def trial(config: Mapping[str, Any], model: Any = None, clock: Clock | None = No
         made.optimizer, spared = made.attempt(optimizer_of, entry, model) or (None, spared)
     for path, spec in specs.items():
         ready = spec is not None and made.optimizer is not None
-        made.schedulers.append(made.attempt(scheduler_of, spec, made.optimizer, made.clock, path) if ready else None)
-    for i, path in enumerate(specs):
-        if made.schedulers[i] is not None:
-            made.attempt(check_written, made.schedulers[i], spared, path)
+        made.schedulers[path] = made.attempt(scheduler_of, spec, made.optimizer, made.clock, path) if ready else None
+    for path, scheduler in made.schedulers.items():
+        if scheduler is not None:
+            made.attempt(check_written, scheduler, spared, path)
     return made
 
 

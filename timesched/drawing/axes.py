@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from timesched.drawing.lines import NAMES, Line, marks_of, number
@@ -20,17 +21,25 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
         try:
             from matplotlib import pyplot
         except ImportError:
-            raise ImportError("A plot needs matplotlib: pip install 'torch-timesched[plot]'.") from None
+            raise ImportError("A plot needs matplotlib: pip install matplotlib.") from None
         _, ax = pyplot.subplots(figsize=SIZE, layout="constrained")
+    from matplotlib.transforms import ScaledTranslation
+
     first = len(ax.get_legend_handles_labels()[1])  # without marks
     for i, line in enumerate(lines):
         ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
     for name, x in marks_of(lines):
         _mark(ax, name, x)
-    ax.xaxis.set_major_formatter(lambda x, _: number(x))  # 5e9 at the mark itself, no factor beside the axis
+    for each in (ax.xaxis, ax.yaxis):
+        each.set_major_formatter(lambda x, _: number(x))  # 5e9 at the mark itself, no factor beside the axis
     ax.set_xlabel(NAMES[lines[0].unit])
+    ax.set_ylabel(", ".join(dict.fromkeys("learning rate" if line.of == "lr" else line.of for line in lines)))
     if first + len(lines) > 1:
-        ax.legend(frameon=False)
+        below = {}
+        if ax.figure.get_layout_engine() is not None:  # which makes room for it
+            low = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # inches
+            below = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": low, "borderaxespad": 0}
+        ax.legend(frameon=False, **below)
     ax.set_ylim(bottom=min(0.0, ax.get_ylim()[0]))
     ax.grid(alpha=0.2)
     return ax
@@ -54,12 +63,18 @@ def _mark(ax: Any, name: str, x: float) -> None:
             return
 
 
-def save(lines: Sequence[Line], path: str) -> None:
-    """Write a picture to a file, in the format that its name ends with. Raises `ImportError` without matplotlib."""
+def save(lines: Sequence[Line], path: str) -> str:
+    """Write a picture to a file, in the format that its name ends with, else as PNG, and return its path.
+
+    Raises `ImportError` without matplotlib.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError(f"Writing {path} needs matplotlib: pip install 'torch-timesched[plot]'.") from None
-    figure = Figure(figsize=SIZE, layout="constrained")  # without pyplot, and so without a window system
+        raise ImportError(f"Writing {path} needs matplotlib: pip install matplotlib.") from None
+    size = SIZE[0], SIZE[1] + 0.2 * len(lines)  # with room for the legend
+    figure = Figure(figsize=size, layout="constrained")  # without pyplot, and so without a window system
     draw(lines, figure.add_subplot())
+    path = path if Path(path).suffix else f"{path}.png"
     figure.savefig(path, dpi=150)
+    return path

@@ -24,12 +24,13 @@ _STEP = 1 / 100  # of the range of values: two points further apart get another 
 
 @dataclass(frozen=True)
 class Source:
-    """What is drawn: a schedule on a run under a name, its values times a factor."""
+    """What is drawn: a schedule on a run under a name, its values times a factor; `of`: what these are."""
 
     name: str
     schedule: Schedule
     horizon: Horizon
     factor: float = 1.0
+    of: str = "multiplier"
 
     def at(self, time: Any) -> float:
         """The value at a time of the run."""
@@ -49,13 +50,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Line:
-    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too."""
+    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too; `of`: what it is."""
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     marks: tuple[tuple[str, float], ...]
     unit: TimeUnit
+    of: str = "multiplier"
 
 
 def counted(horizon: Horizon) -> tuple[TimeUnit, Exact]:
@@ -83,8 +85,8 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
     assert horizon.max_duration is not None  # else `counted` has raised
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
-        end = end_of(horizon)
-        return wanted, lambda count: float(Fraction(count) / end)
+        end, last = horizon.locate("1dur")
+        return wanted, lambda count: float(Fraction(horizon.change(count, own, last)) / end)
     horizon.change(length, own, wanted)  # raises where a rate is missing
     return wanted, lambda count: float(horizon.change(count, own, wanted))
 
@@ -122,7 +124,7 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
         if not math.isfinite(value):
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
-    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted)
+    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted, source.of)
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
@@ -136,27 +138,28 @@ def marks_of(lines: Sequence[Line]) -> list[tuple[str, float]]:
     return sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1])
 
 
-def presumed(schedule: Schedule) -> Horizon | None:
+def presumed(schedule: Schedule) -> Horizon:
     """A run to draw a schedule on where none is given: of 1000 batches for shares of a run; for other times a quarter
-    longer than the longest of them, or ten times as long if there are shares, too; else just as long. None where it
-    fits none of these, or units differ.
+    longer than the longest of them, or ten times as long if there are shares, too; else just as long. Raises
+    `ValueError` where it fits none of these, or units differ.
     """
     times = times_in(schedule)
     shares = [time for time in times if time.unit is TimeUnit.DURATION]
     others = [time for time in times if time.unit is not TimeUnit.DURATION and time.exact]
     if not others:
         return Horizon("1000ba")
-    if len({time.unit for time in others}) > 1:
-        return None
+    units = dict.fromkeys(time.unit.value for time in others)
+    if len(units) > 1:
+        raise ValueError(f"the times are in {' and '.join(units)}, which a run converts: .plot(Horizon(...)) draws it")
     longest = max(others, key=lambda time: time.exact)
     for factor in (Fraction(10) if shares else Fraction(5, 4), 1):
         run = Horizon(Time(math.ceil(longest.exact * factor), longest.unit))
         try:
             schedule.marks(run)
             return run
-        except ValueError:  # such as one that would end before the run does
-            continue
-    return None
+        except ValueError as error:  # such as one that would end before the run does
+            why = error
+    raise ValueError(f"no run is known that fits ({why}): .plot(Horizon(...)) draws it")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -169,6 +172,8 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def number(value: float) -> str:
-    """A number for an axis, as in 0.5, 2000 or 2e11."""
-    text = f"{value:.0f}" if abs(value) < 1e5 and value == round(value) else f"{value:.6g}"
+    """A number for an axis, as in 0.5, 2000 or 2e11: six digits, or all those of a count."""
+    text = f"{value:.6g}"
+    if value == round(value) and float(text) != value and abs(value) < 1e15:
+        text = f"{value:.0f}"
     return text.replace("e+", "e").replace("e0", "e").replace("e-0", "e-")

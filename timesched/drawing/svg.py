@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
-from timesched.drawing.lines import NAMES, Line, extent, marks_of, number, ticks
+from timesched.drawing import lines as drawn
+from timesched.drawing.lines import NAMES, Line, Source, extent, marks_of, number, ticks
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind people, too
 _WIDTH, _HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
+
+
+def page(shown: object, sources: Callable[[], list[Source]], run: str = "") -> str:
+    """What a notebook shows of an object: its `repr`, a picture and the length of the run, or why there is none."""
+    try:
+        found = sources()
+        picture = svg([drawn.line(each) for each in found])
+        note = f"on a run of {found[0].horizon.max_duration}{run}"
+    except (TypeError, ValueError) as error:
+        picture, note = "", f"no picture: {error}"
+    return f"<code>{escape(repr(shown))}</code>{picture}<div>{escape(note)}</div>"
 
 
 def svg(lines: Sequence[Line]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from timesched.drawing.lines import Source, axis, counted, end_of
+from timesched.drawing.lines import Source, axis, counted
 from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact
 from timesched.time.value import Time, TimeLike
@@ -63,14 +63,16 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
 
     Raises `ValueError` where the time is not above 0, or has more than 100,000 multiples.
     """
-    own, end = counted(horizon)[0], end_of(horizon)
+    own, (length, last) = counted(horizon)[0], horizon.locate("1dur")
     time = Time.from_input(every)
-    step = horizon.change(*horizon.locate(time, scale=False), own)
+    step, unit = horizon.locate(time, scale=False)
+    end = horizon.change(length, last, unit)
     if step <= 0 or end / Fraction(step) > _MOST:
         raise ValueError(f"every {time}: it has to be above 0, and have at most {_MOST} multiples in the run.")
-    shares = [Fraction(step) * i / end for i in range(int(end / Fraction(step)) + 1)]
-    for share in [*shares, *([] if shares[-1] == 1 else [Fraction(1)])]:
-        yield Time._of(share, TimeUnit.DURATION), exact(share * end)
+    counts = [exact(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
+    for count in [*counts, *([] if counts[-1] == end else [end])]:
+        share = Fraction(horizon.change(count, unit, last)) / length
+        yield Time._of(share, TimeUnit.DURATION), exact(horizon.change(count, unit, own))
 
 
 def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:

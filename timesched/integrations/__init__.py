@@ -1,1 +1,1 @@
-"""Schedules in other people's trainers: a module for each, on common.py. No other module imports a trainer."""
+"""Schedules in third-party trainers: a module for each, on common.py. No other module imports a trainer."""

@@ -75,8 +75,8 @@ def schedule(
     this process. They are summed over microbatches and processes, seconds are those of the first process, and all
     processes have the same values. Where several share a batch, as with tensor parallelism, give 0 on all but one.
     `scheduler.clock` says how far the run is, and when it is `done`. `save_state` saves the scheduler, which is enough
-    to go on exactly. `on_change`: what is done with the state of other schedules or of another length of the run, as in
-    `timesched.bind`.
+    to resume exactly. `on_change`: what is done with the state of other schedules or of another length of the run, as
+    in `timesched.bind`.
 
     Raises `TypeError` when the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
 

@@ -25,9 +25,9 @@ class Binding:
     """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run is.
 
     `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
-    value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry one of these; None for
-    all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule, `ValueError` for an
-    empty list and for no such key.
+    value; a `HalfLife` is the value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry
+    one of these; None for all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule and for
+    a list with a `HalfLife`, `ValueError` for an empty list and for no such key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
@@ -56,7 +56,7 @@ def bindings(entries: Sequence[Any]) -> list[Binding]:
 class Schedulers(LRScheduler):
     """Several bound schedules on one clock, as the one scheduler that a trainer steps, saves and loads.
 
-    `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to go on from: it
+    `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
     holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
     `timesched.bind`. Raises `TypeError` for other entries, and `ValueError` where `timesched.bind` does and
     where two are of one key.
@@ -102,15 +102,22 @@ class Schedulers(LRScheduler):
         rates = [group.get("lr") for group in self.optimizer.param_groups]
         return [math.nan if rate is None else float(rate) for rate in rates]
 
+    def named_values(self) -> dict[str, float]:
+        """The value of each number that is scheduled, by the names that logs show: see `Bound.named_values`."""
+        return {name: value for each in self.bound for name, value in each.named_values().items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bound})"
+
     def state_dict(self) -> dict[str, Any]:
         """The states of all, in plain values."""
         return {"schedulers": [each.state_dict() for each in self.bound]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
+        """Resume from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
 
-        With `on_change="new"`, each schedule goes on from the state of its key and tags, if there is one, and what has
-        no such states is passed over: the trainer, or its user, says where the run is.
+        With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one, and what
+        has no such states is passed over: the trainer, or its user, says where the run is.
         """
         states = state_dict.get("schedulers", [])
         pairs = list(zip(self.bound, states))
@@ -119,7 +126,7 @@ class Schedulers(LRScheduler):
         elif len(states) != len(self.bound):
             raise ValueError(
                 f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
-                f'saved, or pass on_change="new" to go on with the present ones.'
+                f'saved, or pass on_change="new" to continue with the present ones.'
             )
         found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
         for each, read in found:
@@ -139,8 +146,8 @@ class Schedulers(LRScheduler):
             return
         if self.on_change != "new":
             raise ValueError(
-                f"The run goes on after {batches} batches, and its checkpoint has no state of these schedules: pass "
-                f'on_change="new" to go on with them from there.'
+                f"The run continues after {batches} batches, and its checkpoint has no state of these schedules: pass "
+                f'on_change="new" to continue with them from there.'
             )
         at = batches, TimeUnit.BATCH
         for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):

@@ -14,8 +14,8 @@ from composer import Callback
 
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
-from timesched.horizon import read_ratio
-from timesched.keys import Key
+from timesched.horizon import Horizon, read_ratio
+from timesched.keys import Key, named_values
 from timesched.schedule import Schedule
 from timesched.unchanged import unchanged_on_error
 
@@ -38,23 +38,25 @@ class Schedules(Callback):
       the Trainer is built, before it loads a checkpoint. `clock` is the run's, for times such as `"0.1dur"`. A class
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
-    `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `log`: log every value after
-    every batch, as `LRMonitor` does, under names such as `weight_decay-AdamW/group0`. `schedulers` are those in use, in
-    the order of the entries; none before the Trainer is built.
+    `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `samples_per_batch` (of all
+    ranks, or a `BatchPlan`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
+    `HalfLife("2e9tok")` needs. `log`: log every value after
+    every batch, as `LRMonitor` does, under names such as `weight_decay/head`: see `timesched.binding.Bound`'s
+    `named_values`. `schedulers` are those in use, in the order of the entries; none before the Trainer is built.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
     microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length that it is
-    given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps goes on, as the
+    given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps continues, as the
     schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
-    checkpoint before the turn of this one, is taken when the run goes on.
+    checkpoint before the turn of this one, is taken when the run continues.
 
-    A run resumed by `load_path` or `autoresume` goes on exactly. A checkpoint of other schedules, which are compared as
+    A run resumed by `load_path` or `autoresume` resumes exactly. A checkpoint of other schedules, which are compared as
     texts, or of another ratio is refused. A scheduler that counts its own steps may be another one that has the saved
     value at the saved step, as in `timesched.bind`; schedulers of torch are compared by name. The length of the run is
     not compared. To start anew, load with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has
     nothing of this callback, Composer warns: what follows the clock then has the value of the loaded time, from the
-    initial values of the new optimizer, and what counts its own steps begins at the first. To go on from a checkpoint,
+    initial values of the new optimizer, and what counts its own steps begins at the first. To resume from a checkpoint,
     the Trainer has to know the length of the run: `Trainer(max_duration=...)`; `fit(duration=...)` alone is not enough.
 
     A new Trainer on the same optimizer owns what its callback sets; the callback of the one before raises
@@ -76,7 +78,14 @@ class Schedules(Callback):
     2
     """
 
-    def __init__(self, *entries: Any, ssr: float = 1.0, log: bool = False) -> None:
+    def __init__(
+        self,
+        *entries: Any,
+        ssr: float = 1.0,
+        samples_per_batch: Any = None,
+        tokens_per_sample: Any = None,
+        log: bool = True,
+    ) -> None:
         for entry in entries:
             if isinstance(entry, Schedule):
                 raise TypeError(f"{entry!r} does not say which key it sets: pass Binding({entry!r}, 'weight_decay').")
@@ -84,6 +93,8 @@ class Schedules(Callback):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
+        known = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
+        self._rates = known.rates[1:]
         self.log = log
         self._begin()
 
@@ -106,7 +117,8 @@ class Schedules(Callback):
             self._make(state)
 
     def _make(self, state: Any) -> None:
-        (optimizer,), clock = state.optimizers, _RunClock(state, self.ssr)  # a Trainer takes no second optimizer
+        (optimizer,) = state.optimizers  # a Trainer takes no second one
+        clock = _RunClock(state, self.ssr, self._rates)
         with unchanged_on_error(optimizer):
             made = [scheduler for entry in self.entries for scheduler in _made(entry, optimizer, clock)]
             self._refuse_shared(made, state)
@@ -176,9 +188,8 @@ class Schedules(Callback):
         self._batch = int(state.timestamp.batch)
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            for key, i in (number for scheduler in self.schedulers for number in _numbers_of(scheduler)):
-                name = f"{key}-{type(optimizer).__name__}/group{i}"
-                logger.log_metrics({name: float(Key(key).read(optimizer.param_groups[i], name))})
+            numbers = sorted(number for scheduler in self.schedulers for number in _numbers_of(scheduler))
+            logger.log_metrics(named_values(optimizer.param_groups, numbers))
 
     def epoch_end(self, state: Any, logger: Any) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
@@ -220,10 +231,10 @@ class Schedules(Callback):
 
 
 class _RunClock:
-    """The Trainer's State with a ratio, and with the length that the run began with, also after `stop_training()`."""
+    """The Trainer's State with a ratio, rates, and the length that the run began with, also after `stop_training()`."""
 
-    def __init__(self, state: Any, ssr: float) -> None:
-        self._state, self.ssr, self.max_duration = state, ssr, state.max_duration
+    def __init__(self, state: Any, ssr: float, rates: tuple[Any, ...]) -> None:
+        self._state, self.ssr, self.rates, self.max_duration = state, ssr, rates, state.max_duration
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)

@@ -34,6 +34,7 @@ def schedule(
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
+    log: bool = True,
 ) -> dict[str, Any]:
     """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
 
@@ -51,7 +52,10 @@ def schedule(
     `training_step`, also where several make a step of the optimizer. Several optimizers have one clock: call this for
     each and return the list; the arguments by name are those of the first call, but for `on_change`.
 
-    A checkpoint of Lightning is enough to go on exactly. `on_change`: what is done with one of other schedules or of
+    `log`: log every value that a batch runs with to the loggers of the Trainer, every `log_every_n_steps`, under names
+    such as `weight_decay/head`; those of a second optimizer end in `-1`.
+
+    A checkpoint of Lightning is enough to resume exactly. `on_change`: what is done with one of other schedules or of
     another length of the run, as in `timesched.bind`.
 
     Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does;
@@ -74,6 +78,7 @@ def schedule(
         "samples_per_batch": samples_per_batch,
         "tokens_per_sample": tokens_per_sample,
         "ssr": ssr,
+        "log": log,
     }
     # Those whose schedulers the Trainer has are of an earlier fit, as after `lr_find`.
     there = [each.scheduler for each in trainer.lr_scheduler_configs]
@@ -81,7 +86,7 @@ def schedule(
     counting = next((each for each in found if not any(made in there for made in each.made)), None)
     if counting is None:
         counting = _Counting(_clock(trainer, max_duration, samples_per_batch, tokens_per_sample, ssr), options, module)
-    elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0}):
+    elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0, "log": True}):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
     made = _CallbackSchedulers(optimizer, counting, entries, on_change)
     trainer.callbacks[:] = [each for each in trainer.callbacks if each not in found] + [counting]
@@ -164,11 +169,17 @@ class _Counting(Callback):
             self.made[0].begin_at(batches, epoch=trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note what a microbatch is made of."""
+        """Note what a microbatch is made of, and log what it runs with."""
         counts = self.count(batch)
         if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
             raise TypeError(f"count(batch) returned {counts!r}: let it return {{'samples': ..., 'tokens': ...}}.")
         self.noted.append(counts)
+        log = self.options["log"] and len(self.noted) == 1  # once for each step of the optimizer
+        if log and trainer._logger_connector.should_update_logs:  # what `LearningRateMonitor` asks
+            found = [each.named_values().items() for each in self.made]
+            values = {f"{name}-{i}" if i else name: value for i, each in enumerate(found) for name, value in each}
+            for logger in trainer.loggers:
+                logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Count an epoch whose length was not known before."""

@@ -34,6 +34,7 @@ def schedule(
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
+    log: bool = True,
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -42,8 +43,11 @@ def schedule(
     end the run in either case. `tokens_per_sample`: where a schedule mixes tokens with other units, or where the
     Trainer does not count tokens, and all samples have as many.
 
+    `log`: log every value that a batch ran with where the Trainer logs the learning rate, under names such as
+    `weight_decay/head`.
+
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
-    to go on exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
+    to resume exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
     `timesched.bind`. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
     ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
     counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
@@ -79,14 +83,16 @@ def schedule(
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
     counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
+    counting.logs = log
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
+    trainer.log = counting.log
     trainer.add_callback(counting)
 
 
 class _TrainersClock(Clock):
-    """Goes on in the epoch that the Trainer goes on in: it counts them from the batches, in their present length."""
+    """Continues in the epoch of the Trainer: it counts them from the batches, in their present length."""
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
         stamp = super().read_state(state)
@@ -104,9 +110,14 @@ class _Counting(TrainerCallback):
     ) -> None:
         self.trainer, self.entries, self.on_change = trainer, entries, on_change
         self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
-        self.make_loader = trainer.get_train_dataloader
+        self.make_loader, self.log_before, self.logs = trainer.get_train_dataloader, trainer.log, True
+        self.ran_with: dict[str, float] = {}  # the last batch
         self.loads: int | None = None  # microbatches in an epoch
         self.examples = 0  # in the dataset
+
+    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
+        """What the Trainer logs, with all that is scheduled where it logs the learning rate."""
+        self.log_before({**logs, **self.ran_with} if "learning_rate" in logs else logs, *arguments, **keywords)
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's data loader, which is at hand in no later hook before the scheduler is made."""
@@ -168,6 +179,7 @@ class _Counting(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
         clock = self.clock
+        self.ran_with = self.made.named_values() if self.logs else {}
         is_last = clock.dataloader_len is not None and clock.timestamp.batch_in_epoch == clock.dataloader_len - 1
         samples = self.last_batch_size if is_last else self.batch_size
         tokens = state.num_input_tokens_seen - self.tokens if self.counts_tokens else None

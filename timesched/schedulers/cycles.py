@@ -16,18 +16,37 @@ from timesched.time.value import TimeLike
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OneCycleScheduler(Schedule):
-    """From a low value up to 1, and down to a much lower one.
+    """One cycle: from a low value up to 1, and down to a much lower one.
 
-    It starts at `1 / div_factor`, is 1 at `pct_start * t_max`, and `1 / (div_factor * final_div_factor)` at `t_max`.
-    With `three_phase` it comes down as fast as it went up, to `1 / div_factor` at `2 * pct_start * t_max`, and from
-    there to the last value. After `t_max` it stays there. The optimizer's own learning rate is the highest one.
+    Formula:
+        peak = pct_start * t_max
+        m = 2 * peak if three_phase else peak
+        u = min(t, t_max)
+        x = u / peak if u <= peak else (u - peak) / peak if u <= m else (u - m) / (t_max - m)
+        a = 1 / div_factor if u <= peak else 1 if u <= m or not three_phase else 1 / div_factor
+        b = 1 if u <= peak else 1 / div_factor if u <= m else 1 / (div_factor * final_div_factor)
+        y = b + (a - b) * ((1 + cos(pi * x)) / 2 if anneal == "cosine" else 1 - x)
 
-    `pct_start`: from 0 to 1, or to 0.5 with three phases. `div_factor`, `final_div_factor`: above 0. `anneal`: the
-    shape of each phase, "cosine" or "linear". Called with a run, raises `ValueError` when `t_max`, stretched or not,
-    ends before the run (but not in a `SequenceScheduler`).
+    `t` is the time since the start of the run. Each phase goes from `a` to `b`, and `x` is the fraction of it that is
+    done: up until `peak`; with `three_phase` as fast down again until `m`; then to the last value at `t_max`, which
+    stays. `y` is the multiplier: the optimizer's own learning rate is the highest one.
+
+    Args:
+        t_max: the end of the cycle, a time in any unit. Default: "1dur", the end of the run.
+        pct_start: the fraction of `t_max` that goes up, from 0 to 1, or to 0.5 with three phases. Default: 0.3.
+        div_factor: the peak over the first value, above 0. Default: 25.
+        final_div_factor: the first value over the last one, above 0. Default: 10,000.
+        anneal: the shape of each phase, "cosine" (the default) or "linear".
+        three_phase: come down to the first value as fast as up, and then to the last one. Default: False.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`).
 
     >>> from timesched import Horizon
-    >>> schedule = OneCycleScheduler(pct_start=0.25, div_factor=2.0, final_div_factor=5.0)
+    >>> schedule = OneCycleScheduler(
+    ...     pct_start=0.25, div_factor=2.0, final_div_factor=5.0
+    ... )
     >>> [schedule.at(t, Horizon("100ba")) for t in ("0ba", "25ba", "100ba")]
     [0.5, 1.0, 0.1]
 
@@ -60,14 +79,32 @@ class OneCycleScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CyclicScheduler(Schedule):
-    """Straight lines from `alpha_i` up to `alpha_f` over `t_up`, and back over `t_down`, again and again.
+    """Straight lines from `alpha_i` up to `alpha_f` and back, again and again (triangular).
 
-    The height of the lines is multiplied by 1 for the `mode` "triangular"; by 1/2 for each cycle that is complete, for
-    "triangular2"; and by `gamma ** (t / (t_up + t_down))` for "exp_range".
+    Formula:
+        down = t_up if t_down is None else t_down
+        n = floor(t / (t_up + down))
+        u = t - n * (t_up + down)
+        h = u / t_up if u <= t_up else (t_up + down - u) / down
+        s = {"triangular": 1, "triangular2": 0.5 ** n, "exp_range": gamma ** (t / (t_up + down))}[mode]
+        y = alpha_i + (alpha_f - alpha_i) * h * s
 
-    `t_up`, `t_down`: above 0; None for a `t_down` as long as `t_up`. `gamma`: 0 or more; a factor for each cycle, not
-    for each step, so that it means the same in every unit: of torch's `gamma`, take the power of the steps in a cycle.
-    Called with a run, raises `ValueError` when `t_down` does not convert to the unit of `t_up`.
+    `t` is the time since the start of the run, `n` the number of cycles that are over, `u` the time in the present one,
+    `h` the height there, `s` what the height is multiplied by, and `y` the multiplier.
+
+    Args:
+        t_up: the time up, in any unit, above 0.
+        t_down: the time down, in any unit, above 0. Default: None, as long as `t_up`.
+        alpha_i: the multiplier at the start and end of each cycle, finite. Default: 0.1.
+        alpha_f: the highest multiplier of the first cycle, finite. Default: 1.
+        mode: "triangular" (the default): all cycles have one height; "triangular2": each has half the height of the one
+            before; "exp_range": the height is multiplied by a power of `gamma`.
+        gamma: of "exp_range", 0 or more: a factor for each cycle, not for each step, so that it means the same in every
+            unit. Of torch's `gamma`, take the power of the steps in a cycle. Default: 1.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_down` does not convert to
+            the unit of `t_up`.
 
     >>> from timesched import Horizon
     >>> schedule = CyclicScheduler("10ba", alpha_i=0.0, mode="triangular2")

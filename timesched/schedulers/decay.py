@@ -31,26 +31,48 @@ def check_room(what: str, names: Sequence[str], counts: Sequence[Exact], unit: T
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WarmupStableDecayScheduler(Schedule):
-    """A warmup from `alpha_s` to 1, a stable phase at 1, and a decay to `alpha_f` over the last `t_decay` of `t_max`.
+    """Warmup-stable-decay (WSD, trapezoidal): a warmup to 1, a stable phase, and a decay over the last `t_decay`.
 
-    After `t_max` it stays at `alpha_f`. With p the fraction of the warmup that is done and r that of the decay,
-    the warmup is at `alpha_s + (1 - alpha_s) * w(p)`, and the decay at `alpha_f + (1 - alpha_f) * s(r)`:
+    Formula:
+        p = min(t / t_warmup, 1) if t_warmup else 1
+        w = {"linear": p, "cosine": (1 - cos(pi * p)) / 2, "1-sqrt": 1 - (1 - p) ** 0.5, "square": p ** 2}[warmup]
+        r = min(max(t - t_max + t_decay, 0) / t_decay, 1) if t_decay else 1.0 * (t >= t_max)
+        s = {"linear": 1 - r, "cosine": (1 + cos(pi * r)) / 2}.get(decay)
+        s = {"1-sqrt": 1 - r ** 0.5, "1-square": 1 - r ** 2}.get(decay, s)
+        s = (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential" else s
+        y = alpha_f + (1 - alpha_f) * (s or 0)
+        y = alpha_f ** r if decay == "geometric" else y
+        y = 1 / (r / alpha_f + 1 - r) if decay == "harmonic" else y
+        y = alpha_s + (1 - alpha_s) * w if p < 1 else y
 
-        w(p) = p for "linear", (1 - cos(pi*p)) / 2 for "cosine", 1 - sqrt(1 - p) for "1-sqrt", p**2 for "square"
-        s(r) = 1 - r for "linear", (1 + cos(pi*r)) / 2 for "cosine", 1 - sqrt(r) for "1-sqrt", 1 - r**2 for "1-square"
-        s(r) = (decay_rate**r - decay_rate) / (1 - decay_rate) for "exponential"
+    `t` is the time since the start of the run; `p` and `r` are the fractions of the warmup and of the decay that are
+    done, `w` and `s` their shapes, and `y` the multiplier.
 
-    A "geometric" decay is at `alpha_f ** r`, a "harmonic" one at `1 / (r / alpha_f + 1 - r)`.
+    Args:
+        t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
+        t_decay: the length of the decay, a time in any unit, which the ratio stretches; 0 steps to `alpha_f` at
+            `t_max`. Default: "0.1dur", a tenth of the run.
+        t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
+        alpha_s: the multiplier at the start of the warmup, finite. Default: 0.
+        alpha_f: the multiplier at `t_max` and after it, finite; above 0 for "geometric" and "harmonic". Default: 0.
+        warmup: the shape of the warmup: "linear" (the default), "cosine", "1-sqrt" or "square".
+        decay: the shape of the decay: "linear" (the default), "cosine", "1-sqrt", "1-square", "exponential",
+            "geometric" or "harmonic".
+        decay_rate: of an "exponential" decay, above 0; 1 is a straight line. Default: 0.5.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+            `dur`. Default: False.
 
-    `t_warmup`: 0 starts at 1. `t_decay`: 0 steps to `alpha_f` at `t_max`. `alpha_s`, `alpha_f`: finite; `alpha_f` is
-    above 0 for "geometric" and "harmonic". `decay_rate`: above 0; 1 is a straight line. The ratio stretches `t_max` and
-    `t_decay`; the warmup only with `scale_warmup=True`, or if it is in `dur`. Called with a run, raises `ValueError`
-    when the warmup and the decay take longer than `t_max`, when `t_max`, stretched or not, ends before the run (but not
-    in a `SequenceScheduler`), and when a time does not convert to the unit of `t_max`.
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: the warmup and the decay take
+            longer than `t_max`; `t_max`, stretched by the ratio or not, ends before the run does (but not in a
+            `SequenceScheduler`); or a time does not convert to the unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> schedule = WarmupStableDecayScheduler("10ba", t_decay="20ba", decay="1-sqrt")
-    >>> [schedule.at(t, Horizon("100ba")) for t in ("5ba", "10ba", "80ba", "85ba", "100ba")]
+    >>> [
+    ...     schedule.at(t, Horizon("100ba"))
+    ...     for t in ("5ba", "10ba", "80ba", "85ba", "100ba")
+    ... ]
     [0.5, 1.0, 1.0, 0.5, 0.0]
 
     Source: arXiv:2404.06395 (MiniCPM); arXiv:2405.18392 for "1-sqrt".
@@ -85,25 +107,44 @@ class WarmupStableDecayScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InverseSquareRootWithWarmupScheduler(Schedule):
-    """A linear ramp from 0 to 1, a fall with the inverse square root of the time, and a linear cooldown.
+    """A linear warmup to 1, a fall with the inverse square root of the time, and a linear cooldown (Noam).
 
-    With W, S, C and T for `t_warmup`, `t_scale`, `t_cooldown` and `t_max`, after the warmup the value is
+    Formula:
+        b = max(t_warmup, t_max - t_cooldown)
+        u = min(max(t, t_warmup), b)
+        g = alpha_f_decay + (1 - alpha_f_decay) / sqrt((u - t_warmup + t_scale) / t_scale)
+        c = min(max(t - b, 0) / t_cooldown, 1) if t_cooldown else 0
+        y = t / t_warmup if t < t_warmup else g + (alpha_f_cooldown - g) * c
 
-        g(t) = alpha_f_decay + (1 - alpha_f_decay) / sqrt((t - W + S) / S)
+    `t` is the time since the start of the run, `b` where the cooldown begins, `g` the inverse square root, which stays
+    from there on, `c` the fraction of the cooldown that is done, and `y` the multiplier.
 
-    until s = max(W, T - C). From there it falls in a straight line from g(s) to `alpha_f_cooldown` over C, and stays
-    there; without a cooldown, at g(s).
+    Args:
+        t_warmup: the length of the warmup, a time in any unit, which the ratio does not stretch; 0 starts at 1.
+        t_scale: how slowly the root falls, a time in any unit, above 0: this long after the warmup, the multiplier is
+            `1 / sqrt(2)`. With `t_scale` as long as `t_warmup` it is the Noam schedule.
+        t_cooldown: the length of the cooldown, a time in any unit; 0 for none.
+        t_max: the end of the cooldown, a time in any unit. Default: "1dur", the end of the run.
+        alpha_f_decay: what the root tends to, at least `alpha_f_cooldown`. Default: 0.
+        alpha_f_cooldown: the multiplier at the end of the cooldown, finite. Default: 0.
 
-    `t_warmup`: 0 starts at 1. `t_scale`: above 0. `alpha_f_decay`: what the root tends to, at least `alpha_f_cooldown`.
-    The ratio stretches all times but the warmup. Called with a run, raises `ValueError` when `t_max`, stretched or not,
-    ends before the run (but not in a `SequenceScheduler`), and when a time does not convert to the unit of `t_max`.
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`), or a time does not convert to the unit
+            of `t_max`.
 
     >>> from timesched import Horizon
-    >>> schedule = InverseSquareRootWithWarmupScheduler("10ba", t_scale="10ba", t_cooldown="20ba")
-    >>> [schedule.at(t, Horizon("60ba")) for t in ("5ba", "10ba", "40ba", "50ba", "60ba")]
+    >>> schedule = InverseSquareRootWithWarmupScheduler(
+    ...     "10ba", t_scale="10ba", t_cooldown="20ba"
+    ... )
+    >>> [
+    ...     schedule.at(t, Horizon("60ba"))
+    ...     for t in ("5ba", "10ba", "40ba", "50ba", "60ba")
+    ... ]
     [0.5, 1.0, 0.5, 0.25, 0.0]
 
     Source: names, arguments and formula of the class in LLM Foundry (`llmfoundry.optim.scheduler`); arXiv:2106.04560.
+    With `t_scale` as long as `t_warmup`, arXiv:1706.03762, section 5.3.
     """
 
     t_warmup: TimeLike = time()
@@ -147,9 +188,20 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PowerScheduler(Schedule):
-    """`(t / t_scale) ** -power`, but at most 1, which it is until `t_scale`, and at least `alpha_f`.
+    """1 until `t_scale`, then a falling power of the time, and at least `alpha_f`.
 
-    `t_scale`: a time above 0. `power`: 0 or more. `alpha_f`: finite.
+    Formula:
+        y = max(alpha_f, 1 if t <= t_scale else (t / t_scale) ** -power)
+
+    `t` is the time since the start of the run, and `y` the multiplier.
+
+    Args:
+        t_scale: how long the multiplier is 1, a time in any unit, above 0.
+        power: the exponent, 0 or more. Default: 0.5.
+        alpha_f: the least multiplier, finite. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> schedule = PowerScheduler("4ba", alpha_f=0.25)
@@ -170,10 +222,22 @@ class PowerScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RexScheduler(Schedule):
-    """`alpha_f + (1 - alpha_f) * z / (1 - d + d * z)` with `z = 1 - t / t_max`, and `alpha_f` after `t_max`.
+    """A late and steep fall from 1 to `alpha_f` at `t_max` (reflected exponential), and `alpha_f` after it.
 
-    `d`: from 0, a straight line, to below 1; the larger, the later it falls. Called with a run, raises `ValueError`
-    when `t_max`, stretched or not, ends before the run (but not in a `SequenceScheduler`).
+    Formula:
+        z = 1 - min(t / t_max, 1)
+        y = alpha_f + (1 - alpha_f) * z / (1 - d + d * z)
+
+    `t` is the time since the start of the run, `z` the fraction of `t_max` that is left, and `y` the multiplier.
+
+    Args:
+        t_max: the end of the decay, a time in any unit. Default: "1dur", the end of the run.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+        d: from 0, a straight line, to below 1; the larger, the later it falls. Default: 0.5.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`).
 
     >>> from timesched import Horizon
     >>> [RexScheduler(d=0.5).at(t, Horizon("100ba")) for t in ("0ba", "50ba", "100ba")]

@@ -45,16 +45,35 @@ def _is_list(value: Any) -> bool:
 class PiecewiseScheduler(Schedule):
     """Through points in time, each a value and the shape of the way to it; the first value before, the last one after.
 
-    `points`: a list of `[time, value]` or `[time, value, shape]`, in the order of their times; of points at one time,
-    the last one holds. The shapes are those of the decay of `WarmupStableDecayScheduler`, up or down, and "linear"
-    where none is written; the rate of "exponential" is 0.5, and "geometric" and "harmonic" need values above 0 at both
-    ends. That of the first point has no use. Called with a run, raises `ValueError` when the points are not in order
-    there, and when their times do not convert to each other.
+    Formula:
+        x = (t - t0) / (t1 - t0)
+        y = {"linear": a + (b - a) * x, "cosine": b + (a - b) * (1 + cos(pi * x)) / 2}.get(shape)
+        y = {"1-sqrt": b + (a - b) * (1 - x ** 0.5), "1-square": b + (a - b) * (1 - x ** 2)}.get(shape, y)
+        y = b + (a - b) * (0.5 ** x - 0.5) / 0.5 if shape == "exponential" else y
+        y = a ** (1 - x) * b ** x if shape == "geometric" else y
+        y = 1 / (x / b + (1 - x) / a) if shape == "harmonic" else y
+
+    `t` is the time since the start of the run, between the points (`t0`, `a`) and (`t1`, `b`); `x` is the fraction of
+    the way that is done, `shape` that of the second point, and `y` the multiplier.
+
+    Args:
+        points: a list of `[time, value]` or `[time, value, shape]`, in the order of their times, in any units; of
+            points at one time, the last one holds. The shapes are "linear", which is that where none is written,
+            "cosine", "1-sqrt", "1-square", "exponential", "geometric" and "harmonic"; the last two need values above 0
+            at both ends. The shape of the first point has no use.
+
+    Raises:
+        ValueError: a point is no such list, or its time or value is outside its range; and, when it is called with a
+            run: the points are not in order there, or their times do not convert to each other.
 
     >>> from timesched import Horizon
-    >>> schedule = PiecewiseScheduler([["0ba", 0.0], ["10ba", 1.0], ["0.8dur", 1.0], ["1dur", 0.25, "geometric"]])
+    >>> schedule = PiecewiseScheduler(
+    ...     [["0ba", 0.0], ["10ba", 1.0], ["0.8dur", 1.0], ["1dur", 0.25, "geometric"]]
+    ... )
     >>> [schedule.at(t, Horizon("100ba")) for t in ("5ba", "50ba", "90ba", "100ba")]
     [0.5, 1.0, 0.5, 0.25]
+
+    Source: arXiv:2503.02844, whose "infinite" learning rates go through such points.
     """
 
     points: Sequence[Sequence[Any]] = field(metadata={"read": _read})

@@ -64,14 +64,32 @@ class _WithWarmup(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiStepWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from `alpha_s` to 1 over `t_warmup`, then `gamma ** n` once `n` `milestones` have been reached.
+    """A linear warmup to 1, then multiplied by `gamma` at each of the `milestones`.
 
-    The ratio stretches the milestones; the ramp only with `scale_warmup=True`, or if `t_warmup` is in `dur`.
+    Formula:
+        n = sum(t >= milestone for milestone in milestones)
+        y = alpha_s + (1 - alpha_s) * t / t_warmup if t < t_warmup else gamma ** n
+
+    `t` is the time since the start of the run, `n` the number of milestones reached, and `y` the multiplier.
+
+    Args:
+        t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
+        milestones: times since the start of the run, in any order and in any units, which the ratio stretches; one that
+            is there twice counts twice.
+        gamma: the factor at each milestone, finite. Default: 0.1.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+            `dur`. Default: False.
+        alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> schedule = MultiStepWithWarmupScheduler("4ba", ["10ba", "20ba"])
     >>> [schedule.at(t, Horizon("30ba")) for t in ("1ba", "4ba", "10ba")]
     [0.25, 1.0, 0.1]
+
+    Source: `MultiStepWithWarmupScheduler` of Composer, which has no `alpha_s`.
     """
 
     t_warmup: TimeLike = time()
@@ -91,17 +109,35 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from `alpha_s` to `alpha_i` over `t_warmup`, then a straight line to `alpha_f` at `t_max`.
+    """A linear warmup to `alpha_i`, then a straight line to `alpha_f` at `t_max`, and `alpha_f` after it.
 
-    The ratio stretches `t_max`; the ramp only with `scale_warmup=True`, or if `t_warmup` is in `dur`. Where the ramp
-    takes all of `t_max`, the value stays at its peak. Called with a run, raises `ValueError` when `t_max`, stretched
-    or not, ends before the run, and when `t_warmup` does not convert to the unit of `t_max`. In a `SequenceScheduler`
-    `t_max` may end before the run.
+    Formula:
+        x = min((t - t_warmup) / (t_max - t_warmup), 1)
+        y = alpha_s + (alpha_i - alpha_s) * t / t_warmup if t < t_warmup else alpha_i + (alpha_f - alpha_i) * x
+
+    `t` is the time since the start of the run, `x` the fraction of the decay that is done, and `y` the multiplier.
+    Where the warmup takes all of `t_max`, the multiplier stays at `alpha_i`.
+
+    Args:
+        t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
+        alpha_i: the multiplier at the end of the warmup, finite. Default: 1.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+        t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+            `dur`. Default: False.
+        alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
+            unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> schedule = LinearWithWarmupScheduler("10ba")
     >>> [schedule.at(t, Horizon("110ba")) for t in ("5ba", "10ba", "60ba", "110ba")]
     [0.5, 1.0, 0.5, 0.0]
+
+    Source: `LinearWithWarmupScheduler` of Composer, which has no `alpha_s`.
     """
 
     t_warmup: TimeLike = time()
@@ -121,13 +157,32 @@ class LinearWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstantWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from `alpha_s` to `alpha` over `t_warmup`, then `alpha`.
+    """A linear warmup to `alpha`, which stays.
 
-    The ratio and the errors are those of `LinearWithWarmupScheduler`, which it is with two equal ends.
+    Formula:
+        y = alpha_s + (alpha - alpha_s) * t / t_warmup if t < t_warmup else alpha
+
+    `t` is the time since the start of the run, and `y` the multiplier.
+
+    Args:
+        t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
+        alpha: the multiplier after the warmup, finite. Default: 1.
+        t_max: a time in any unit, not before the end of the run. It changes no value; the class has it because
+            Composer's has it. Default: "1dur", the end of the run.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+            `dur`. Default: False.
+        alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
+            unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> ConstantWithWarmupScheduler("10ba", alpha=3.0).at("5ba", Horizon("110ba"))
     1.5
+
+    Source: `ConstantWithWarmupScheduler` of Composer, which has no `alpha_s`.
     """
 
     t_warmup: TimeLike = time()
@@ -153,13 +208,35 @@ class ConstantWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from `alpha_s` to 1 over `t_warmup`, then the falling half of a cosine to `alpha_f` at `t_max`.
+    """A linear warmup to 1, then the falling half of a cosine to `alpha_f` at `t_max`, and `alpha_f` after it.
 
-    The ratio, the limits and the errors are those of `LinearWithWarmupScheduler`.
+    Formula:
+        x = min((t - t_warmup) / (t_max - t_warmup), 1)
+        y = alpha_s + (1 - alpha_s) * t / t_warmup if t < t_warmup else alpha_f + (1 - alpha_f) * (1 + cos(pi * x)) / 2
+
+    `t` is the time since the start of the run, `x` the fraction of the decay that is done, and `y` the multiplier.
+    Where the warmup takes all of `t_max`, the multiplier stays at 1.
+
+    Args:
+        t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
+        t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+            `dur`. Default: False.
+        alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
+            unit of `t_max`.
 
     >>> from timesched import Horizon
-    >>> CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.5).at("60ba", Horizon("110ba"))
+    >>> CosineAnnealingWithWarmupScheduler("10ba", alpha_f=0.5).at(
+    ...     "60ba", Horizon("110ba")
+    ... )
     0.75
+
+    Source: arXiv:1608.03983; `CosineAnnealingWithWarmupScheduler` of Composer, which has no `alpha_s`.
     """
 
     t_warmup: TimeLike = time()
@@ -174,13 +251,34 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PolynomialWithWarmupScheduler(_WithWarmup):
-    """A linear ramp from `alpha_s` to 1 over `t_warmup`, then a power of the fraction left until `t_max`.
+    """A linear warmup to 1, then a power of the fraction that is left to `alpha_f` at `t_max`, and `alpha_f` after it.
 
-    The ratio, the limits and the errors are those of `LinearWithWarmupScheduler`; `power` is 0 or more.
+    Formula:
+        x = min((t - t_warmup) / (t_max - t_warmup), 1)
+        y = alpha_s + (1 - alpha_s) * t / t_warmup if t < t_warmup else alpha_f + (1 - alpha_f) * (1 - x) ** power
+
+    `t` is the time since the start of the run, `x` the fraction of the decay that is done, and `y` the multiplier.
+    Where the warmup takes all of `t_max`, the multiplier stays at 1.
+
+    Args:
+        t_warmup: the length of the warmup, a time in any unit; 0 starts at the peak.
+        power: the exponent, 0 or more; 1 is a straight line. Default: 2.
+        t_max: the end of the decay, a time in any unit, which the ratio stretches. Default: "1dur", the end of the run.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+        scale_warmup: whether the scale-schedule ratio stretches the warmup too; it always does where `t_warmup` is in
+            `dur`. Default: False.
+        alpha_s: the multiplier at the start of the warmup, finite; by name only. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range; and, when it is called with a run: `t_max`, stretched by the ratio
+            or not, ends before the run does (but not in a `SequenceScheduler`), or `t_warmup` does not convert to the
+            unit of `t_max`.
 
     >>> from timesched import Horizon
     >>> PolynomialWithWarmupScheduler("10ba").at("60ba", Horizon("110ba"))
     0.25
+
+    Source: `PolynomialWithWarmupScheduler` of Composer, which has no `alpha_s`.
     """
 
     t_warmup: TimeLike = time()

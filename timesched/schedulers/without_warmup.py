@@ -1,6 +1,6 @@
 """The schedules without a warmup.
 
-Each is made of times (a `Time` or a text; not negative) and finite numbers, checked when it is made, and returns a
+Each is made of times (a `Time` or a string; not negative) and finite numbers, checked when it is made, and returns a
 multiplier. Names, arguments, defaults and formulas: `composer.optim.scheduler` of MosaicML Composer 0.32.
 """
 
@@ -20,13 +20,25 @@ from timesched.time.value import TimeLike
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StepScheduler(Schedule):
-    """`gamma ** n` after `n` complete steps of `step_size`.
+    """Multiplied by `gamma` after every `step_size`.
 
-    `step_size`: a time above 0. `gamma`: finite. Raises `ValueError` otherwise.
+    Formula:
+        y = gamma ** floor(t / step_size)
+
+    `t` is the time since the start of the run, and `y` the multiplier.
+
+    Args:
+        step_size: the time from one step to the next, in any unit, above 0.
+        gamma: the factor of each step, finite. Default: 0.1.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> StepScheduler("10ba", gamma=0.5).at("25ba", Horizon("100ba"))
     0.25
+
+    Source: `StepScheduler` of Composer.
     """
 
     step_size: TimeLike = time(above=0)
@@ -38,14 +50,28 @@ class StepScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultiStepScheduler(Schedule):
-    """`gamma ** n` once `n` of the `milestones` have been reached, each on the counter of its own unit.
+    """Multiplied by `gamma` at each of the `milestones`.
 
-    `milestones`: times, in any order and in any units; one that is there twice counts twice. `gamma`: finite.
+    Formula:
+        n = sum(t >= milestone for milestone in milestones)
+        y = gamma ** n
+
+    `t` is the time since the start of the run, `n` the number of milestones reached, and `y` the multiplier.
+
+    Args:
+        milestones: times, in any order and in any units, each compared on the counter of its own unit; one that is
+            there twice counts twice.
+        gamma: the factor at each milestone, finite. Default: 0.1.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> schedule = MultiStepScheduler(["0.29dur", "90ba"], gamma=0.5)
     >>> [schedule.at(t, Horizon("100ba")) for t in ("28ba", "29ba", "90ba")]
     [1.0, 0.5, 0.25]
+
+    Source: `MultiStepScheduler` of Composer.
     """
 
     milestones: Sequence[TimeLike] = times()
@@ -58,11 +84,25 @@ class MultiStepScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ConstantScheduler(Schedule):
-    """`alpha` before `t_max`, 1.0 from then on.
+    """The multiplier `alpha` before `t_max`, and 1 from then on.
+
+    Formula:
+        y = alpha if t < t_max else 1
+
+    `t` is the time since the start of the run, and `y` the multiplier.
+
+    Args:
+        alpha: the multiplier before `t_max`, finite. Default: 1.
+        t_max: where it ends, a time in any unit. Default: "1dur", the end of the run.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> ConstantScheduler(0.3, t_max="0.5dur").at("4ba", Horizon("10ba"))
     0.3
+
+    Source: `ConstantScheduler` of Composer.
     """
 
     alpha: float = number(1.0)
@@ -75,11 +115,27 @@ class ConstantScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LinearScheduler(Schedule):
-    """A straight line from `alpha_i` at 0 to `alpha_f` at `t_max`, and `alpha_f` after it.
+    """A straight line from `alpha_i` to `alpha_f` at `t_max`, and `alpha_f` after it.
+
+    Formula:
+        x = min(t / t_max, 1)
+        y = alpha_i + (alpha_f - alpha_i) * x
+
+    `t` is the time since the start of the run, `x` the fraction of `t_max` that is done, and `y` the multiplier.
+
+    Args:
+        alpha_i: the multiplier at the start, finite. Default: 1.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+        t_max: the end of the line, a time in any unit. Default: "1dur", the end of the run.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> LinearScheduler(1.0, 0.0).at("0.25dur", Horizon("10ep"))
     0.75
+
+    Source: `LinearScheduler` of Composer.
     """
 
     alpha_i: float = number(1.0)
@@ -92,14 +148,28 @@ class LinearScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExponentialScheduler(Schedule):
-    """`gamma ** (t / decay_period)`, smoothly.
+    """Multiplied by `gamma` in every `decay_period`, smoothly.
 
-    `gamma`: 0 or more, since a fractional power of a negative number is complex. `decay_period`: a time above 0; in
-    epochs it is smooth if the length of an epoch is known, otherwise it decays once an epoch.
+    Formula:
+        y = gamma ** (t / decay_period)
+
+    `t` is the time since the start of the run, and `y` the multiplier.
+
+    Args:
+        gamma: the factor of a period, 0 or more, since a fractional power of a negative number is complex.
+        decay_period: a time in any unit, above 0. In epochs it is smooth if the length of an epoch is known, otherwise
+            it decays once an epoch. Default: "1ep".
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
-    >>> ExponentialScheduler(gamma=0.25, decay_period="10ba").at("5ba", Horizon("100ba"))
+    >>> ExponentialScheduler(gamma=0.25, decay_period="10ba").at(
+    ...     "5ba", Horizon("100ba")
+    ... )
     0.5
+
+    Source: `ExponentialScheduler` of Composer.
     """
 
     gamma: float = number(least=0)
@@ -111,11 +181,26 @@ class ExponentialScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingScheduler(Schedule):
-    """The falling half of a cosine, from 1 at 0 to `alpha_f` at `t_max`, and `alpha_f` after it.
+    """The falling half of a cosine from 1 to `alpha_f` at `t_max`, and `alpha_f` after it.
+
+    Formula:
+        x = min(t / t_max, 1)
+        y = alpha_f + (1 - alpha_f) * (1 + cos(pi * x)) / 2
+
+    `t` is the time since the start of the run, `x` the fraction of `t_max` that is done, and `y` the multiplier.
+
+    Args:
+        t_max: the end of the decay, a time in any unit. Default: "1dur", the end of the run.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> CosineAnnealingScheduler(alpha_f=0.5).at("5ba", Horizon("10ba"))
     0.75
+
+    Source: arXiv:1608.03983; `CosineAnnealingScheduler` of Composer.
     """
 
     t_max: TimeLike = time("1dur")
@@ -127,14 +212,33 @@ class CosineAnnealingScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CosineAnnealingWarmRestartsScheduler(Schedule):
-    """Falling halves of a cosine, from 1 to `alpha_f`: the first lasts `t_0`, each next one `t_mult` times as long.
+    """Falling halves of a cosine from 1 to `alpha_f`, each `t_mult` times as long as the one before (SGDR).
 
-    `t_0`: a time above 0. `t_mult`: 1, or at least 1.1. Raises `ValueError` otherwise. Source: arXiv:1608.03983.
+    Formula:
+        i = max(n for n in range(t + 1) if sum(t_0 * t_mult ** k for k in range(n)) <= t)
+        x = (t - sum(t_0 * t_mult ** k for k in range(i))) / (t_0 * t_mult ** i)
+        y = alpha_f + (1 - alpha_f) * (1 + cos(pi * x)) / 2
+
+    `t` is the time since the start of the run, `i` the number of cycles that are over, `x` the fraction of the present
+    one that is done, and `y` the multiplier.
+
+    Args:
+        t_0: the length of the first cycle, a time in any unit, above 0.
+        t_mult: the growth of the cycles, 1 or at least 1.1. Default: 1.
+        alpha_f: the multiplier towards which each cycle falls, finite. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> schedule = CosineAnnealingWarmRestartsScheduler("10ba", t_mult=2.0)
-    >>> [round(schedule.at(t, Horizon("100ba")), 15) for t in ("5ba", "10ba", "20ba", "30ba")]
+    >>> [
+    ...     round(schedule.at(t, Horizon("100ba")), 15)
+    ...     for t in ("5ba", "10ba", "20ba", "30ba")
+    ... ]
     [0.5, 1.0, 0.5, 1.0]
+
+    Source: arXiv:1608.03983; `CosineAnnealingWarmRestartsScheduler` of Composer.
     """
 
     t_0: TimeLike = time(above=0)
@@ -151,13 +255,27 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PolynomialScheduler(Schedule):
-    """`alpha_f + (1 - alpha_f) * (1 - t / t_max) ** power` until `t_max`, and `alpha_f` after it.
+    """A power of the fraction that is left, from 1 to `alpha_f` at `t_max`, and `alpha_f` after it.
 
-    `power`: 0 or more; with 0 the value is 1 throughout.
+    Formula:
+        x = min(t / t_max, 1)
+        y = alpha_f + (1 - alpha_f) * (1 - x) ** power
+
+    `t` is the time since the start of the run, `x` the fraction of `t_max` that is done, and `y` the multiplier.
+
+    Args:
+        power: the exponent, 0 or more; 1 is a straight line, and with 0 the multiplier is 1 throughout.
+        t_max: the end of the decay, a time in any unit. Default: "1dur", the end of the run.
+        alpha_f: the multiplier at `t_max` and after it, finite. Default: 0.
+
+    Raises:
+        ValueError: an argument is outside its range.
 
     >>> from timesched import Horizon
     >>> PolynomialScheduler(power=2.0).at("0.5dur", Horizon("10ep"))
     0.25
+
+    Source: `PolynomialScheduler` of Composer.
     """
 
     power: float = number(least=0)

@@ -226,6 +226,11 @@ def _decimal(digits: str | Decimal, text: str) -> Fraction:
 
 
 def _why_unreadable(text: str) -> str:
+    words = "|".join(unit.name for unit in TimeUnit)
+    found = re.fullmatch(rf"({_NUMBER}(?-i:[KMBT])?) ?({words}|step)(?:e?s)?", text, re.IGNORECASE | re.ASCII)
+    if found:
+        unit = TimeUnit("ba" if found[2].lower() == "step" else found[2])
+        return f"{text!r} is not a time: did you mean '{found[1]}{unit.value}'?"
     if text != "".join(text.split()):
         return f"{text!r} contains spaces: write the number and the unit together, as in '10ba'."
     if text and re.fullmatch(_NUMBER, text):

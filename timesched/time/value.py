@@ -26,7 +26,11 @@ class Time(Ordered, Generic[TValue]):
 
     Raises `TimeError` for NaN, infinities, bools, fractional counts, and units that do not match.
 
-    >>> Time(2, "ep") * 0.5, Time(29, "ba") / Time(100, "ba"), Time.from_timestring("0.29dur") * Time(100, "ba")
+    >>> (
+    ...     Time(2, "ep") * 0.5,
+    ...     Time(29, "ba") / Time(100, "ba"),
+    ...     Time.from_timestring("0.29dur") * Time(100, "ba"),
+    ... )
     (Time(1, TimeUnit.EPOCH), Time(0.29, TimeUnit.DURATION), Time(29, TimeUnit.BATCH))
 
     Names and behaviour: `composer.core.time` of MosaicML Composer 0.32.
@@ -98,7 +102,7 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time[Any]:
-        """Seconds, from a text such as `'1h20m40s'` or from a `timedelta`, to the microsecond.
+        """Seconds, from a string such as `'1h20m40s'` or from a `timedelta`, to the microsecond.
 
         Raises `TimeError` for any other text.
 
@@ -114,7 +118,7 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def from_timestring(cls, timestring: str) -> Time[Any]:
-        """The time written in a text: a number and a unit, or hours, minutes and seconds.
+        """The time written in a string: a number and a unit, or hours, minutes and seconds.
 
         Raises `TimeError` when the text is not a time, and for a fraction of what is counted in whole numbers.
 
@@ -125,7 +129,7 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def from_input(cls, i: object, default_int_unit: TimeUnit | str | None = None) -> Time[Any]:
-        """A time from a time (ours or Composer's), a text, or a number counted in `default_int_unit`.
+        """A time from a time (ours or Composer's), a string, or a number counted in `default_int_unit`.
 
         Raises `TimeError` for a number without `default_int_unit`, and for anything else.
 
@@ -142,7 +146,7 @@ class Time(Ordered, Generic[TValue]):
         number = exact(i)
         if default_int_unit is None:
             such = f"'{i}ba' or '{i}ep'" if isinstance(number, int) else f"'{i}dur'"
-            raise TimeError(f"{i!r} has no unit: pass a text such as {such}.")
+            raise TimeError(f"{i!r} has no unit: pass a string such as {such}.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property

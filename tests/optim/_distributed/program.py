@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.optim._distributed import checkpoints, experts, low_precision, training
+from tests.optim._distributed import checkpoints, experts, low_precision, muon, training
 from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR
 from tests.torchrun import Report
 from timesched.ops import COMPILES
@@ -47,6 +47,15 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("handed over bfloat16", low_precision.handed_over, low_precision.SAVING),
         ("changed bfloat16", low_precision.changed, ["AdamW master"]),
         ("compiled bfloat16", low_precision.compiled, low_precision.COMPILED if COMPILES else []),
+        ("shared", muon.shared, muon.SHARED),
+        ("in batches", muon.in_batches, ["NorMuon, rows", "NorMuon, ddp"]),
+        ("without gradients", muon.without_gradients, ["Muon, rows", "NorMuon, ddp"]),
+        ("stacks", muon.stacks, ["Muon", "NorMuon"]),
+        ("shared compiled", muon.compiled, muon.COMPILED if COMPILES else []),
+        ("too many graphs", muon.too_many_graphs, muon.COMPILED if COMPILES else []),
+        ("memory of a step", muon.memory, ["Muon, rows", "Muon, ddp"]),
+        ("gathered", muon.gathered, ["NorMuon, columns"]),
+        ("refused", muon.refused, ["process_group"]),
     ],
     4: [
         ("empty", training.some_ranks_are_empty, ["Network"]),
@@ -61,6 +70,8 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("placed bfloat16", low_precision.placed, low_precision.NOISE),
         ("tensor parallel bfloat16", low_precision.tensor_parallel, low_precision.NOISE),
         ("load bfloat16", low_precision.load, low_precision.SAVING),
+        ("shared", muon.shared, muon.SHARED_BY_4),
+        ("gathered", muon.gathered, ["Muon, rows and columns", "NorMuon, rows and columns"]),
     ],
 }
 

@@ -52,10 +52,10 @@ CONFIGS = [
     ("a: 1\nb: 2\na: 3\n", ValueError, "the text, line 3, column 1: while constructing a mapping, found duplicate key"),
     ("a:\n\tb: 1\n", ValueError, "cannot start any token"),
     ("a: 1\n---\nb: 2\n", ValueError, "expected a single document"),
-    ("params: *bias\n", ValueError, "A text that begins with * is to be in quotes, as in '*bias'."),
-    ("a: 2001-02-03\n", ValueError, "is of type date: write a text in quotes"),
+    ("params: *bias\n", ValueError, "A string that begins with * is to be in quotes, as in '*bias'."),
+    ("a: 2001-02-03\n", ValueError, "is of type date: write a string in quotes"),
     ("a: [{b: !!binary aGVsbG8=}]\n", ValueError, "a[0].b: b'hello' is of type bytes"),
-    ("1: 2\n", ValueError, "config: the key 1 is of type int: write a text"),
+    ("1: 2\n", ValueError, "config: the key 1 is of type int: write a string"),
     ({"a": [{int: 2}]}, ValueError, "a[0]: the key <class 'int'> is of type type"),
     ("a: \x00\n", ValueError, "the text cannot be read as YAML: ReaderError"),
     ("optimizer: !!python/object/apply:os.mkdir ['made']\n", ValueError, "could not determine a constructor"),
@@ -77,5 +77,5 @@ def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)  # what import makes of a module that is not to be had
     found = read(READ)  # a mapping is copied, as deep as it goes
     assert found == READ and found["optimizer"]["AdamW"]["betas"] is not READ["optimizer"]["AdamW"]["betas"]
-    with pytest.raises(ImportError, match=r"pip install 'torch-timesched\[config\]', or pass a mapping"):
+    with pytest.raises(ImportError, match="pip install ruamel.yaml, or pass a mapping"):
         read(TEXT)

@@ -35,8 +35,8 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
     for i, factor in zip(scheduler.indices, scheduler.factors):
         first.setdefault(factor, i)
     if len(first) == 1:
-        return [Source(name, schedule, horizon, scheduler.factors[0])]
-    return [Source(f"{name} of group {i}", schedule, horizon, factor) for factor, i in first.items()]
+        return [Source(name, schedule, horizon, scheduler.factors[0], scheduler.key)]
+    return [Source(f"{name} of group {i}", schedule, horizon, factor, scheduler.key) for factor, i in first.items()]
 
 
 def _steps(scheduler: Any, run: Any) -> Horizon:

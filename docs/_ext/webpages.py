@@ -1,0 +1,143 @@
+"""What the pages of the site get beside their text: words for the search, names that break, descriptions."""
+
+from __future__ import annotations
+
+import re
+from html import escape, unescape
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+log = logging.getLogger(__name__)
+
+# What people type into the search box, and the sections that answer it: these come first among the hits, and stand in
+# the index.
+WORDS = {
+    "index#install": "install, installation, pip install, extras",
+    "which": "schedule, learning rate, learning-rate schedule, lr, lr schedule, which schedule, warmup, warm-up, "
+    "pretraining, fine-tuning, continued pretraining, annealing",
+    "which#bind-or-optim-lr-scheduler": "multiplier, absolute learning rate",
+    "choosing#from-torch-optim-lr-scheduler": "torch.optim.lr_scheduler, LambdaLR, StepLR, LinearLR, OneCycleLR, "
+    "CosineAnnealingLR, SequentialLR, porting, migrate",
+    "choosing#reducelronplateau": "ReduceLROnPlateau, plateau",
+    "choosing#from-hugging-face": "Hugging Face, lr_scheduler_type, get_scheduler, get_constant_schedule, "
+    "get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup, "
+    "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
+    "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
+    "choosing#from-composer": "Composer schedulers",
+    "loop": "training loop, Clock, loop",
+    "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
+    "gradient accumulation",
+    "loop#times": "tokens, samples, epochs, units, dur, time units",
+    "loop#what-a-batch-is": "batch, padding",
+    "loop#several-processes": "DDP, distributed, ranks, process_group",
+    "loop#what-bind-can-schedule": "bind, betas, momentum, hyperparameter, weight decay, weight decay schedule",
+    "recipes": "recipes, papers",
+    "recipes#warmup-stable-decay-wsd-trapezoidal-minicpm": "WSD, trapezoidal, warmup-stable-decay, "
+    "warmup stable decay, MiniCPM",
+    "recipes#wsd-s-repeated-decays": "WSD-S",
+    "recipes#linear-decay-to-zero-d2z": "D2Z, linear decay",
+    "recipes#fine-tuning-roberta": "fine-tuning, finetuning, RoBERTa",
+    "recipes#multi-step-deepseek-llm": "DeepSeek",
+    "recipes#cosine-then-annealing-llama-3-405b": "Llama 3, annealing, cosine",
+    "recipes#infinite-learning-rates-continual-pretraining": "infinite learning rate, continual pretraining",
+    "recipes#noam-the-first-transformer": "Noam, NoamLR, Transformer",
+    "recipes#power-scheduler-granite": "Granite, power scheduler",
+    "recipes#steps-in-epochs-resnet-50-on-imagenet": "ResNet, ImageNet, vision",
+    "batch_plans": "batch-size warmup, batch size, batch size ramp, BatchPlan",
+    "half_lives": "half-life, HalfLife, betas in tokens, beta2, timescale, weight decay timescale",
+    "logging": "logs, logging, TensorBoard, Weights & Biases, wandb, named_values, get_last_value",
+    "muon#on-several-ranks": "distributed Muon, Muon FSDP, process_group",
+    "groups": "parameter groups, tags, layer-wise learning rate",
+    "groups#groups-from-globs-no-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
+    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load",
+    "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
+    "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
+    "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
+    "trainers/hugging_face": "transformers, Trainer, TrainingArguments",
+    "trainers/lightning": "Lightning, PyTorch Lightning, configure_optimizers, LearningRateMonitor",
+    "trainers/accelerate": "accelerate, Accelerator",
+    "trainers/torchtitan": "torchtitan",
+    "trainers/deepspeed": "DeepSpeed, ZeRO",
+    "composer": "Composer, MosaicML",
+    "optimizers": "optimizer, optimizers",
+    "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
+    "preinitialize": "preinitialize, third-party optimizers, dummy step",
+    "muon": "Muon, NorMuon",
+    "low_precision": "bfloat16, bf16, master weights, stochastic rounding",
+    "compiling": "torch.compile, compile, CUDA graph, recompile",
+    "compiling#optimizer-and-scheduler-in-your-own-function-hold-tensors": "hold_tensors",
+    "config": "YAML, config",
+    "command_line": "command line, CLI, timesched plot, timesched check",
+    "gallery/schedules": "gallery, warmup, warm-up, curves",
+    "reference/schedules#timesched.CosineAnnealingWithWarmupScheduler": "cosine, cosine with warmup, cosine annealing, "
+    "cosine decay",
+    "reference/schedules#timesched.CosineAnnealingScheduler": "cosine, cosine annealing",
+    "reference/schedules#timesched.CosineAnnealingWarmRestartsScheduler": "SGDR, warm restarts",
+    "reference/schedules#timesched.LinearWithWarmupScheduler": "LinearWarmup, linear warmup",
+    "reference/schedules#timesched.OneCycleScheduler": "OneCycle, one cycle, 1cycle",
+    "reference/schedules#timesched.CyclicScheduler": "cyclic, cyclical, triangular",
+    "reference/schedules#timesched.WarmupStableDecayScheduler": "WSD, 1-sqrt, trapezoidal",
+    "reference/schedules#timesched.RexScheduler": "REX",
+    "reference/schedules#timesched.InverseSquareRootWithWarmupScheduler": "inverse square root, inverse sqrt, rsqrt",
+    "reference/schedules#timesched.PiecewiseScheduler": "piecewise",
+    "reference/composed#timesched.CooldownScheduler": "cooldown, annealing",
+    "reference/composed#timesched.SequenceScheduler": "sequence, sequential",
+    "reference/binding#timesched.bind": "bind, LambdaLR",
+    "reference/optimizers#optim.AdamW": "AdamW",
+}
+
+
+def add_words(app: Sphinx, doctree: nodes.document) -> None:
+    """Entries of the index that Sphinx's search shows above what it finds by itself."""
+    docname = app.env.docname
+    here = {place.partition("#")[2]: words for place, words in WORDS.items() if place.partition("#")[0] == docname}
+    ids = {each for node in doctree.findall(nodes.Element) for each in node["ids"]}
+    entries = []
+    for anchor, words in here.items():
+        if anchor and anchor not in ids:
+            log.warning("docs/_ext/webpages.py: %s has no section %s", docname, anchor)
+        entries += [("single", word, anchor, "main", None) for word in words.split(", ")]
+    if entries:
+        doctree.insert(0, addnodes.index(entries=entries))  # for the search
+        app.env.domains.index_domain.entries.setdefault(docname, []).extend(entries)  # for the page of the index
+
+
+# Where a long name may break: after a dot, an underscore or an opening bracket, and before a capital.
+BREAK = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Za-z)][.])(?=[A-Za-z])|(?<=\w\()(?=\S)")
+LONG = re.compile(r"[a-z_]{25,}")
+NAMES = re.compile(r'(?<=<span class="pre">)[^<]{12,}(?=<)|(?<=>)[^<>]*\w{16,}[^<>]*(?=<a class="headerlink")')
+
+
+def break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Long names break at dots and capitals, where a line is too short for them."""
+
+    def breaking(match: re.Match[str]) -> str:
+        return LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), BREAK.sub("<wbr>", match[0]))
+
+    if "body" in context:
+        context["body"] = NAMES.sub(breaking, context["body"])
+
+
+def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """The first paragraph of a page, for search engines and for those who are sent a link."""
+    paragraph = next(iter(doctree.findall(nodes.paragraph)), None) if doctree else None
+    text = " ".join(paragraph.astext().split()) if paragraph else app.config.project
+    text = text if len(text) <= 200 else text[:200].rpartition(" ")[0] + " ..."
+    title = unescape(re.sub("<[^>]*>", "", context.get("title") or app.config.project))
+    tags = {"description": text, "og:title": title, "og:description": text, "og:type": "website"}
+    tags |= {"og:site_name": app.config.project}
+    context["metatags"] = context.get("metatags", "") + "".join(
+        f'<meta {"property" if ":" in name else "name"}="{name}" content="{escape(value)}">'
+        for name, value in tags.items()
+    )
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("doctree-read", add_words)
+    app.connect("html-page-context", break_names)
+    app.connect("html-page-context", describe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

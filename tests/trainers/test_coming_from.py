@@ -1,0 +1,56 @@
+"""The table of docs/choosing.md on transformers: the calls of each row give the same learning rates."""
+
+import re
+
+import pytest
+import torch
+from transformers import SchedulerType, optimization
+
+import timesched
+from tests.docs.tables import rows
+
+HEADER = ["`transformers.optimization`", "`lr_scheduler_type`", "`timesched`, with `bind`"]
+((*TABLE,),) = rows("choosing.md", HEADER)
+CALL = re.compile(r"`([A-Z]\w+\(.*\))`(?: to step (\d+))?$")
+STEPS = 100  # the run: after it, some of theirs rise again or keep falling, where ours stay
+
+
+def sgd():
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+
+def rates(optimizer, scheduler, last, clock):
+    """The learning rates of the steps 0 to `last`."""
+    found = [optimizer.param_groups[0]["lr"]]
+    for _ in range(last):
+        optimizer.step()
+        clock.tick()
+        scheduler.step()
+        found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if CALL.match(row[2])], ids=lambda row: row[1].strip("`"))
+def test_the_calls_of_a_row_agree(row):
+    theirs, (_, last) = sgd(), CALL.match(row[2]).groups()
+    ours, clock = sgd(), timesched.Clock("100ba")
+    scheduler = eval(row[0].strip("`"), {**vars(optimization), "o": theirs})
+    bound = timesched.bind(eval(CALL.match(row[2])[1], dict(vars(timesched))), ours, clock)
+    expected = rates(theirs, scheduler, int(last or STEPS), timesched.Clock("100ba"))
+    assert len(set(expected)) > 5 or "constant" in row[1]
+    assert rates(ours, bound, int(last or STEPS), clock) == pytest.approx(expected, rel=1e-12, abs=1e-16)
+
+
+def test_every_schedule_of_transformers_has_a_row():
+    named = [re.match(r"`(\w+)\(", row[0])[1] for row in TABLE]
+    functions = {name for name in vars(optimization) if re.fullmatch(r"get_\w+_schedule\w*", name)}
+    assert set(named) == functions and len(named) == len(functions)
+    types = {row[1].strip("`") for row in TABLE if row[1]}
+    assert types == {each.value for each in SchedulerType}
+    none = [name for name, row in zip(named, TABLE) if not CALL.match(row[2])]
+    assert none == [
+        "get_cosine_with_min_lr_schedule_with_warmup_lr_rate",
+        "get_reduce_on_plateau_schedule",
+        "get_greedy_schedule",
+        "get_adafactor_schedule",
+    ]

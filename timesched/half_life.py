@@ -1,0 +1,113 @@
+"""Half-lives: what an average keeps in units of training time, and the decay rates that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from timesched import fields
+from timesched.batch_plan import by_size
+from timesched.curves import decay
+from timesched.horizon import BatchSizes, Horizon, positive
+from timesched.positions import Frame, Resolved
+from timesched.schedule import Schedule
+from timesched.time.units import TimeUnit
+from timesched.time.value import TimeLike
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HalfLife(Schedule):
+    """What one step keeps of an average that loses half of itself in a time: a beta for any size of the batch.
+
+    Formula:
+        y = beta ** (step / time)
+
+    `step` is the length of this step, in the unit of `time`, and `y` the value; with `beta` 0.5, `time` is the
+    half-life. The exponent is exact, by the rates of the horizon, and is rounded once. Under a `BatchPlan`, each step
+    has the length of its own batch.
+
+    It is a value, not a multiplier: `bind(HalfLife("2e9tok"), optimizer, clock, key="betas[1]")` writes it as it is,
+    and so for `betas[0]`, `momentum` or `alpha`. The ratio of a run does not stretch `time`, as it does not stretch a
+    batch; a `dur` is a share of the run, stretched or not. Epochs are those of the present length.
+
+    Args:
+        time: above 0, in any unit that the run converts to batches.
+        beta: what is kept after each `time`, more than 0 and less than 1. `HalfLife.of` is for a beta that is known.
+            Default: 0.5, a half.
+
+    Raises:
+        ValueError: an argument breaks its rule; on a run, a rate is missing between batches and the unit of `time`, as
+            between batches and seconds.
+        TypeError: it would multiply: it is called, or is in a product, in a list of `bind`, or bound to "lr".
+
+    >>> runs = [Horizon("100ba", samples_per_batch=n, tokens_per_sample=1000) for n in (64, 128)]
+    >>> [round(HalfLife("2e6tok").at("0ba", run), 4) for run in runs]
+    [0.9781, 0.9566]
+
+    Source: arXiv:2205.10287, where 1 - beta grows in proportion to the batch; this is the same where it is small.
+    """
+
+    relative = False
+    time: TimeLike = fields.time(above=0)
+    beta: float = fields.number(0.5, above=0, below=1, keyword=True)
+
+    @classmethod
+    def of(cls, beta: float, batch: TimeLike) -> HalfLife:
+        """What a beta means that was found with steps of a known length: it is kept after each `batch`.
+
+        Args:
+            beta: more than 0 and less than 1.
+            batch: the length of a step, such as "0.5Mtok" or "256sp"; a run with steps of that length gets exactly
+                `beta`.
+
+        Raises:
+            ValueError: an argument breaks its rule.
+
+        >>> known = HalfLife.of(0.95, batch="0.5Mtok")
+        >>> known, known.at("0ba", Horizon("1e9tok", samples_per_batch=1000, tokens_per_sample=1000))  # twice the batch
+        (HalfLife.of(0.95, batch='500000tok'), 0.9025)
+        """
+        return cls(batch, beta=beta)
+
+    def resolve(self, frame: Frame) -> Resolved:
+        horizon = frame.horizon
+        time, unit = horizon.locate(self.time, scale=False)
+        plan = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.rates[1].entries
+        steps = [(size, TimeUnit.SAMPLE) for _, size in plan] or [(1, TimeUnit.BATCH)]
+        values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
+        return by_size([frame.mark_on_run(threshold) for threshold, _ in plan[1:]], values)
+
+    def __repr__(self) -> str:
+        time = repr(str(self.time))
+        return f"HalfLife({time})" if self.beta == 0.5 else f"HalfLife.of({self.beta!r}, batch={time})"
+
+
+def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
+    """The weight decay whose memory is a time: without gradients, a weight shrinks to 1 / e of itself in that time.
+
+        weight_decay = 1 / (lr * steps)
+
+    where `steps` is the number of steps in `time`. It is for decoupled decay, which subtracts `lr * weight_decay` times
+    the weight in each step: AdamW, Lion, Muon. For an optimizer that adds the decay to the gradient it means nothing.
+
+    Args:
+        time: above 0, in any unit; the ratio does not stretch it.
+        lr: the learning rate, above 0; of a schedule, the peak.
+        horizon: a `Horizon`, a `Clock` or another state, with the rates between `time` and batches.
+
+    Raises:
+        ValueError: `time` or `lr` is not above 0, a rate is missing, or there is a batch plan, under which steps differ
+            in length.
+
+    >>> weight_decay_for("2e9tok", 1e-3, Horizon("1e11tok", samples_per_batch=500, tokens_per_sample=2000))
+    0.5
+
+    Source: arXiv:2405.13698, which calls 1 / (lr * weight_decay) the timescale of AdamW.
+    """
+    horizon = Horizon.of(horizon)
+    if isinstance(horizon.samples_per_batch, BatchSizes):
+        raise ValueError(f"weight_decay_for: under a batch plan {time} has no one number of steps: pass one size.")
+    length = fields.time(above=0).metadata["read"]("weight_decay_for: time", time)
+    steps = horizon.change(*horizon.locate(length, scale=False), TimeUnit.BATCH)
+    return float(1 / (positive(lr, "weight_decay_for: lr") * Fraction(steps)))

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Type queries into the search box of the built site and look at the first hits: ``python3 tools/search.py``.
+
+It needs `make docs` before it, and a Chromium (Debian: chromium), which it finds on the PATH or in the variable
+CHROMIUM. Each query of QUERIES has patterns; one of the first hits has to match one of them, as "page.html#anchor".
+Other queries are given as arguments: their hits are printed. The exit code is 1 if a query fails.
+"""
+
+import argparse
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+SITE = Path(__file__).resolve().parents[1] / "build/docs"
+HIT = re.compile(r'<li class="[^"]*kind-[^"]*"><a href="([^"?#]*)(?:\?[^"#]*)?(#[^"]*)?"[^>]*>(.*?)</a>')
+
+# What somebody types, and where the answer is.
+QUERIES = {
+    "WSD": r"which|recipes.html#|WarmupStableDecay",
+    "trapezoidal": r"which|recipes.html#|WarmupStableDecay",
+    "warmup": r"which|gallery/schedules|WithWarmup",
+    "warm-up": r"which|gallery/schedules|WithWarmup",
+    "cosine": r"CosineAnnealing\w*Scheduler|gallery/schedules",
+    "OneCycle": r"OneCycle",
+    "one cycle": r"OneCycle|onecycle",
+    "muon": r"muon",
+    "AdamW": r"AdamW",
+    "resume": r"checkpoints|resuming",
+    "checkpoint": r"checkpoints",
+    "weight decay": r"weight_decay|groups|loop",
+    "tokens": r"loop.html#times|reference/time",
+    "lr": r"which|lr_scheduler|reference/schedules|gallery/schedules",
+    "betas": r"loop.html#what-bind|schedulers|binding",
+    "hold_tensors": r"compiling|hold_tensors",
+    "LambdaLR": r"choosing|binding|bind",
+    "LinearWarmup": r"LinearWithWarmup|linearwithwarmup",
+    "scheduler not stepping": r"loop",
+    "gradient accumulation": r"loop|trainers",
+    "DeepSpeed": r"trainers/deepspeed",
+    "install": r"index.html",
+    "cooldown": r"Cooldown|cooldown|checkpoints",
+    "1-sqrt": r"WarmupStableDecay|recipes|warmupstabledecay|Cooldown",
+    "REX": r"RexScheduler|rexscheduler",
+    "noam": r"InverseSquareRoot|inversesquareroot|recipes",
+    "FSDP": r"checkpoints|optimizers|trainers",
+    "ReduceLROnPlateau": r"choosing",
+    "get_cosine_schedule_with_warmup": r"choosing",
+    "get_linear_schedule_with_warmup": r"choosing",
+    "fine-tuning": r"which|recipes.html#fine",
+    "transformers": r"trainers/hugging_face",
+    "Lightning": r"trainers/lightning",
+    "torch.compile": r"compiling",
+    "momentum": r"loop.html#what-bind",
+    "epochs": r"loop.html#times",
+    "batch size": r"batch_plans",
+    "third-party": r"preinitialize",
+    "YAML": r"config",
+    "SGDR": r"WarmRestarts",
+    "D2Z": r"recipes.html#linear",
+    "bf16": r"low_precision",
+}
+FIRST = 3  # so many hits are looked at
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves the site without a line for each request."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def hits(chromium: str, address: str, query: str) -> "list[tuple[str, str]]":
+    """Where the search page leads to, in its order, and what it calls it."""
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"]
+    url = f"{address}/search.html?q={quote(query)}"
+    done = subprocess.run([chromium, *options, url], capture_output=True, text=True, check=True, timeout=120)
+    return [
+        (page + (anchor or ""), html.unescape(re.sub("<[^>]*>", "", title)))
+        for page, anchor, title in HIT.findall(done.stdout)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Look what the search of the built site finds.")
+    parser.add_argument("query", nargs="*", help="queries whose hits are printed, in the place of those of this script")
+    parser.add_argument("--site", type=Path, default=SITE, help="the folder of the built site")
+    arguments = parser.parse_args()
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        sys.exit("tools/search.py: no Chromium on the PATH: install one (Debian: chromium), or set CHROMIUM.")
+    if not (arguments.site / "searchindex.js").exists():
+        sys.exit(f"tools/search.py: {arguments.site} is no built site: run `make docs` first.")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(arguments.site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    failed = 0
+    for query in arguments.query or QUERIES:
+        found = hits(chromium, f"http://127.0.0.1:{server.server_port}", query)
+        expected = "" if arguments.query else QUERIES[query]
+        places = [i for i, (target, _) in enumerate(found) if re.search(expected, target)]
+        good = bool(places) and places[0] < FIRST
+        failed += not good
+        print(f"{'ok  ' if good else 'FAIL'} {query!r}: {len(found)} hits", end="")
+        print(f", the first that fits is number {places[0] + 1}" if places else ", none that fits")
+        for target, title in found[: 10 if arguments.query else 0 if good else FIRST]:
+            print(f"       {target}  {title}")
+    server.shutdown()
+    print(f"{failed} of {len(arguments.query or QUERIES)} queries failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
