@@ -45,7 +45,8 @@ class HalfLife(Schedule):
     >>> [round(HalfLife("2e6tok").at("0ba", run), 4) for run in runs]
     [0.9781, 0.9566]
 
-    Source: arXiv:2205.10287, where 1 - beta grows in proportion to the batch; this is the same where it is small.
+    Source: arXiv:2507.07101, which keeps the half-life of the second moment in tokens; arXiv:2205.10287, where 1 - beta
+    grows in proportion to the batch, which is the same where it is small.
     """
 
     relative = False
