@@ -18,6 +18,7 @@ WAYS = {
 @pytest.mark.parametrize("name", ["AdamW", "Lion", "Adafactor"])
 def test_one_compilation_and_the_bits_of_eager_steps(name, way):
     """But for the last bits of float32, which xla computes in another order: a bfloat16 spacing of few elements."""
+    torch.manual_seed(0)
     device = torch_xla.device()
     here = [torch.nn.Parameter(torch.randn(shape).bfloat16()) for shape in ((16, 8), (24, 7), (16,))]
     there = [torch.nn.Parameter(p.detach().to(device)) for p in here]
@@ -33,6 +34,6 @@ def test_one_compilation_and_the_bits_of_eager_steps(name, way):
             optimizer.step()
         torch_xla.sync()
     assert compilations() - before <= 1 and host_reads() == reads
-    for p, q in zip(here, there):
-        off = (p.float() - q.detach().cpu().float()).abs()
-        assert (off <= p.float().abs() * 2**-7 + 1e-6).all() and (off > 0).float().mean() < 0.05
+    mine, theirs = (torch.cat([p.detach().cpu().float().flatten() for p in params]) for params in (here, there))
+    off = (mine - theirs).abs()
+    assert (off <= mine.abs() * 2**-7 + 1e-6).all() and (off > 0).float().mean() < 0.05
