@@ -120,7 +120,7 @@ def run(name: str, way: str, seed: int, steps: int) -> tuple[float, float]:
     for _ in range(steps):
         starts = torch.randint(len(learned) - CONTEXT, (BATCH, 1), generator=batches)
         model.zero_grad()
-        model.loss(learned[starts + window]).backward()  # type: ignore[no-untyped-call]
+        model.loss(learned[starts + window]).backward()  # type: ignore[no-untyped-call]  # torch's own
         for optimizer in used:
             optimizer.step()
     params = list(model.parameters())

@@ -69,7 +69,7 @@ def run(batch: int, known_at: int, lr: float, tokens: Time[Any], seed: int) -> t
                 found.append((clock.timestamp.token.value, loss_of(model, measured).item()))
         optimizer.zero_grad()
         loss = loss_of(model, learned[torch.randint(len(learned), (batch,), generator=order)])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
         optimizer.step()
         clock.tick()
         kept.append((clock.timestamp.token.value, kept[-1][1] * optimizer.param_groups[0]["betas"][1]))

@@ -52,14 +52,17 @@ def take(works: list[Work], group: Any, own: Callable[..., Any]) -> tuple[list[W
     left, everywhere = [], False
     shared: dict[Any, tuple[Any, list[Shared]]] = {}
     for number, work in enumerate(works):
-        rest = []
+        if "ns_coefficients" not in work.h or (work.placement is None and group is None):
+            left.append(work)
+            continue
+        rest, dtype = [], _sent_as(work)
         for i in range(len(work.params)):
-            by, dim = _split(work, i, group) if "ns_coefficients" in work.h else (None, None)
+            by, dim = _split(work, i, group)
             if by is None:
                 rest.append(i)
                 everywhere |= dim is not None
             else:
-                alike = by.group_name, work.params[i].device, dim is None, _sent_as(work)
+                alike = by.group_name, work.params[i].device, dim is None, dtype
                 shared.setdefault(alike, (by, []))[1].append(_shared(work, number, i, dim))
         left += [work.selected(rest) if len(rest) < len(work.params) else work] if rest else []
     for (*_, same, dtype), (by, entries) in shared.items():

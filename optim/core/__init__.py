@@ -8,6 +8,7 @@ execution.py        how an update runs: on numbers in eager steps on the CPU and
 fused.py            torch's fused kernels, for eager steps
 blocks.py           parts of tensors that fit the cache of a CPU
 low_precision.py    bfloat16 parameters and states, stepped in float32
+matrix_steps.py     what Muon does with lists of matrices
 newton_schulz.py    the orthogonal matrices next to others, for Muon
 known_counts.py     what counters on a GPU hold, without reading them
 tensor_lists.py     arithmetic on lists of tensors

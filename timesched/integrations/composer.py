@@ -40,9 +40,9 @@ class Schedules(Callback):
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `samples_per_batch` (of all
     ranks, or a `BatchPlan`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
-    `HalfLife("2e9tok")` needs. `log`: log every value after
-    every batch, as `LRMonitor` does, under names such as `weight_decay/head`: see `timesched.binding.Bound`'s
-    `named_values`. `schedulers` are those in use, in the order of the entries; none before the Trainer is built.
+    `HalfLife("2e9tok")` needs. `log`: log every value after every batch, as `LRMonitor` does, under names such as
+    `weight_decay/head`: see `timesched.binding.Bound`'s `named_values`. `schedulers` are those in use, in the order of
+    the entries; none before the Trainer is built.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
@@ -51,8 +51,8 @@ class Schedules(Callback):
     schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
     checkpoint before the turn of this one, is taken when the run continues.
 
-    A run resumed by `load_path` or `autoresume` resumes exactly. A checkpoint of other schedules, which are compared as
-    texts, or of another ratio is refused. A scheduler that counts its own steps may be another one that has the saved
+    A run continues exactly from `load_path` or `autoresume`. A checkpoint of other schedules, which are compared as
+    strings, or of another ratio raises. A scheduler that counts its own steps may be another one that has the saved
     value at the saved step, as in `timesched.bind`; schedulers of torch are compared by name. The length of the run is
     not compared. To start anew, load with `load_ignore_keys=["state/callbacks/Schedules"]`. Where a checkpoint has
     nothing of this callback, Composer warns: what follows the clock then has the value of the loaded time, from the

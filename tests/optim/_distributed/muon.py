@@ -24,6 +24,7 @@ import optim
 from optim import sharded_muon
 from optim.core import newton_schulz
 from tests.optim._distributed.common import local, mesh
+from tests.optim._distributed.low_precision import assert_bits
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import Held
 
@@ -105,15 +106,6 @@ def found(params: list[Parameter], optimizer: optim.Muon) -> dict[str, Tensor]:
 alone = functools.cache(functools.partial(trained, place=None))
 
 
-def assert_equal(mine: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    """To the bit, with NaN equal to itself (what is kept of a weight beyond bfloat16 may look like one)."""
-    assert mine.keys() == other.keys()
-    for key, x in mine.items():
-        y = other[key]
-        same = torch.equal(x.reshape(-1).view(torch.uint8), y.reshape(-1).view(torch.uint8))
-        assert x.dtype == y.dtype and same, (key, (x.double() - y.double()).abs().max())
-
-
 @contextmanager
 def counting() -> Iterator[dict[str, Any]]:
     """The matrices that are multiplied here, the calls of collectives, and the bytes that this rank sends by them."""
@@ -152,7 +144,7 @@ def shared(case: str, folder: Path) -> None:
         whole = trained(kind, None)
     with counting() as mine:
         found = trained(kind, place)
-    assert_equal(found, whole)
+    assert_bits(found, whole)
     ranks = everywhere(mine["products"])
     replicas = 2 if "replicas" in place else 1
     assert sum(ranks) <= 1.1 * replicas * one["products"]
@@ -166,7 +158,7 @@ def in_batches(case: str, folder: Path) -> None:
     kind, place = case.split(", ")
     with mock.patch.object(sharded_muon, "BATCH", 1 << 12), counting() as count:
         found = trained(kind, place)
-    assert_equal(found, alone(kind))
+    assert_bits(found, alone(kind))
     assert count["exchanges"] + 2 * count["gathers"] > 4 * STEPS
 
 
@@ -199,7 +191,7 @@ def without_gradients(case: str, folder: Path) -> None:
             optimizer.step(lambda: torch.ones(()))
         assert all(torch.equal(local(x), local(y)) for x, y in zip((params[1], params[4]), before))
         results.append(found(params, optimizer))
-    assert_equal(*results)
+    assert_bits(*results)
 
 
 def stacks(case: str, folder: Path) -> None:
