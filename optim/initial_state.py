@@ -36,7 +36,8 @@ def preinitialize(optimizer: AnyOptimizer) -> AnyOptimizer:
     For the optimizers of this package, which are returned as they are, and for those of `torch.optim` that have the
     same state as the class of the same name here: ASGD, Adadelta, Adagrad, Adam, AdamW, Adamax, Muon, NAdam, RAdam,
     RMSprop, Rprop and SGD. No step is made, and the training that follows is bit for bit the one without this call (but
-    for the sign of zeros with SGD, whose first buffer is then 0 plus the gradient). Every parameter gets its state,
+    for the sign of zeros with SGD, whose first buffer is then 0 plus the gradient, and for last bits in bfloat16 with
+    its `foreach=True`, where a parameter has its first gradient later than others). Every parameter gets its state,
     also one that does not require a gradient. State that exists stays as it is, so that a run in progress can be
     completed after add_param_group().
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .adam import AdamW
 from .core.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
-from .core.matrix_steps import blocks_of, directions, matrix, move, steps
+from .core.matrix_steps import blocks_of, directions, matrix, move, scale, steps
 from .core.newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
 from .core.optimizer import State
 from .core.sharding import distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
@@ -127,7 +127,7 @@ class Muon(RuleOptimizer):
         weight_decay=RATE,
         momentum=FRACTION,
         nesterov=SWITCH,
-        ns_steps=Number(low=1, high=99, integer=True, optional=True, scheduled=False),
+        ns_steps=Number(low=1, high=99, integer=True, optional=True),
         ns_coefficients=Coefficients(),
         eps=Number(low=0.0, scheduled=False),
         adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw", "spectral_unclamped")),
@@ -174,6 +174,9 @@ class Muon(RuleOptimizer):
         self._others = _others(precision, adamw=adamw, lion=lion)
         self.process_group = checked(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
+
+    def rules(self) -> list[Any]:
+        return [self, *self._others.values()]
 
     def rule(self, group: Mapping[str, Any]) -> Any:
         algorithm = group.get("algorithm", "muon")
@@ -227,7 +230,7 @@ class Muon(RuleOptimizer):
                 'give biases, norms and embeddings to a group with "algorithm": "adamw", as matrices="muon" of '
                 "configure_param_groups does."
             )
-        rows, columns = matrix(p.shape, group)[1:]
+        rows = matrix(p.shape, group)[1]
         sizes = blocks_of(rows, group)
         if sum(sizes) != rows:
             raise ValueError(
@@ -235,7 +238,7 @@ class Muon(RuleOptimizer):
                 f"{group['split_sizes']!r}, num_heads={group['num_heads']!r} do not split: pass sizes that add up to "
                 "the rows, or a number that divides them."
             )
-        if group["adjust_lr_fn"] == "cerebras" and len({max(n, columns) for n in sizes}) > 1:
+        if group["adjust_lr_fn"] == "cerebras" and len({scale(p.shape, group, n) for n in sizes}) > 1:
             raise ValueError(
                 f"{where}split_sizes={group['split_sizes']!r} are scaled each by its own shape, and with adjust_lr_fn="
                 "'cerebras' so would be the decay: pass 'match_rms_adamw', whose decay is not scaled."

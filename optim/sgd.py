@@ -105,8 +105,6 @@ class SGD(RuleOptimizer):
             state.setdefault(STEP, 0)
         if STEP in self._scalar_names(group):
             state.setdefault(STEP, 1)  # torch's buffer is there since the first step
-        elif state.get(STEP) == 0:
-            del state[STEP]
         return state
 
     @staticmethod

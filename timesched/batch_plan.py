@@ -145,7 +145,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
     if isinstance(value, str) and _COUNT.fullmatch(value):
         if unit is None:
-            raise TimeError(f"BatchPlan: the threshold {value!r} has no unit: pass one, as in unit='tok'.")
+            fix = f"write '{value}tok', or pass unit='tok'"
+            raise TimeError(f"BatchPlan: the threshold {value!r} has no unit: {fix}.")
         value += unit.value
     try:
         time = Time.from_input(value, unit)

@@ -26,9 +26,9 @@ from timesched.horizon import Horizon, State
 from timesched.keys import Key, as_list, checked_count, finite, is_number, known_tags, named_values, select
 from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
-from timesched.reading import reader, text_of, units_of, warn_of_long_warmup
-from timesched.schedule import Schedule
-from timesched.time.timestamp import Timestamp
+from timesched.reading import as_several, reader, text_of, units_of, warn_of_long_warmup
+from timesched.schedule import Schedule, times_in
+from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import TimeUnit
 
 _UNBOUND = "was unbound: make another one"
@@ -135,6 +135,8 @@ class Bound:
         self.catch_up()
         self.hold_tensors()
         self._put(self._value())
+        if isinstance(self.clock, Clock):
+            self.clock.stop_waiting()
 
     def catch_up(self) -> None:
         """Take the groups that were added. Raises `ValueError` where `step` may not write."""
@@ -423,6 +425,28 @@ class Bound:
         if isinstance(self.clock, Clock):
             self.clock.forget(self)
 
+    # A decay that has begun, and a run that becomes longer
+
+    def is_decaying(self) -> bool:
+        """Whether a decay of its own has begun, as of a `WarmupStableDecayScheduler`."""
+        horizon, stamp = Horizon.of(self.clock, self.ssr), self.clock.timestamp
+        schedules = [one for one in as_several(self.schedule) if isinstance(one, Schedule)]
+        marks = [mark for one in schedules for mark in one.marks(horizon)]
+        begins = [horizon.place(time, scale=False) for name, time in marks if name == "decay"]
+        return any([counts_of(stamp, (counter,))[0] >= count for count, counter in begins])
+
+    def warn_of_return(self, before: list[Any]) -> None:
+        """Warn where the values are not those within a decay, from before the run became longer."""
+        now = self.get()
+        for i in self.indices:
+            if now[i] != before[i]:
+                warnings.warn(
+                    f"The decay of {self._name()} had begun: in a run of {self.clock.max_duration} {self.key!r} goes "
+                    f"back from {before[i]:.4g} to {now[i]:.4g}. Continue from a checkpoint of before the decay.",
+                    stacklevel=4,
+                )
+                return
+
     # Saving and loading
 
     def state_dict(self) -> dict[str, Any]:
@@ -438,7 +462,8 @@ class Bound:
         if self.relative:
             state["base"] = list(self.factors)
         if isinstance(self.clock, Clock):
-            state |= {"clock": self.clock.state_dict(), "horizon": repr(self.clock.horizon)}
+            horizon = self.clock.horizon
+            state |= {"clock": self.clock.state_dict(), "horizon": repr(horizon), "length": str(horizon.max_duration)}
         return state | {"value": self._compared(self.clock, steps)}
 
     def _sorted_tags(self) -> list[Any] | None:
@@ -456,9 +481,11 @@ class Bound:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
+        Initial values that are not those of here are taken with a warning; with `on_change="new"` those of here stay.
         Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
         written at the next step or `refresh()`. The state of another schedule or horizon is taken where the value of
-        its moment, which it holds, is that of the present schedule to 1e-12 of the larger; else `on_change` decides.
+        its moment, which it holds, is that of the present schedule to 1e-12 of the larger, and that of the same
+        `HalfLife` at another batch size; else `on_change` decides.
         Raises `ValueError` where that is "same" and the values differ, when the state is of another key, tags or number
         of groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
         """
@@ -507,20 +534,29 @@ class Bound:
         own = repr(clock.horizon) if isinstance(clock, Clock) else None
         pairs = (state["schedule"], self._name()), (state.get("horizon"), own)
         differing = [f"saved {theirs}\n    now   {ours}" for theirs, ours in pairs if theirs != ours]
-        if not differing:
+        if not differing or self._is_same_half_life(state):
             return
         values = "their values are not compared, as nobody knows the moment of the state"
         if ("base" in state) != self.relative:
             values = "one of them is a multiplier, the other a value"
         elif clock is None or isinstance(clock, Clock):
             saved, now = state["value"], self._compared(clock, steps)
-            if len(saved) == len(now) and all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in zip(saved, now)):
+            if _close(saved, now):
                 return
             values = f"{'multiplier' if self.relative else 'value'} at step {steps}: {saved} saved, {now} now"
         raise ValueError(
             "\n    ".join([f"{type(self).__name__}: the state is of another schedule:", *differing, values])
             + '\nMake the schedule that was saved, or load with on_change="new" to continue with the present one.'
         )
+
+    def _is_same_half_life(self, state: Mapping[str, Any]) -> bool:
+        """Whether the schedule is a `HalfLife`, or several, and that of the state: only the size of the batch differs,
+        and with it the value, by its nature. A time in `dur` is the same only in a run of the same length.
+        """
+        if getattr(self.schedule, "relative", True) or state["schedule"] != self._name():
+            return False
+        is_share = any(time.unit is TimeUnit.DURATION for time in times_in(self.schedule))
+        return not is_share or state["length"] == str(self.clock.max_duration)
 
     def take_state(self, read: tuple[int, list[float] | None, Timestamp | None]) -> None:
         """Go on from what `read_state` returned."""
@@ -529,7 +565,8 @@ class Bound:
         before = int(self._count), self.factors
         try:
             self._count_to(steps)
-            self.factors = self.factors if factors is None else factors
+            if factors is not None and self.on_change == "same":
+                self.factors = factors
             if stamp is not None:
                 self.clock.go_to(stamp)  # which refreshes all that follow it
             elif self.clock is None:
@@ -539,6 +576,15 @@ class Bound:
             self.factors = before[1]
             self.refresh()
             raise
+        if self.on_change == "new" and self.relative:
+            for (_, group), factor in zip(self._selected, self.factors):
+                group["initial_" + self.key] = factor  # an optimizer that was loaded notes that of the state
+        elif not _close(before[1], self.factors):
+            warnings.warn(
+                f"The state's initial {self.key!r} is {self.factors}, and here it was {before[1]}: the run continues "
+                f'with the state\'s. To continue with that of here, make the scheduler with on_change="new".',
+                stacklevel=3,
+            )
         self._begin_watch()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -580,6 +626,12 @@ class Bound:
     def units(self) -> set[TimeUnit]:
         """The units that are read of the clock, as far as the schedules say so: functions of a user do not."""
         return units_of(self.schedule, self.clock)
+
+
+def _close(one: list[float], other: list[float]) -> bool:
+    """Whether two lists have the same numbers, but for their last bits."""
+    pairs = list(zip(one, other))
+    return len(one) == len(other) and all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in pairs)
 
 
 class BoundLR(Bound, LambdaLR):
@@ -646,7 +698,8 @@ def bind(
         ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
             state, or 1.
         on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
-            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule.
+            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule. Where only
+            the initial value is another one, "same" warns and takes that of the state; "new" keeps the present one.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import time
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -22,6 +23,7 @@ from timesched.time.value import Time
 # What tick() counts, and the rate from which it follows.
 _COUNTED = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_TICKS_ALONE = 3  # before the first step of a scheduler; more are a step that was forgotten
 
 
 class Clock:
@@ -91,6 +93,7 @@ class Clock:
         self._given = False  # whether a batch was counted by what tick() was given
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._waiting: tuple[int, int] | None = None  # for a step: the batches and the steps of the listeners then
 
     @property
     def max_duration(self) -> Time[Any]:
@@ -148,6 +151,8 @@ class Clock:
         self.timestamp = self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches)
         self._last = now
         self._given = self._given or samples is not None or tokens is not None
+        if self._waiting is not None:
+            self._look_for_a_step()
 
     def next_epoch(self) -> None:
         """Count an epoch: for loops whose `batches_per_epoch` is not known, or that leave an epoch early.
@@ -178,7 +183,8 @@ class Clock:
         """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
 
         An epoch that had another number of batches, and was not at its end, resumes at the same fraction of it, rounded
-        down to a batch; all other counts stay what they are.
+        down to a batch. Where the state has no `batches_per_epoch` and nobody counted epochs, its batches make epochs
+        of the present length. All other counts stay what they are.
 
         Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
         when it cannot write; nothing is changed then.
@@ -189,6 +195,16 @@ class Clock:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
         self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
         self._last = time.monotonic()
+        self._wait_for_a_step()
+
+    def set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
+        """From now on an epoch has so many batches (None: not known), and the run stands at `timestamp`; bound
+        schedulers write their value, as after a load.
+
+        For a trainer whose epochs change their length, or end before it. Unlike `go_to`, no time is left out.
+        """
+        if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
+            self._set(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
         """The timestamp of a clock's state, its batch in the epoch as an exact share of the epochs here.
@@ -203,8 +219,11 @@ class Clock:
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
         then, now = state.get("batches_per_epoch"), self.dataloader_len
-        if then is None or now is None or then == now:
+        if now is None or then == now:
             return loaded
+        if then is None:
+            batches, uncounted = loaded.batch.value, loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
+            return loaded.copy(epoch=batches // now, batch_in_epoch=batches % now) if uncounted else loaded
         share: Any = Fraction(now, positive(then, "batches_per_epoch"))
         return loaded._with(batch_in_epoch=loaded.batch_in_epoch.exact * share)
 
@@ -212,7 +231,8 @@ class Clock:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
         `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
-        has in `dur` moves with it. Raises `ValueError` for a length that is not above the present one, and what a
+        has in `dur` moves with it. Warns where that takes back a decay that has begun, as of a
+        `WarmupStableDecayScheduler`. Raises `ValueError` for a length that is not above the present one, and what a
         scheduler that follows raises when it cannot write; nothing is changed then.
 
         >>> clock = Clock("10ba", stop_at="2ba")
@@ -224,7 +244,31 @@ class Clock:
         end = longer.max_duration
         if end is None or end.exact <= longer.change(now.exact, now.unit, end.unit):
             raise ValueError(f"A run of {now} cannot be extended to {end}: give a greater length.")
-        self._set(horizon=longer)
+        self._end_with(longer)
+
+    def end_after(self, time: Time[Any] | str) -> None:
+        """End the run so much later than now, sooner or later than it would have; as for a branch that decays at once.
+
+        `time` is above 0, in any unit that the clock's rates convert to that of the length; the ratio does not stretch
+        it, and a `dur` is a share of the present length. What a schedule has in `dur` moves with the end, and bound
+        schedulers write their value on the new run into their groups. Warns and raises as `extend` does.
+
+        >>> clock = Clock("40ba")
+        >>> for _ in range(20):
+        ...     clock.tick()
+        >>> clock.end_after("8ba")
+        >>> clock.max_duration
+        Time(28, TimeUnit.BATCH)
+        """
+        self._end_with(self.horizon._ending_after(self.timestamp, time))
+
+    def _end_with(self, horizon: Horizon) -> None:
+        """Take a horizon of another length; says so where a decay that has begun is taken back."""
+        decaying = [] if self.done else [each for each in list(self._listeners) if each.is_decaying()]
+        before = [each.get() for each in decaying]
+        self._set(horizon=horizon)
+        for listener, values in zip(decaying, before):
+            listener.warn_of_return(values)
 
     def _set(self, **changed: Any) -> None:
         """Change attributes, and have all that follows write its value; nothing is changed where one cannot."""
@@ -246,15 +290,44 @@ class Clock:
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet())
+        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
         self._listeners.add(listener)
+        self._wait_for_a_step()
 
     def forget(self, listener: Any) -> None:
         """Undo `notify`."""
         self._listeners.discard(listener)
+
+    # A loop that ticks and forgets `scheduler.step()`: looked at from each bind or load to the first step
+
+    def stop_waiting(self) -> None:
+        """Do not warn where ticks pass without a step: somebody writes the values."""
+        self._waiting = None
+
+    def _wait_for_a_step(self) -> None:
+        if self._listeners:
+            self._waiting = self.timestamp.batch.value, self._steps_of_listeners()
+
+    def _look_for_a_step(self) -> None:
+        """Warn, once, where ticks pass and none of the schedulers that follow is stepped."""
+        assert self._waiting is not None
+        batches, steps = self._waiting
+        if self._steps_of_listeners() != steps:
+            self._waiting = None
+        elif self.timestamp.batch.value - batches >= _TICKS_ALONE:
+            self._waiting = None
+            names = " and ".join(sorted(each._name() for each in self._listeners))
+            warnings.warn(
+                f"This clock was ticked {_TICKS_ALONE} times, and {names}, which follows it, was never stepped: call "
+                f"scheduler.step() after clock.tick().",
+                stacklevel=3,
+            )
+
+    def _steps_of_listeners(self) -> int:
+        return sum(int(listener.last_epoch) for listener in self._listeners)
 
     def _took(self, duration: datetime.timedelta | None, now: float) -> int:
         """The microseconds that a batch took."""

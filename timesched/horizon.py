@@ -158,10 +158,27 @@ class Horizon:
         """The same run with another length, before scaling."""
         return Horizon._of(_read_length(max_duration, positive), self._ratio, self.rates, scaled=False)
 
+    def _ending_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
+        """The same run with its end so much later than a timestamp; the ratio does not stretch the time."""
+        assert self._end is not None and self.max_duration is not None
+        counter, unit = self._end[1], unit_of(self._end[1])
+        more, own = self.locate(time, scale=False)
+        if more <= 0:
+            raise TimeError(f"end_after({str(time)!r}): a run ends later than now: give a time above 0.")
+        end = self._moved(counts_of(timestamp, (counter,))[0], unit, more, own)
+        if isinstance(counter, InEpochs):
+            end = Fraction(end) / counter.length
+        length = Time._of(exact(end / Fraction(self._ratio)), self.max_duration.unit)
+        return Horizon._of(length, self._ratio, self.rates, scaled=False)
+
     def with_epochs_of(self, other: Horizon) -> Horizon:
         """The same run with epochs as long as those of another, where both know how long they are."""
-        rates = self.rates[0] and (other.rates[0] or self.rates[0]), *self.rates[1:]
-        return Horizon._of(self._unscaled, self._ratio, rates, self.max_duration is self._unscaled)
+        return self.with_epochs(self.rates[0] and (other.rates[0] or self.rates[0]))
+
+    def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
+        """The same run with epochs of so many batches; None where that is not known."""
+        length = None if batches_per_epoch is None else positive(batches_per_epoch, _RATES[0])
+        return Horizon._of(self._unscaled, self._ratio, (length, *self.rates[1:]), self.max_duration is self._unscaled)
 
     @property
     def batches_per_epoch(self) -> Exact | None:

@@ -139,10 +139,10 @@ class Schedule:
     def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
 
-        The names: "warmup", where it ends; "peak"; "milestone" and "point"; "phase", where the next schedule of a
-        sequence begins, also if the one before ends there; "period", the end of the first one; "decay", where it
-        begins; "end", where the value becomes constant. What lies at 0 is left out; what lies after the run is not.
-        Times of one unit are in order.
+        The names: "warmup", where it ends; "peak", the first one; "milestone" and "point"; "phase", where the next
+        schedule of a sequence begins, also if the one before ends there; "period", the end of the first one; "decay",
+        where it begins; "end", where the value becomes constant. What lies at 0 is left out; what lies after the run is
+        not. Times of one unit are in order.
 
         >>> from timesched import WarmupStableDecayScheduler
         >>> marks = WarmupStableDecayScheduler("10ba").marks(Horizon("200ba"))

@@ -324,6 +324,7 @@ class Cyclic(Formula):
         up = frame.mark(time(self.step_size_up))
         down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
         length = up.count + (up.count if down is up else frame.length(time(self.step_size_down), up.unit))
+        frame.note("peak", up)
         frame.note("period", Mark(up.counter, up.unit, length))
         cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
         complete, function, mode, gamma = cycles.complete, self.scale_fn, self.mode, self.gamma

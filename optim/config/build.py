@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
@@ -168,7 +169,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
             rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`, `process_group`,
-            `stop_at`: those of a `Clock`.
+            `stop_at`: those of a `Clock`. Thresholds with sizes under `samples_per_batch` are a `BatchPlan`.
 
             A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
 
@@ -240,6 +241,8 @@ def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
     if run and clock is not None:
         raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
     with located("config"):
+        if isinstance(run.get("samples_per_batch"), dict):
+            run["samples_per_batch"] = BatchPlan(run["samples_per_batch"])
         return Clock(**{"max_duration": None, **run}) if run else clock
 
 

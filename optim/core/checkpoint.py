@@ -89,6 +89,8 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
                 )
         check_group(rule.hyper, values, where)
         rule.check_combination({**group, **values}, where)
+        for p in group["params"]:
+            rule.check_parameter(p, {**group, **values}, where)
         for key in rule.structural:
             if key in values and bool(values[key]) != bool(group[key]):
                 raise ValueError(
@@ -129,8 +131,10 @@ def _state(
                         f"it was saved, in {p.dtype}."
                     )
             nearest = optimizer.needed_states({**group, "stochastic_rounding": False}, p)
-            if STEP in mine and nearest is not None and STEP not in nearest:  # it serves the noise alone
-                given.setdefault(STEP, torch.zeros_like(mine[STEP]))
+            if nearest is not None and STEP not in nearest:  # it serves the noise alone
+                step = given.pop(STEP, 0)
+                if STEP in mine:
+                    given[STEP] = step
             lacking, extra = mine.keys() - given.keys(), given.keys() - mine.keys()
         else:  # torch makes no state for a parameter that never had a gradient
             if mine and not initial:
@@ -176,9 +180,10 @@ def _fitting(value: Any, mine: Any, where: str) -> Any:
 
 
 def _taken(mine: Any, value: Any) -> Any:
-    """`value` as what `mine` is: a tensor stays one, a number a number."""
-    if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
-        return tuple(map(_taken, mine, value))
+    """`value` as what `mine` is: a tensor stays one, a number a number, a list a list."""
+    if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)):
+        found = list(map(_taken, mine, value)) if len(mine) == len(value) else copy.deepcopy(list(value))
+        return found if isinstance(mine, list) else tuple(found)
     if isinstance(mine, Tensor):
         return torch.as_tensor(value, dtype=mine.dtype, device=mine.device).detach().reshape(mine.shape).clone()
     if isinstance(mine, (int, float)) and isinstance(value, Tensor):
@@ -194,7 +199,7 @@ def _put(mine: Any, value: Any, written: dict[int, Tensor]) -> Any:
     A tensor that several groups share becomes one for each, if they were saved with different values.
     """
     if isinstance(mine, (tuple, list)) and isinstance(value, (tuple, list)) and len(mine) == len(value):
-        return tuple(_put(*pair, written) for pair in zip(mine, value))
+        return type(value)(_put(*pair, written) for pair in zip(mine, value))
     if not isinstance(mine, Tensor) or not torch.equal(written.setdefault(id(mine), value), value):
         return value
     return mine.copy_(value)

@@ -21,8 +21,8 @@ class Number:
     open_low: bool = False
     open_high: bool = False
     optional: bool = False  # may be None
-    integer: bool = False  # an int, and never a tensor
-    scheduled: bool = True  # hold_tensors() turns it into a tensor
+    integer: bool = False  # an int, and never a tensor: it decides shapes
+    scheduled: bool = True  # hold_tensors() turns it into a tensor, if it is no integer
     zero_is_off: bool = False  # at 0 some state is absent, so hold_tensors() leaves a 0 alone
 
     @property
@@ -69,7 +69,8 @@ class Number:
 
     def tensors(self, value: Any, device: torch.device) -> Any:
         """The value after hold_tensors(): a tensor in place of a number that may change."""
-        if value is None or not self.scheduled or isinstance(value, Tensor) or (self.zero_is_off and value == 0):
+        fixed = self.integer or not self.scheduled or (self.zero_is_off and value == 0)
+        if fixed or value is None or isinstance(value, Tensor):
             return value
         return scalar(float(value), device)
 

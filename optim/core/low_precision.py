@@ -112,8 +112,10 @@ def has_remedy(group: Mapping[str, Any]) -> bool:
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
-def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str) -> None:
+def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
     """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
+
+    `others`: names of states that parameters with another algorithm have.
 
     Warns of bfloat16 parameters that lose updates, once in a process.
     """
@@ -132,7 +134,7 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], where: str
             f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
             "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
         )
-    unknown = [name for name in (named if isinstance(named, Mapping) else ()) if name not in states]
+    unknown = [name for name in (named if isinstance(named, Mapping) else ()) if name not in {*states, *others}]
     if unknown:
         raise ValueError(
             f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "

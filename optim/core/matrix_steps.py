@@ -43,7 +43,7 @@ def steps(k: Factors, whole: Tensors, moments: Tensors) -> Tensors:
     runs = [(size, len(list(alike))) for size, alike in itertools.groupby(blocks_of(rows, k))]
     sizes = [size * count for size, count in runs]
     cut = list(torch.split(together.reshape(len(whole), *stack, rows, columns), sizes, -2))
-    scales = [_scale(whole[0].shape, k, size) for size, _ in runs]
+    scales = [scale(whole[0].shape, k, size) for size, _ in runs]
     seconds: Any = None
     if moments:  # a single one is a view
         seconds = (torch.stack(list(moments)) if len(moments) > 1 else moments[0]).view(len(whole), *stack, rows, 1)
@@ -60,7 +60,7 @@ def steps(k: Factors, whole: Tensors, moments: Tensors) -> Tensors:
 
 def move(k: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
     """Let parameters of one shape decay, and add the steps to them: to all elements, or to those of this rank."""
-    step_size = k["lr"] * _scale(shape, k, blocks_of(matrix(shape, k)[1], k)[0])
+    step_size = k["lr"] * scale(shape, k, blocks_of(matrix(shape, k)[1], k)[0])
     rate = step_size if k["adjust_lr_fn"] == "cerebras" else k["lr"]
     if k["cautious_weight_decay"]:
         decay_along_(p, 1 - rate * k["weight_decay"], steps)
@@ -69,7 +69,7 @@ def move(k: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
     add_(p, steps, -step_size)
 
 
-def _scale(shape: torch.Size, k: Factors, rows: int) -> float:
+def scale(shape: torch.Size, k: Mapping[str, Any], rows: int) -> float:
     """Of blocks of so many rows."""
     form, (stack, _, columns) = k["adjust_lr_fn"], matrix(shape, k)
     if form == "cerebras" and not stack:

@@ -73,7 +73,8 @@ def orthogonal(x: Tensor, k: Factors) -> Tensor:
     tall = flat.shape[-2] > flat.shape[-1]
     flat = flat.mT if tall else flat
     most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
-    found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
+    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's has another dtype
+        found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
     flat = torch.cat(found) if len(found) > 1 else found[0]
     # Contiguous: torch adds transposed bfloat16 tensors with another rounding.
     return (flat.mT if tall else flat).to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)

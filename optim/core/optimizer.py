@@ -123,6 +123,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
         return self
 
+    def rules(self) -> list[Any]:
+        """The optimizers of which `rule` chooses one."""
+        return [self]
+
     # State
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:

@@ -7,6 +7,7 @@ import types
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -118,7 +119,8 @@ class RuleOptimizer(Optimizer):
         rule = self.rule(group)
         state: State = rule.parameter_state(p, group)
         names = [name for name in rule.tensor_states(group, p) if name and state[name].shape == p.shape]
-        check(group, p, names, f"{type(self).__name__}: ")
+        others = [other.tensor_states(other.defaults, p) for other in self.rules() if other is not rule]
+        check(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
         how = low(group, [p])
         if how is not None:
             wide = rule.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)

@@ -43,8 +43,8 @@ def configure_param_groups(
             and any hyperparameters of these parameters. No two rules with `exclusive: True` may share a parameter.
         weight_decay: for parameters that decay; None leaves it to the optimizer. A rule with a value of its own wins.
         no_decay: True gives `weight_decay` 0 to biases and to what norm layers own: torch's, and classes called like
-            them (`LlamaRMSNorm`). Globs and layer types add to these. False: no split. A tied parameter decays where
-            any of its owners would let it.
+            them (`LlamaRMSNorm`, `MambaRMSNormGated`). Globs and layer types add to these. False: no split. A tied
+            parameter decays where any of its owners would let it.
         adjust_learning_rate: a dict from globs or layer types to factors, put into the groups under this name, as
             floats. Only a `ScalePerParamLR` or `ScalePerParamWD` makes use of them.
         decay_tag: a tag for all groups whose weight decay is not 0, for a weight-decay schedule to go by.
@@ -52,10 +52,12 @@ def configure_param_groups(
             hidden matrices, "adamw" for embeddings, the output head, norms, biases, routers and vectors. The module
             that owns a parameter decides: Linear, transformers' Conv1D (`transposed`), MultiheadAttention (with
             `split_sizes` for `in_proj_weight`), convolutions (with `flatten`), and 3 dimensions in a class called
-            Experts. A rule with an `algorithm` of its own wins. The key `reasons` says for each parameter why;
-            `param_group_table` shows it.
+            Experts (`transposed` where they say so); all in a router are a router's. A rule with an `algorithm` of its
+            own wins. The key `reasons` says for each parameter why; `param_group_table` shows it, with a note for fused
+            projections that no rule splits.
         output_head: a glob or several for the output head, () for none. None: the linear layer whose weight is an
-            embedding's, or else the one with the rows and columns of the largest embedding.
+            embedding's, or else the one with the rows and columns of the largest embedding, if no linear layer that is
+            as near to the top of the model comes after it.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later; the optimizers of this package make state for them.
         names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `param_group_table`
@@ -119,7 +121,7 @@ def configure_param_groups(
     made: Sequence[Decision | None] = [None] * len(parameters)
     if matrices:
         heads = [any(claim.what.startswith("output_head") for claim in each) for each in hits]
-        chosen = [settings.get("algorithm") for _, settings in asked]
+        chosen = [settings for _, settings in asked]
         made = decisions(parameters, chosen, None if output_head is None else heads)
     groups: dict[Any, dict[str, Any]] = {}
     for each, choice, (of_rules, given) in zip(parameters, made, asked):

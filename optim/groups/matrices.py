@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -12,8 +12,10 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from .parameters import Named
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-ROUTER = re.compile(r".*Router.*|.*Gate")  # names of classes, such as MixtralTopKRouter
-EXPERTS = re.compile(r".*Experts?")
+EXPERTS = re.compile(r".*Experts?")  # names of classes
+INPUTS_FIRST = re.compile(r".*Llama4TextExperts")  # has (experts, inputs, outputs), and no `is_transposed` to say so
+FUSED = re.compile(r".*qkv.*|query_key_value|c_attn")  # names of layers
+ATTENTION = re.compile(r".*(Attention|Attn|MHA).*")
 
 
 class Decision(NamedTuple):
@@ -25,38 +27,39 @@ class Decision(NamedTuple):
 
 
 def decisions(
-    parameters: Sequence[Named], chosen: Sequence[str | None], heads: Sequence[bool] | None
+    parameters: Sequence[Named], chosen: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
 ) -> list[Decision]:
-    """The algorithm of each parameter. `chosen`: by rules; `heads`: which are output heads, None to find it.
+    """The algorithm of each parameter. `chosen`: what rules set; `heads`: which are output heads, None to find it.
 
     Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
     """
     if heads is None:
         head = _output_head(parameters)
         heads = [each is head for each in parameters]
-    names = [each.name for each in parameters]
     result = []
-    for each, algorithm, is_head in zip(parameters, chosen, heads, strict=True):
-        decision = _by_module(each, names)
+    for each, settings, is_head in zip(parameters, chosen, heads, strict=True):
+        decision = _by_module(each)
+        algorithm = settings.get("algorithm")
         if is_head and algorithm in (None, "adamw"):
             decision = Decision("adamw", "output head")
         elif algorithm is not None:
             decision = Decision(algorithm, "chosen", decision.settings if algorithm == "muon" else {})
+        if decision.algorithm == "muon" and _is_fused(each) and not {"split_sizes", "num_heads"} & settings.keys():
+            decision = decision._replace(reason=f"{decision.reason}, fused without split_sizes")
         result.append(decision)
-    unknown = [each.name for each, decision in zip(parameters, result) if decision.algorithm is None]
+    unknown = [each for each, decision in zip(parameters, result) if decision.algorithm is None]
     if unknown:
         more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        each = parameters[names.index(unknown[0])]
-        owner = next(iter(each.owners))[0].__name__
+        name, shape = unknown[0].name, tuple(unknown[0].tensor.shape)
         raise ValueError(
-            f"matrices='muon': the parameter {unknown[0]!r}{more} of shape {tuple(each.tensor.shape)} is owned by a "
-            f"{owner}, which says nothing of what it is: add {{'params': {unknown[0]!r}, 'algorithm': 'adamw'}} to the "
-            "rules, or 'muon' for a matrix or a stack of them."
+            f"matrices='muon': the parameter {name!r}{more} of shape {shape} is owned by a "
+            f"{type(unknown[0].path[-1]).__name__}, which says nothing of what it is: add {{'params': {name!r}, "
+            "'algorithm': 'adamw'} to the rules, or 'muon' for a matrix or a stack of them."
         )
     return result
 
 
-def _by_module(each: Named, names: Sequence[str]) -> Decision:
+def _by_module(each: Named) -> Decision:
     shape, kinds = each.tensor.shape, [kind for kind, _ in each.owners]
     owner, attribute = next(iter(each.owners))
     if not each.decays:
@@ -65,7 +68,7 @@ def _by_module(each: Named, names: Sequence[str]) -> Decision:
         return Decision("adamw", "vector")
     if any(issubclass(kind, EMBEDDINGS) for kind in kinds):
         return Decision("adamw", "embedding")
-    if ROUTER.fullmatch(owner.__name__) or _routes(each.name, names):
+    if _is_of_a_router(each):
         return Decision("adamw", "router")
     if issubclass(owner, nn.MultiheadAttention):
         fused = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
@@ -77,15 +80,27 @@ def _by_module(each: Named, names: Sequence[str]) -> Decision:
     if owner.__name__ == "Conv1D" and owner.__module__.partition(".")[0] == "transformers":
         return Decision("muon", "Conv1D", {"transposed": True})
     if len(shape) == 3 and EXPERTS.fullmatch(owner.__name__):
-        return Decision("muon", "experts")
+        transposed = getattr(each.path[-1], "is_transposed", INPUTS_FIRST.fullmatch(owner.__name__))
+        return Decision("muon", "experts", {"transposed": True} if transposed else {})
     return Decision(None, "")
 
 
-def _routes(name: str, names: Sequence[str]) -> bool:
-    """Whether a layer is called as a router is: `router`, or `gate` beside experts."""
-    *path, layer, _ = ["", *name.split(".")]
-    beside = ".".join([*path[1:], "expert"])
-    return layer == "router" or (layer == "gate" and any(other.startswith(beside) for other in names))
+def _is_of_a_router(each: Named) -> bool:
+    """Whether a module of the model that contains it is a `*Router*`, or called `router`, or `gate` beside experts."""
+    for parent, name, module in each.modules:
+        beside = (*parent._modules, *parent._parameters) if name == "gate" else ()
+        experts = any(other.startswith("expert") for other in beside)
+        if "Router" in type(module).__name__ or name == "router" or experts:
+            return True
+    return False
+
+
+def _is_fused(each: Named) -> bool:
+    """Whether it is the weight of a linear layer that is called as those for queries, keys and values in one are."""
+    if not each.modules or not isinstance(each.path[-1], nn.Linear):
+        return False
+    parent, name, _ = each.modules[-1]
+    return bool(FUSED.fullmatch(name) or (name == "in_proj" and ATTENTION.fullmatch(type(parent).__name__)))
 
 
 def _output_head(parameters: Sequence[Named]) -> Named | None:
@@ -96,11 +111,15 @@ def _output_head(parameters: Sequence[Named]) -> Named | None:
     embeddings = [x.tensor for x in parameters if _is(x, EMBEDDINGS)]
     largest = max(embeddings, key=lambda x: x.numel(), default=None)
     fit = [x for x in linear if largest is not None and x.tensor.shape == largest.shape]
+    what = "several linear layers have" if fit else "no linear layer has"
     if len(fit) == 1:
-        return fit[0]
+        head, depth = fit[0], fit[0].name.count(".")
+        last = [x for x in linear if x.name.count(".") <= depth][-1]  # some register their head before their blocks
+        if last is head:
+            return head
+        fit, what = [head, last], f"{last.name!r} follows {head.name!r}, which has"
     names = [x.name for x in fit or linear]
     glob = names[-1].removesuffix("weight") + "*"
-    what = "several linear layers have" if fit else "no linear layer has"
     why = f"{what} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
     raise ValueError(
         f"matrices='muon': which layer is the output head, for AdamW? {why}, so that it may be "

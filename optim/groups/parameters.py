@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import ParametrizationList
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # the last: BatchNorm, SyncBatchNorm, InstanceNorm
-NORM_NAME = re.compile(r".*(Layer|RMS|Batch|Group|Instance)Norm([123]d)?")
+NORM_NAME = re.compile(r".*(Layer|RMS|Rms|Batch|Group|Instance)Norm([123]d|Gated)?")
 # `bias`, `in_proj_bias`; `bias_k` of an attention, `bias_ih_l0_reverse` of a recurrent layer; never `bias_proj`.
 BIAS_NAME = re.compile(r"(.*_)?bias(_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 
@@ -29,11 +29,17 @@ class Named(NamedTuple):
     name: str  # the first one, without what wrappers put into it
     names: dict[str, None]  # all, with and without that
     owners: dict[Owner, None]  # the types of the modules that have it, each with its name in the module
+    path: list[nn.Module]  # by the first name: the model, and the modules down to the one that has it, no wrappers
 
     @property
     def decays(self) -> bool:
         """Whether one of its owners is no norm, and it is no bias there; also where the owners are unknown."""
         return not self.owners or not all(map(is_norm_or_bias, self.owners))
+
+    @property
+    def modules(self) -> list[tuple[nn.Module, str, nn.Module]]:
+        """The modules of the path but the model itself: the one that each is in, its name there, and it."""
+        return list(zip(self.path, self.name.split("."), self.path[1:]))
 
 
 @cache
@@ -47,25 +53,25 @@ def named(model: Any) -> list[Named]:
     """The parameters of a model, or of its `named_parameters()`, in their order."""
     found: dict[int, Named] = {}
 
-    def add(tensor: Tensor, raw: str, clean: str, owner: Owner | None = None) -> None:
-        one = found.setdefault(id(tensor), Named(tensor, clean, {}, {}))
+    def add(tensor: Tensor, raw: str, clean: str, path: list[nn.Module], name: str) -> None:
+        one = found.setdefault(id(tensor), Named(tensor, clean, {}, {}, path))
         one.names.update({raw: None, clean: None})
-        if owner is not None:
-            one.owners[owner] = None
+        if path:
+            one.owners[type(path[-1]), name] = None
 
     def visit(path: list[nn.Module], key: str, raw: str, clean: str) -> None:
         module = path[-1]
         # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
         original = isinstance(module, ParametrizationList) and len(path) > 2
-        kind = type(path[-3] if original else module)
         for name, tensor in module._parameters.items():
             if tensor is not None:
-                add(tensor, raw + name, clean + name, (kind, key if original else name))
+                add(tensor, raw + name, clean + name, path[:-2] if original else path, key if original else name)
         hides = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
         for name, child in module._modules.items():
             if child is not None and not any(child is each for each in path):  # some reach themselves
                 hidden = name in WRAPPERS or (hides and name == "module")
-                visit([*path, child], name, f"{raw}{name}.", clean if hidden else f"{clean}{name}.")
+                above = path[:-1] if hidden else path
+                visit([*above, child], name, f"{raw}{name}.", clean if hidden else f"{clean}{name}.")
 
     if isinstance(model, nn.Module):
         visit([model], "", "", "")
@@ -76,5 +82,5 @@ def named(model: Any) -> list[Named]:
         name, tensor = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise TypeError(f"model holds {pair!r:.80}, no pair (name, tensor): pass the model or named_parameters().")
-        add(tensor, name, ".".join(part for part in name.split(".") if part not in WRAPPERS))
+        add(tensor, name, ".".join(part for part in name.split(".") if part not in WRAPPERS), [], "")
     return list(found.values())

@@ -16,7 +16,7 @@ import timesched
 from optim.names import LR, SCHEDULE
 from tests.laws.rows import EXAMPLES
 from tests.torchrun import python
-from timesched import Clock, CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler, SequenceScheduler
+from timesched import Clock, CosineAnnealingWithWarmupScheduler, HalfLife, Horizon, LinearScheduler, SequenceScheduler
 from timesched.cli import main
 
 pytest.importorskip("ruamel.yaml")
@@ -129,6 +129,14 @@ def test_options_replace_what_a_config_says_of_the_run_key_by_key(capsys, config
     assert code == 1 and "schedulers[0], lr: the warmup takes 32000tok, longer than the run of 8000tok" in out
 
 
+def test_a_batch_plan_of_a_config(capsys, config):
+    path = config("max_duration: 60ba\nsamples_per_batch: {0sp: 8, 160sp: 16}" + SHORT.replace("20ba", "320sp"))
+    for options, batches in (([], 30), (["--samples-per-batch", "16"], 20)):
+        _, out, _ = run(capsys, "show", path, "--every", "10ba", "--format", "json", *options)
+        peak = max(json.loads(out), key=lambda row: row["lr"])
+        assert (peak["ba"], peak["lr"]) == (batches, 1.0)  # 320 samples: 20 batches of 8, and 10 of 16
+
+
 def test_a_schedule_by_name_is_checked_in_the_unit_of_its_run(capsys):
     rates = ["--max-duration", "2e9tok", "--samples-per-batch", "256", "--tokens-per-sample", "2048"]
     code, out, err = run(capsys, "check", "LinearWithWarmup('100ba', t_max='3e9tok', alpha_s=0.1)", *rates)
@@ -211,6 +219,10 @@ CALLS = [
     (["show", "[1, 2]", *LINEAR[1:]], "is no schedule: write one as"),
     (["show", "LinearScheduler(alpha_f=0.1, alpha_f=0.5)", *LINEAR[1:]], "keyword argument repeated: alpha_f"),
     (["show", "LinearScheduler(**{'alpha_f': 0.1})", *LINEAR[1:]], "has no argument '**'"),
+    (["show", "HalfLife.of(0.95)", *LINEAR[1:]], "HalfLife.of() missing 1 required positional argument: 'batch'"),
+    (["show", "HalfLife.of(1.5, batch='1ba')", *LINEAR[1:]], "HalfLife.beta=1.5: it has to be less than 1"),
+    (["show", "Linear.of(0.95, batch='1ba')", *LINEAR[1:]], "there is no schedule 'of': see timesched list"),
+    (["show", "of(0.95, batch='1ba')", *LINEAR[1:]], "there is no schedule 'of': see timesched list"),
     (["show", "NO_RUN", "--ssr", "0.5"], "the options of a run need its length: give --max-duration"),
     (["show", "GOOD", "--max-duration", "100steps"], "max_duration: '100steps' is not a time: did you mean '100ba'?"),
     (["plot", "GOOD", "--lr", "0.1"], "--lr is for schedules by name, and"),
@@ -308,6 +320,8 @@ def test_pictures(capsys, monkeypatch, tmp_path):
     _, out, _ = run(capsys, "plot", *schedules, "--max-duration", "100ba")
     assert [line.split()[0] for line in out.splitlines()[-3:]] == ["a", "b", "c"] and "\x1b" not in out
     assert out.splitlines()[0].split() == ["milestone", "milestone", "end"]
+    _, out, _ = run(capsys, "plot", "CosineAnnealingWarmRestarts('100ba')", "--max-duration", "50000ba")
+    assert out.splitlines()[1].count("⣿") > 45 and out.splitlines()[14].count("⣿") > 45  # 500 cycles fill the picture
     pytest.importorskip("matplotlib")
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         path = tmp_path / f"picture{suffix}"
@@ -353,6 +367,8 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
                 ("- WarmupScheduler: {schedule: {ConstantScheduler: {}}, t_warmup: 150ba, alpha_s: 0.1}",
                  ["the warmup takes 150ba, longer than the run of 100ba"]),
                 ("- MultiStepScheduler: {milestones: [50ba, 200ba]}", ["the milestone at 200ba is never reached"]),
+                ("- CyclicScheduler: {t_up: 101ba}", ["the peak at 101ba is never reached in the run of 100ba"]),
+                ("- CyclicScheduler: {t_up: 100ba}", []),  # as to find the largest rate that trains
                 ("- LinearScheduler: {t_max: 10ep}", ["10ep cannot be converted to ba: batches_per_epoch"]),
                 (TWO, ["schedulers[0]: This LinearScheduler"]),
                 ("- LinearScheduler: {t_mx: 10ba}", ["did you mean 't_max'?"]),
@@ -469,6 +485,24 @@ def test_what_check_says_of_betas_is_what_torchs_adam_does(capsys, config):
     text = BETAS.format(run="60ba", optimizer="AdamW", entry=STEPS.format(at="50ba", key="betas[0]"))
     assert f"after step 51 the average is {off:.3g} times what it should be" in run(capsys, "check", config(text))[1]
     assert off == pytest.approx(2.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *map(repr, (HalfLife("10ba"), HalfLife.of(0.95, batch="0.5Mtok"))),
+        "Half.of(batch='10ba', beta=0.95)",
+        "timesched.HalfLife.of(0.9, '4sp')",
+        repr(SequenceScheduler([HalfLife.of(0.9, batch="1ba"), HalfLife.of(0.99, batch="1ba")], ["50ba"])),
+    ],
+)
+def test_a_half_life_as_its_repr_is_written(capsys, text):
+    rates = {"samples_per_batch": 8, "tokens_per_sample": 1000}
+    options = [f"--{name.replace('_', '-')}={rate}" for name, rate in rates.items()]
+    code, out, _ = run(capsys, "show", text, "--max-duration", "100ba", "--format", "json", "--every", "50ba", *options)
+    half_life = eval(text.replace("Half.", "HalfLife."), {"timesched": timesched, **vars(timesched)})
+    wanted = [half_life.at(f"{k}ba", Horizon("100ba", **rates)) for k in (0, 50, 100)]
+    assert code == 0 and [row[text] for row in json.loads(out)] == wanted
 
 
 @pytest.mark.parametrize("text", ["halflife('5ba')", "Half('5ba')", "Sequence([half('5ba'), half('9ba')], ['50ba'])"])

@@ -118,6 +118,14 @@ def test_half_lives() -> None:
         make_trainer([], schedulers=HalfLife("4ba"))[0].fit()
 
 
+def test_seconds() -> None:
+    """Not the whole ones alone: each batch runs with the value of the time that Composer has measured."""
+    record = done(Binding(LinearScheduler(t_max="4sec"), "weight_decay", "matrix"))
+    seconds = [time.total_wct.total_seconds() for time in record.times]
+    assert record.of("weight_decay", MATRIX) == pytest.approx([WEIGHT_DECAY * max(0.0, 1 - s / 4) for s in seconds])
+    assert len(set(seconds)) == BATCHES
+
+
 def test_one_step_for_every_batch() -> None:
     """Whatever the microbatches, and how often the Trainer steps the schedulers of its own; made before or here."""
     model, optimizer = make_optimizer()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule
+from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule, shapes
 from timesched.fields import time
+from timesched.positions import Mark, Milestones, Period, switch
 from timesched.testing import LawBroken, Promise, check_schedule_laws
 
 
@@ -126,6 +127,37 @@ def test_a_broken_schedule_is_caught(how, t_max, law, promise):
     schedule = Broken(t_max=t_max, how=how) if t_max else how
     with pytest.raises(LawBroken, match=rf"law \d+b? \({law}"):
         check_schedule_laws(schedule, promise, laws=[law], max_examples=5000)  # the first that fails ends it
+
+
+def drops(mark):
+    return switch(mark, lambda counts: 1.0, lambda counts: 0.1)
+
+
+def passes_a_milestone(mark):
+    return shapes.milestones(Milestones([mark]), 0.1)
+
+
+def goes_down_in_steps(mark):
+    return shapes.steps(Period(mark.counter, mark.count), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "t_max"),
+    [
+        *((drops, t_max) for t_max in ("30ba", "0.5dur", "7ep", "30ep")),
+        *((passes_a_milestone, t_max) for t_max in ("1001ba", "0.5dur", "30ep")),
+        (goes_down_in_steps, "30ep"),
+    ],
+)
+def test_what_comes_one_batch_late_is_found(shape, t_max):
+    """With the usual number of examples, and without a promise."""
+
+    def late(schedule, frame):
+        mark = frame.mark(schedule.t_max)
+        return shape(Mark(mark.counter, mark.unit, mark.count + 1))
+
+    with pytest.raises(LawBroken, match=r"law 4 \(ratio"):
+        check_schedule_laws(Broken(t_max=t_max, how=late), laws=["ratio"])
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,27 @@ def test_groups_that_share_a_tensor_load_different_values():
     assert optimizer.param_groups[0]["lr"] is shared  # a graph may hold it
 
 
+@pytest.mark.parametrize(
+    ("mine", "saved", "loaded"),
+    [
+        ((1, 2), [3, 4], (3, 4)),
+        ([1, 2], (3, 4), [3, 4]),
+        ((1, 2), [3, 4, 5], (3, 4, 5)),
+        ([[1, 2]], ((3, 4),), [[3, 4]]),
+        ((), [3, 4], (3, 4)),
+        (None, [3, 4], [3, 4]),
+        (None, (3, 4), (3, 4)),
+    ],
+)
+def test_a_list_stays_a_list(mine, saved, loaded):
+    """And a tuple a tuple; where a group has no value, that of the dict is taken as it is."""
+    optimizer, other = (optim.SGD([{"params": parameters("SGD"), "note": x}], lr=0.1) for x in (mine, saved))
+    if mine is None:
+        del optimizer.param_groups[0]["note"]
+    optimizer.load_state_dict(copy.deepcopy(other.state_dict()))
+    assert optimizer.param_groups[0]["note"] == loaded
+
+
 # What does not fit
 
 
@@ -285,6 +306,22 @@ def test_arguments_that_need_other_state_than_the_constructors(name, argument, o
         assert_refused(optimizer, saved, match=argument)
         run(other, flat(other), 1, 2)
         assert_refused(optimizer, other.state_dict(), match=argument)
+
+
+@pytest.mark.parametrize(
+    ("built", "saved", "words"),
+    [
+        ({}, {"split_sizes": (6, 3)}, r"12 rows, which split_sizes=\(6, 3\)"),
+        ({}, {"num_heads": 5}, "num_heads=5 do not split"),
+        ({"split_sizes": (10, 2)}, {"adjust_lr_fn": "cerebras"}, r"split_sizes=\(10, 2\) are scaled each by its own"),
+    ],
+)
+def test_blocks_that_the_parameters_do_not_have(built, saved, words):
+    p = torch.nn.Parameter(torch.ones(12, 5))
+    optimizer = optim.Muon([p], adjust_lr_fn="match_rms_adamw", **built)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0].update(saved)
+    assert_refused(optimizer, state, match=words)
 
 
 def test_a_momentum_scheduled_to_zero_resumes():

@@ -286,6 +286,23 @@ def test_counts_that_the_noise_needs_begin_at_zero(name):
     trained(optimizer, p, 1, 2)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_with_noise_goes_on_without_it(name):
+    """The count that the noise alone needs is dropped, as remainders are; one that the formula needs is kept."""
+
+    def built(**options):
+        p = Parameter(torch.ones(4, 3, dtype=BFLOAT16))
+        return p, getattr(optim, name)([p], lr=1e-2, **options)
+
+    (p, rounded), (q, plain) = built(stochastic_rounding=True), built(master_weights=True)
+    p.grad = torch.arange(12.0).view(4, 3).bfloat16()
+    rounded.step()
+    keys = plain.state[q].keys() - {"remainder"}
+    plain.load_state_dict(rounded.state_dict())
+    assert plain.state[q].keys() - {"remainder"} == keys
+    assert all(torch.equal(plain.state[q][key], rounded.state[p][key]) for key in keys)
+
+
 @pytest.mark.parametrize("wrong", [lambda x: x.float(), lambda x: x.view(torch.int16)])
 def test_a_remainder_in_another_dtype_is_refused(wrong):
     p, optimizer = built()

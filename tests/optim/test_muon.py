@@ -116,6 +116,8 @@ def test_blocks_are_matrices_of_their_own(kind, shape, options, sizes, form):
         ((12, 5), {"split_sizes": (6, 3)}, r"12 rows, which split_sizes=\(6, 3\)"),
         ((12, 5), {"num_heads": 5}, "12 rows.*num_heads=5"),
         ((12, 5), {"split_sizes": (10, 2)}, "(?s)adjust_lr_fn='cerebras'.*match_rms_adamw"),
+        ((16, 4, 3, 3), {"split_sizes": (12, 4)}, "(?s)adjust_lr_fn='cerebras'.*match_rms_adamw"),
+        ((16, 4, 3), {"split_sizes": (12, 4), "flatten": True}, "(?s)adjust_lr_fn='cerebras'.*match_rms_adamw"),
         ((5,), {}, "(?s)matrices.*adamw"),
     ],
 )
@@ -165,6 +167,23 @@ def test_the_dtype_of_the_iterations():
     found = {str(given): trained((6, 4), ns_dtype=given) for given in (None, torch.float32, "float32", torch.bfloat16)}
     assert torch.equal(found["None"], found["torch.float32"]) and torch.equal(found["None"], found["float32"])
     assert not torch.equal(found["None"], found["torch.bfloat16"])
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (3, 6, 4)])
+@pytest.mark.parametrize("way", ["eager", "compiled"])
+def test_autocast_of_the_caller_changes_no_bit(way, shape):
+    found = []
+    for enabled in (False, True):
+        p = Parameter(values(shape, 0).float())
+        optimizer = Muon([p], lr=0.1)
+        p.grad = values(shape, 0, step=1).float()
+        with fresh(), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            if way == "compiled":
+                optimizer.compile(backend="aot_eager")
+            optimizer.step()
+            assert torch.is_autocast_enabled("cpu") == enabled and (way == "eager" or graphs() == 1)
+        found.append(p.detach())
+    assert torch.equal(*found)
 
 
 def test_large_stacks_are_computed_in_parts():
@@ -292,6 +311,18 @@ def test_bfloat16_options_are_for_all_groups(kind):
     assert all("remainder" in state and state["remainder"].dtype == torch.bfloat16 for state in mine.state.values())
     wide = hybrid(kind, torch.bfloat16)
     assert all("remainder" not in state for state in wide.state.values())
+
+
+@pytest.mark.parametrize("kind", [Muon, NorMuon])
+def test_dtypes_of_states_that_one_algorithm_has(kind):
+    for name, keepers in (("momentum_buffer", 1), ("exp_avg", 2), ("exp_avg_sq", 1)):
+        options = {"stochastic_rounding": True, "state_dtype": {name: torch.bfloat16}}
+        states = hybrid(kind, torch.bfloat16, **options).state.values()
+        assert [state[name].dtype for state in states if name in state] == [torch.bfloat16] * keepers
+        assert sum(x.dtype == torch.bfloat16 for state in states for x in state.values()) == keepers
+    for name in ("exp_av", "variance_neuron"):
+        with pytest.raises(ValueError, match=f"'{name}' is no state"):
+            hybrid(kind, torch.bfloat16, stochastic_rounding=True, state_dtype={name: torch.bfloat16})
 
 
 def test_a_group_that_is_added_later():

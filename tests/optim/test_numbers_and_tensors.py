@@ -7,8 +7,10 @@ import torch
 from torch._dynamo.utils import counters
 
 import optim
+from optim.core.hyperparameters import check_group
 from optim.lr_scheduler import LinearLR
 from optim.weight_decay_scheduler import LinearWD
+from tests.optim.signatures import NAMES
 from timesched import Clock, LinearScheduler, bind
 
 
@@ -58,6 +60,21 @@ def test_all_hyperparameters_and_the_counts_of_earlier_schedulers_become_tensors
     for each in (scheduler, decay):
         assert isinstance(each._count, torch.Tensor) and each._count.dtype == torch.int64
     assert (int(scheduler.last_epoch), int(decay.last_epoch)) == (1, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_numbers_stay_numbers_and_tensors_keep_their_rules(name, fresh):
+    """They decide shapes, and no schedule changes them; the step is the same."""
+    kind, params = getattr(optim, name), [torch.nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
+    whole = {key: 2 for key, rule in kind.hyper.items() if getattr(rule, "integer", False)}
+    on, numbers = (kind([p], lr=0.1, **whole) for p in params)
+    on.compile(backend="eager")
+    check_group(kind.hyper, on.param_groups[0], "")
+    for p, each in zip(params, (on, numbers)):
+        p.grad = torch.arange(12.0).view(4, 3)
+        each.step()
+    assert [type(on.param_groups[0][key]) for key in whole] == [int] * len(whole)
+    torch.testing.assert_close(*params)
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["never held", "a group that came later"])

@@ -186,7 +186,7 @@ ROWS: list[tuple[str, dict[str, Any], str | None, float, dict[str, Any], Any, An
     ("PolynomialWithWarmup", {**WARM, "power": 1.0}, "8ba", 0.5, {"batch": 3}, 5 / 6, 1.0),
     ("MultiStepWithWarmup", {**WARM, "milestones": ["12ba"]}, "32ba", 2.0, {"batch": 4}, 0.5, 1.0),
     # seconds, and epochs without a length, which ours counts when they are over
-    ("Linear", {"t_max": "100sec"}, "10ba", 1.0, {"total_wct": datetime.timedelta(seconds=25.9)}, 0.75, "Wall clock"),
+    ("Linear", {"t_max": "100sec"}, "10ba", 1.0, {"total_wct": datetime.timedelta(seconds=25.9)}, 0.741, "Wall clock"),
     ("Linear", {"t_max": "4ep"}, "100ba", UNKNOWN, {"epoch": 1, "batch": 99}, 0.75, "dataloader_len is None"),
     ("LinearWithWarmup", {"t_warmup": "1ep", "t_max": "100ba"}, "100ba", UNKNOWN, {}, "batches_per_epoch", "dataload"),
     # a State has no rates of samples, so both refuse; a clock that has them converts

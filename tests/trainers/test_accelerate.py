@@ -90,6 +90,18 @@ def test_resumed_in_a_fresh_process(tmp_path):
     torch.testing.assert_close(resumed, wanted, rtol=0, atol=0)
 
 
+def test_what_is_counted_between_two_microbatches_is_saved(tmp_path):
+    whole, resumed = Run(), Run()
+    whole.train(0, 5)
+    whole.accelerator.save_state(tmp_path)
+    whole.train(5, BATCHES)
+    resumed.accelerator.load_state(tmp_path)
+    resumed.train(5, BATCHES)
+    assert whole.used == expected(2) and resumed.used == expected(2)[2:]
+    whole.scheduler.counts = {"tokens": torch.tensor(3)}
+    assert type(whole.scheduler.state_dict()["counts"]["tokens"]) is int
+
+
 def prepared(*entries, length="9ba", **options):
     """The accelerator, an optimizer, and its scheduler."""
     accelerator = Accelerator(cpu=True)
@@ -107,17 +119,17 @@ def test_wrong_use_is_refused():
     optimizer.step()
     with pytest.raises(ValueError, match=r"counts tokens, .* call step\(tokens=...\)"):
         scheduler.step()
-    assert scheduler.clock.timestamp.batch == 0 and scheduler.counts == {}
+    assert scheduler.clock.timestamp.batch == 0 and scheduler.counts is None
     scheduler.counts = {"samples": 3}  # of earlier microbatches
     with pytest.raises(ValueError, match="counts tokens"):
         scheduler.step(samples=4)
     scheduler.step(samples=4, tokens=9)
-    assert (scheduler.clock.timestamp.sample, scheduler.clock.timestamp.token) == (7, 9) and scheduler.counts == {}
+    assert (scheduler.clock.timestamp.sample, scheduler.clock.timestamp.token) == (7, 9) and scheduler.counts is None
     optimizer.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": float("nan")})
     scheduler.counts = {"samples": 3}
     with pytest.raises(ValueError, match="nan"):  # the write fails, and the microbatches are counted once
         scheduler.step(samples=4, tokens=9)
-    assert (scheduler.clock.timestamp.sample, scheduler.counts) == (14, {})
+    assert (scheduler.clock.timestamp.sample, scheduler.counts) == (14, None)
     optimizer.optimizer.param_groups.pop()
     again = accelerator.prepare(schedule(accelerator, optimizer, LinearScheduler(), max_duration="9ba"))
     with pytest.raises(ValueError, match=r"leave it out of accelerator.prepare\(\)"):
@@ -201,8 +213,20 @@ def optimizers_follow_their_parameters_into_shards() -> None:
     torch.testing.assert_close([trained(kind, sharded=True) for kind in kinds], wanted)
 
 
+def what_the_first_rank_has_counted_is_loaded_on_all() -> None:
+    saved, run = Path(sys.argv[1]) / "between", Run()
+    run.train(0, 5)
+    run.accelerator.save_state(saved)
+    run.accelerator.wait_for_everyone()
+    run.accelerator.load_state(saved)
+    run.train(5, 6)
+    ranks = {k: (0, 0) if k == 4 else (0, 1) for k in range(6)}
+    assert run.scheduler.clock.timestamp.token == sum(batch(k, rank).numel() for k in ranks for rank in ranks[k])
+
+
 CHECKS = (
     values_are_those_of_the_sum,
+    what_the_first_rank_has_counted_is_loaded_on_all,
     a_prepared_scheduler_stays_right_though_it_is_stepped_for_each_process,
     optimizers_follow_their_parameters_into_shards,
 )

@@ -155,8 +155,8 @@ def test_epochs_of_unknown_length_are_counted(tmp_path):
             return iter(Loader())
 
     count = {"count": lambda batch: {"tokens": batch["input_ids"].count_nonzero()}}
-    model = Model(LinearScheduler(t_max="4ep"), max_duration="4ep", **count)
-    trainer(tmp_path, max_epochs=3).fit(model, torch.utils.data.DataLoader(Stream(), batch_size=None))
+    model = Model(LinearScheduler(t_max="4ep"), max_duration="3ep", **count)
+    trainer(tmp_path, max_epochs=9).fit(model, torch.utils.data.DataLoader(Stream(), batch_size=None))
     assert [lr for lr, _ in model.used] == [0.1 * part for part in (1.0, 0.75, 0.5) for _ in range(BATCHES)]
     assert model.clock.timestamp.token == 3 * sum(int(batch(k).count_nonzero()) for k in range(BATCHES))
 
@@ -189,6 +189,7 @@ class TwoOptimizers(Model):
         return made
 
 
+@pytest.mark.filterwarnings("ignore:The Trainer has ended the run at 237tok")
 def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
     model = TwoOptimizers()
     for _ in range(2):  # each fit begins anew
@@ -223,7 +224,7 @@ class OfAnotherInterval(Model):
 
 LINE, SAMPLES = LinearScheduler(), {"count": lambda batch: {"samples": 3}}
 REFUSED = [
-    (lambda: Model(LINE), {"max_epochs": -1}, ValueError, r"length is .* steps.*max_duration="),
+    (lambda: Model(LINE), {"max_epochs": -1}, ValueError, r"not known: it is .* steps.*max_duration="),
     (OfAnotherInterval, {}, ValueError, "as it is"),
     (lambda: Model(LINE, count=len), {}, TypeError, r"returned 2: let it return \{'samples'"),
     (lambda: Model(LinearScheduler(t_max="9tok"), **SAMPLES), {}, ValueError, r"counts tokens.*'tokens': \.\.\."),
@@ -243,6 +244,7 @@ def test_what_is_counted_in_a_batch():
     rows = torch.zeros(3, 5)
     assert count_tensors([torch.tensor(1.0), {"image": rows}]) == {"samples": 3}
     assert count_tensors({"labels": rows[:2], "input_ids": rows}) == {"samples": 3, "tokens": 15}
+    assert count_tensors({"input_ids": rows.reshape(1, 15)}) == {"samples": 1, "tokens": 15}  # padding-free: one row
     assert count_tensors(["text"]) == {}
 
 

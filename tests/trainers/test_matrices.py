@@ -6,7 +6,7 @@ import transformers
 
 import optim
 from optim import configure_param_groups
-from tests.optim.groups.models import by_name
+from tests.optim.groups.models import by_name, names_of
 
 SMALL = {
     "hidden_size": 32,
@@ -60,3 +60,94 @@ def test_mixtral():
     muon = endings(model, "muon")
     assert {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"} < muon
     assert {"experts.gate_up_proj", "experts.down_proj"} < muon and "gate.weight" in endings(model, "adamw")
+
+
+def model_of(name, **config):
+    """A model without memory, as only its structure counts."""
+    kind = getattr(transformers, name)
+    with torch.device("meta"):
+        return kind(kind.config_class(**config))
+
+
+def layers(model, reason, **options):
+    """The last two pieces of the names of the layers whose weights are where they are for a reason."""
+    groups = configure_param_groups(model, matrices="muon", **options)
+    why = {name: each for group in groups for name, each in zip(names_of(group), group["reasons"])}
+    return {".".join(name.removesuffix(".weight").split(".")[-2:]) for name, each in why.items() if each == reason}
+
+
+ONE = {"num_hidden_layers": 1}
+SWITCH = {"num_layers": 1, "num_decoder_layers": 1, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+GEMMA = {**ONE, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64}
+DBRX = {"n_layers": 1, "attn_config": {"rope_theta": 1e4}}
+DENSE_FIRST = {"num_hidden_layers": 2, "first_k_dense_replace": 1}
+FUSED = "Linear, fused without split_sizes"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "routers", "gates"),
+    [
+        ("Gemma4ForCausalLM", GEMMA, {"router.proj"}, {"0.per_layer_input_gate"}),
+        ("SwitchTransformersForConditionalGeneration", SWITCH, {"router.classifier"}, {"expert_0.wi"}),
+        ("DbrxForCausalLM", DBRX, {"router.layer"}, {"attn.out_proj"}),
+        ("AfmoeForCausalLM", {"num_hidden_layers": 3}, {"router.gate"}, {"mlp.gate_proj"}),
+        ("Llama4ForCausalLM", ONE, {"feed_forward.router"}, {"shared_expert.gate_proj"}),
+        ("BailingHybridForCausalLM", DENSE_FIRST, {"mlp.gate"}, {"forget_gate.f_proj"}),
+        ("KimiLinearForCausalLM", {"num_hidden_layers": 2}, {"mlp.gate"}, {"forget_gate.f_b_proj"}),
+        ("DFineForObjectDetection", {}, set(), {"gateway.gate"}),
+    ],
+)
+def test_routers_and_other_gates(name, config, routers, gates):
+    rules = [{"params": "*experts.mlp*", "algorithm": "adamw"}] if name.startswith("Dbrx") else []
+    model = model_of(name, **config)
+    assert layers(model, "router", rules=rules, output_head=()) == routers
+    assert gates <= layers(model, "Linear", rules=rules, output_head=())
+
+
+@pytest.mark.parametrize("name", ["GptOssForCausalLM", "AriaTextForCausalLM", "Llama4ForCausalLM"])
+def test_experts_that_hold_inputs_before_outputs(name):
+    groups = configure_param_groups(model_of(name, **ONE), matrices="muon")
+    transposed = {name for name, value in by_name(groups, "transposed").items() if value}
+    assert {name.split(".")[-1] for name in transposed} == {"gate_up_proj", "down_proj"}
+    for kind, form in ((optim.Muon, "original"), (optim.NorMuon, "match_rms_adamw")):
+        with pytest.raises(ValueError, match="transposed"):
+            kind(groups, adjust_lr_fn=form)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        *((f"{name}ForCausalLM", ONE) for name in ("Mamba2", "Qwen3Next", "Bamba", "NemotronH")),
+        ("Zamba2ForCausalLM", {}),
+        ("FalconH1ForCausalLM", {**ONE, "mamba_rms_norm": True}),
+    ],
+)
+def test_gated_norms_do_not_decay(name, config):
+    model = model_of(name, **config)
+    gated = {f"{name}.weight" for name, x in model.named_modules() if type(x).__name__.endswith("RMSNormGated")}
+    decays = by_name(configure_param_groups(model, weight_decay=0.1), "weight_decay")
+    assert {decays[name] for name in gated} == {0.0}
+
+
+def test_a_hidden_layer_of_the_embeddings_shape_is_no_head():
+    """It was taken for the head of a classifier, which then went to Muon."""
+    model = model_of("BertForSequenceClassification", **ONE, vocab_size=3072)
+    with pytest.raises(ValueError, match=r"'classifier.weight' follows '.*intermediate.dense.weight'.*output_head="):
+        configure_param_groups(model, matrices="muon")
+    assert endings(model, "muon", output_head="classifier*") > {"dense.weight", "query.weight"}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "fused"),
+    [
+        ("Phi3ForCausalLM", ONE, "self_attn.qkv_proj"),
+        ("BloomForCausalLM", ONE, "self_attention.query_key_value"),
+        ("MptForCausalLM", {"n_layers": 1}, "attn.Wqkv"),
+        ("GPTBigCodeForCausalLM", {"n_layer": 1}, "attn.c_attn"),
+        ("DebertaForMaskedLM", ONE, "self.in_proj"),
+        ("GPT2LMHeadModel", {"n_layer": 1}, None),  # a Conv1D, whose blocks are columns
+        ("Mamba2ForCausalLM", ONE, None),  # no attention
+    ],
+)
+def test_fused_projections(name, config, fused):
+    assert layers(model_of(name, **config), FUSED) == ({fused} if fused else set())

@@ -76,7 +76,8 @@ def new_model() -> GPT2LMHeadModel:
 
 def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
     """A Trainer with a `Recorder` as `recorder`. `options` go to its arguments, or to itself if it has them."""
-    names = ("model", "optimizers", "optimizer_cls_and_kwargs", "train_dataset", "callbacks")
+    data = ("train_dataset", "eval_dataset", "data_collator")
+    names = ("model", "optimizers", "optimizer_cls_and_kwargs", "callbacks", *data)
     to_trainer = {name: options.pop(name) for name in names if name in options}
     settings = {
         **{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "num_train_epochs": 3},
@@ -86,7 +87,7 @@ def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> T
     }
     arguments = TrainingArguments(str(folder), **{**settings, **options})
     given = {"model": to_trainer.pop("model", None) or new_model(), "train_dataset": Samples(), **to_trainer}
-    trainer = kind(args=arguments, data_collator=padded, **given)
+    trainer = kind(args=arguments, **{"data_collator": padded, **given})
     trainer.recorder = Recorder()
     trainer.add_callback(trainer.recorder)
     return trainer
@@ -94,7 +95,7 @@ def new_trainer(folder: Any, kind: type[Trainer] = Trainer, **options: Any) -> T
 
 def run(folder: Any, *entries: Any, resume: Any = None, **options: Any) -> Trainer:
     """A Trainer that has trained."""
-    names = ("max_duration", "tokens_per_sample", "ssr", "on_change", "log")
+    names = ("max_duration", "count", "tokens_per_sample", "ssr", "on_change", "log")
     ours = {key: options.pop(key) for key in names if key in options}
     trainer = new_trainer(folder, **options)
     schedule(trainer, *(entries or ENTRIES), **ours)
@@ -121,9 +122,13 @@ def tokens(padding: bool) -> list[int]:
 
 
 def check(rows: list[Any], counts: list[int], horizon: Horizon) -> None:
-    """Each batch ran with the values of its time; the second group of the Trainer's own optimizers has no decay."""
-    assert len(rows) == len(counts)
+    """Each batch ran with the values of its time, and none began after the end; the second group of the Trainer's own
+    optimizers has no decay.
+    """
     unit = "ba" if horizon.max_duration.unit.value == "ep" else horizon.max_duration.unit.value
+    end, _ = horizon.locate(horizon.max_duration, scale=False)
+    counts = [count for count in counts if count < end]
+    assert len(rows) == len(counts)
     schedules = {"lr": (COSINE, LR), "weight_decay": (DECAY, WEIGHT_DECAY), "betas[0]": (BETA, BETA1)}
     for row, count in zip(rows, counts):
         for key, (one, initial) in schedules.items():
@@ -380,7 +385,7 @@ def of_all_ranks(value: Any) -> list[Any]:
 
 def values_are_those_of_all_tokens(folder: Path) -> None:
     """The same on both ranks, in batches of 3 microbatches, of which an epoch has 6."""
-    trainer = run(folder, kind=Counting, ddp_backend="gloo", **COUNT, max_duration="300tok")
+    trainer = run(folder, kind=Counting, ddp_backend="gloo", **COUNT, max_duration="420tok")
     assert of_all_ranks(trainer.recorder.rows) == [trainer.recorder.rows] * 2
     first, second = of_all_ranks(trainer.own)
     assert first != second
@@ -389,7 +394,7 @@ def values_are_those_of_all_tokens(folder: Path) -> None:
     microbatches = [sum(each) for each in zip(first, second)]
     batches = [sum(microbatches[i : i + 3]) for i in range(0, len(microbatches), 3)]
     assert len(batches) == 6 and clock.timestamp.token == sum(batches)
-    check(trainer.recorder.rows, before(batches), Horizon("300tok"))
+    check(trainer.recorder.rows, before(batches), Horizon("420tok"))
 
 
 def main(folder: Path) -> None:

@@ -5,6 +5,8 @@ import datetime
 import json
 import math
 import pickle
+import re
+import warnings
 from fractions import Fraction
 
 import pytest
@@ -13,8 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timesched.clock
-from timesched import Clock, Horizon, LinearScheduler, State, Time, TimeError, Timestamp, bind
+from timesched import (
+    BatchPlan,
+    Clock,
+    ConstantScheduler,
+    CooldownScheduler,
+    Horizon,
+    LinearScheduler,
+    State,
+    Time,
+    TimeError,
+    Timestamp,
+    WarmupStableDecayScheduler,
+    bind,
+)
 
+WSD = WarmupStableDecayScheduler("0ba", t_decay="10ba")
 SECOND = datetime.timedelta(seconds=1)
 
 
@@ -75,6 +91,8 @@ def test_counts():
         ({}, lambda clock: clock.extend("3ep"), "batches_per_epoch"),
         ({}, lambda clock: clock.extend("2dur"), "fraction of itself"),
         ({}, lambda clock: clock.extend(None), "None"),
+        *(({}, lambda clock, n=n: clock.end_after(n), "a time above 0") for n in ("0ba", "-1ba", "0dur")),
+        ({}, lambda clock: clock.end_after("3ep"), "batches_per_epoch"),
     ],
 )
 def test_a_refused_call_changes_nothing(options, act, words):
@@ -122,6 +140,21 @@ def test_a_wrong_state_is_refused(wrong, words):
         with pytest.raises((TimeError, KeyError), match=words):
             load(wrong(before))
     assert clock.state_dict() == before and clock.timestamp == stamp and scheduler.get_last_lr() == [0.9]
+
+
+def test_a_state_without_epochs_is_placed_by_its_batches():
+    """Where nobody counted epochs; counted ones stay."""
+    unknown, known = Clock("100ba"), Clock("100ba", batches_per_epoch=10)
+    for _ in range(57):
+        unknown.tick()
+    state = unknown.state_dict()
+    known.load_state_dict(state)
+    assert (known.timestamp.epoch, known.timestamp.batch_in_epoch, known.timestamp.batch) == (5, 7, 57)
+    known.load_state_dict({**state, "batches_per_epoch": 10})
+    assert (known.timestamp.epoch, known.timestamp.batch_in_epoch) == (0, 57)
+    unknown.next_epoch(), unknown.tick()
+    known.load_state_dict(unknown.state_dict())
+    assert (known.timestamp.epoch, known.timestamp.batch_in_epoch, known.timestamp.batch) == (1, 1, 58)
 
 
 def test_time_goes_on_from_a_load(monkeypatch):
@@ -232,6 +265,103 @@ def test_extend_writes_the_value_on_the_longer_run():
     clock.extend("4ep")
     assert not clock.done and scheduler.get_last_lr() == [0.5] and clock.fraction == 0.5
     assert clock.horizon == Horizon("4ep", batches_per_epoch=10, ssr=0.5)
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "time", "end", "schedule_end"),
+    [
+        ("40ba", {}, "8ba", "28ba", 28),
+        ("40ba", {"ssr": 0.5}, "8ba", "28ba", 28),  # which the ratio does not stretch
+        ("40ba", {}, "0.5dur", "40ba", 40),
+        ("40ba", {}, "100ba", "120ba", 120),
+        ("400sp", {"samples_per_batch": 5}, "8ba", "140sp", 28),
+        ("1000tok", {"samples_per_batch": 5, "tokens_per_sample": 3}, "8ba", "420tok", 28),
+        ("10ep", {"batches_per_epoch": 8}, "8ba", "3.5ep", 28),
+        ("10ep", {"batches_per_epoch": 8, "ssr": 1 / 3}, "1ep", "3.5ep", 28),
+        ("1000sp", {"samples_per_batch": BatchPlan({"0ba": 4, "24ba": 8})}, "8ba", "128sp", 28),
+    ],
+)
+def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, end, schedule_end):
+    """Times in `dur` move with the end, and what follows the clock is written."""
+    clock = Clock(length, **options)
+    schedule = LinearScheduler()
+    follower, other = (bind(each, optimizer(), clock) for each in (schedule, LinearScheduler(t_max="1000ba")))
+    for _ in range(20):
+        clock.tick()
+        follower.step(), other.step()
+    rates, unmoved = clock.horizon.rates, other.get_last_lr()
+    clock.end_after(time)
+    assert clock.max_duration == Time.from_input(end) and (clock.horizon.rates, clock.timestamp.batch) == (rates, 20)
+    assert follower.get_last_lr() == [schedule(clock)] and other.get_last_lr() == unmoved
+    batches = 20
+    while not clock.done:
+        batches += 1
+        clock.tick()
+        follower.step()
+    assert batches == schedule_end and follower.get_last_lr() == [0.0]
+    again = Clock(length, **options)
+    again.horizon = eval(repr(clock.horizon), {"Horizon": Horizon, "BatchPlan": BatchPlan, "Fraction": Fraction})
+    assert again.max_duration == clock.max_duration
+
+
+# A decay that is taken back
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batches", "words"),
+    [
+        (WSD, 40, None),
+        (WSD, 41, None),  # where it begins
+        (WSD, 43, r"WarmupStableDecay.* 'lr' goes back from 0.8 to 1\. Continue from a checkpoint"),
+        ([WSD, ConstantScheduler(0.5)], 43, "goes back from 0.4 to 0.5"),
+        (CooldownScheduler(ConstantScheduler(), "10ba"), 43, "goes back from 0.8 to 1"),
+        (CooldownScheduler(ConstantScheduler(), "5ba", t_start="20ba"), 43, None),  # which no length moves
+        (WSD, 51, None),  # a run that has ended
+        (LinearScheduler(), 43, None),  # a decay of all of the run
+    ],
+)
+@pytest.mark.parametrize("lengthen", [lambda clock: clock.extend("100ba"), lambda clock: clock.end_after("60ba")])
+def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
+    clock = Clock("51ba")
+    scheduler = bind(schedule, optimizer(), clock)
+    for _ in range(batches):
+        clock.tick()
+        scheduler.step()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lengthen(clock)
+    assert len(caught) == (words is not None)
+    assert all(re.search(words, str(each.message)) and each.filename == __file__ for each in caught)
+
+
+# A scheduler that is never stepped
+
+
+def test_a_scheduler_that_is_never_stepped_is_said_once():
+    clock = Clock("40ba")
+    followers = [bind(schedule, optimizer(), clock) for schedule in (LinearScheduler(), ConstantScheduler())]
+    clock.tick(), clock.tick()
+    with pytest.warns(UserWarning, match=r"ticked 3 times, and Constant.* and Linear.*, which follow") as caught:
+        clock.tick()
+    assert caught[0].filename == __file__
+    clock.tick()  # once: another warning would be an error here
+    followers[0].load_state_dict(followers[0].state_dict())
+    clock.tick(), clock.tick()
+    with pytest.warns(UserWarning, match="ticked 3 times"):
+        clock.tick()
+
+
+@pytest.mark.parametrize("write", ["step", "refresh"])
+def test_several_ticks_between_two_steps_are_nothing(write):
+    clock = Clock("40ba")
+    scheduler, _ = (bind(schedule, optimizer(), clock) for schedule in (LinearScheduler(), ConstantScheduler()))
+    for ticks in (2, 5, 5):
+        for _ in range(ticks):
+            clock.tick()
+        getattr(scheduler, write)()
+    for _ in range(5):
+        copy.deepcopy(clock).tick()
+    Clock("40ba").tick()
 
 
 def test_extend_changes_nothing_where_a_scheduler_cannot_follow():

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import optim
+from optim.closed_form import formulas
 from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # schedules of many kinds are drawn
 from timesched.drawing.lines import Source, counted, line, number, presumed, ticks, values
@@ -68,6 +69,31 @@ def test_a_jump_is_drawn_as_one():
     assert len(values(Source("", ConstantScheduler(), Horizon("1000000000ba")))) == 502  # nothing moves
 
 
+CYCLES = {
+    "restarts": CosineAnnealingWarmRestartsScheduler("100ba"),
+    "triangles": CyclicScheduler("50ba", alpha_i=0.0),
+    "steep triangles": CyclicScheduler("90ba", "10ba", alpha_i=0.0),
+    "triangles after a warmup": SequenceScheduler([ConstantScheduler(0.5), CyclicScheduler("50ba")], ["100ba"]),
+    "triangles of values": formulas.Cyclic(0.1, 1.0, 70, 30),
+    "a wave": formulas.CosineAnnealing(1.0, 100),
+}
+
+
+@pytest.mark.parametrize("number", [5, 100, 500, 501, 10**6])
+@pytest.mark.parametrize("name", CYCLES)
+def test_cycles_go_all_the_way_up_and_down_in_a_picture(name, number):
+    """In each stretch of the run, however many they are; and no stretch is drawn with few points."""
+    length = 100 * number
+    curve = CYCLES[name].curve(Horizon(f"{length}ba"), "ba")
+    cycle = [curve(batch) for batch in range(200, 400)]
+    found = values(Source("", CYCLES[name], Horizon(f"{length}ba")))
+    stretches = min(number // 2, 50)
+    for i in range(1, stretches):  # the first has another schedule in it
+        drawn = [y for x, y in found.items() if i * length <= x * stretches <= (i + 1) * length]
+        assert min(drawn) == min(cycle) and max(drawn) == max(cycle), i
+        assert len(drawn) > len(found) / stretches / 4, i
+
+
 def test_marks_are_where_phases_begin_and_end():
     def marks(schedule, run):
         return [f"{name} {time}" for name, time in schedule.marks(run)]
@@ -79,6 +105,8 @@ def test_marks_are_where_phases_begin_and_end():
     assert marks(sequence, run) == ["end 100ba", "phase 500ba", "warmup 510ba", "end 700ba"]
     assert marks(PowerScheduler("10ba"), run) == [] and marks(LinearWithWarmupScheduler("0ba"), run)[0] == "end 2000ba"
     assert marks(CosineAnnealingWarmRestartsScheduler("3ba"), run) == ["period 6ba"]
+    for cycles in (CyclicScheduler("3ba", "80sp"), formulas.Cyclic(0.1, 1.0, "3ba", "80sp")):
+        assert marks(cycles, run) == ["peak 6ba", "period 26ba"]
     run = Horizon("400sp", samples_per_batch=BatchPlan({"0sp": 8, "80sp": 16}))
     assert marks(LinearWithWarmupScheduler("15ba"), run) == ["warmup 15ba", "end 400sp"]
     drawn = line(Source("", LinearWithWarmupScheduler("15ba"), run))

@@ -87,6 +87,24 @@ def test_an_epoch_is_at_most_as_long_as_its_batches():
     assert clock.horizon.progress(late.timestamp) == 0.5
 
 
+def test_epochs_of_their_own_lengths():
+    """A clock that is told so counts each by its own batches, and stands where it is told."""
+    schedule = CosineAnnealingScheduler(t_max="3ep")
+    group, clock, scheduler = scheduled(schedule, 4, epochs=3)
+    for epoch, length in enumerate((4, 8, 2)):
+        clock.set_epochs(length, clock.timestamp)
+        for batch in range(length):
+            assert group["lr"] == pytest.approx(schedule.at(Time((epoch * length + batch) / length, "ep"), clock))
+            tick(clock, scheduler, 1)
+    assert clock.done and clock.timestamp.epoch == 3 and clock.timestamp.batch == 14
+    clock.set_epochs(8, Timestamp(epoch=1, batch=9, batch_in_epoch=5))
+    assert group["lr"] == schedule.at("13/8ep", clock) and clock.state_dict()["batches_per_epoch"] == 8
+    clock.set_epochs(None, clock.timestamp.to_next_epoch())
+    assert group["lr"] == schedule.at("2ep", clock) and clock.dataloader_len is None
+    with pytest.raises(ValueError, match="batches_per_epoch is 0"):
+        clock.set_epochs(0, clock.timestamp)
+
+
 def test_a_branch_of_a_run_of_epochs():
     """A cooldown begins at an epoch, too."""
     clock = Clock("10ep", batches_per_epoch=10)

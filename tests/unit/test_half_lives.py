@@ -260,22 +260,74 @@ def test_it_is_written_as_it_is():
     assert other.param_groups[0]["betas"] == (0.9, 0.5)
 
 
-def test_a_run_is_resumed_with_another_batch_size():
-    """The same number of tokens is remembered; what was saved says that the horizon is another one."""
-    first, saved = Clock("64000sp", samples_per_batch=64), None
-    scheduler = bind(HalfLife("6400sp"), adam(), first, key="betas[1]")
+HALF_LIVES = [HalfLife("6400sp"), HalfLife("1600sp")]
+
+
+def resumed(schedule, length, size, saved=None, on_change="same"):
+    """A run with a half-life, after ten batches or from a state."""
+    clock, optimizer = Clock(length, samples_per_batch=size), adam()
+    scheduler = bind(schedule, optimizer, clock, key="betas[1]", on_change=on_change)
+    if saved is not None:
+        scheduler.load_state_dict(saved)
+        return optimizer.param_groups[0]["betas"][1], clock
     for _ in range(10):
-        first.tick()
+        clock.tick()
         scheduler.step()
-    saved = scheduler.state_dict()
-    optimizer, clock = adam(), Clock("64000sp", samples_per_batch=128)
-    again = bind(HalfLife("6400sp"), optimizer, clock, key="betas[1]")
-    with pytest.raises(ValueError, match=r"value at step 10: \[0.99309\d+\] saved, \[0.9862\d+\] now"):
-        again.load_state_dict(saved)
-    again = bind(HalfLife("6400sp"), optimizer, clock, key="betas[1]", on_change="new")
+    return scheduler.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "length", "value"),
+    [
+        (HalfLife("6400sp"), "64000sp", 0.5 ** (128 / 6400)),
+        (HalfLife("6400sp"), "128000sp", 0.5 ** (128 / 6400)),  # a longer run too, where no time is a share of it
+        (HalfLife("0.1dur"), "64000sp", 0.5 ** (128 / 6400)),
+        (SequenceScheduler(HALF_LIVES, ["100sp"]), "64000sp", 0.5 ** (128 / 1600)),
+        (SequenceScheduler(HALF_LIVES, ["0.5dur"]), "64000sp", 0.5 ** (128 / 6400)),
+    ],
+)
+def test_a_run_is_resumed_with_another_batch_size(schedule, length, value):
+    """The same number of tokens is remembered."""
+    saved = resumed(schedule, "64000sp", 64)
+    beta, clock = resumed(schedule, length, 128, saved)
+    assert beta == value and clock.timestamp.sample == 640
+
+
+@pytest.mark.parametrize(
+    ("schedule", "other", "length"),
+    [
+        (HalfLife("6400sp"), HalfLife("640sp"), "64000sp"),
+        (HalfLife("0.1dur"), HalfLife("0.1dur"), "100000sp"),
+        (SequenceScheduler(HALF_LIVES, ["0.005dur"]), SequenceScheduler(HALF_LIVES, ["0.005dur"]), "1e6sp"),
+    ],
+)
+def test_another_half_life_is_refused_or_taken_as_new(schedule, other, length):
+    saved = resumed(schedule, "64000sp", 64)
+    with pytest.raises(ValueError, match=r"value at step 10: \[0\.9\d+\] saved, \[0\.\d+\] now"):
+        resumed(other, length, 128, saved)
+    _, clock = resumed(other, length, 128, saved, on_change="new")
+    assert clock.timestamp.sample == 640
+
+
+def test_the_learning_rate_beside_a_half_life_is_compared_as_ever():
+    def several(rate, size):
+        clock = Clock("64000sp", samples_per_batch=size)
+        return clock, Schedulers(adam(), clock, [rate, Binding(HALF_LIVES[0], "betas[1]")])
+
+    clock, first = several(LinearScheduler(), 64)
+    clock.tick()
+    first.step()
+    saved = first.state_dict()
+    clock, again = several(LinearScheduler(), 128)
     again.load_state_dict(saved)
-    assert clock.timestamp.sample == 640 and optimizer.param_groups[0]["betas"] == (0.9, 0.5 ** (128 / 6400))
-    same = bind(HalfLife("6400sp"), adam(), Clock("64000sp", samples_per_batch=64), key="betas[1]")
+    assert clock.timestamp.sample == 64
+    with pytest.raises(ValueError, match="the state is of another schedule"):
+        several(LinearScheduler(alpha_f=0.5), 128)[1].load_state_dict(saved)
+
+
+def test_a_state_of_a_half_life_has_its_value_alone():
+    saved = resumed(HALF_LIVES[0], "64000sp", 64)
+    same = bind(HALF_LIVES[0], adam(), Clock("64000sp", samples_per_batch=64), key="betas[1]")
     same.load_state_dict(saved)
     assert same.state_dict() == saved and "base" not in saved and saved["value"] == [0.5**0.01]
     assert not pickle.loads(pickle.dumps(same)).relative

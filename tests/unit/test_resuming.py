@@ -3,6 +3,7 @@
 import copy
 import json
 import linecache
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -98,7 +99,7 @@ def test_the_state_of_a_scheduler_alone_goes_on_where_it_was():
     clock = state.pop("clock")
     text = repr(LinearScheduler())
     plain = {"key": "lr", "tags": None, "last_epoch": 4, "base": [1.0], "schedule": text, "value": [0.6]}
-    assert state == {**plain, "horizon": "Horizon('10ba')"} and clock["batch"] == 4
+    assert state == {**plain, "horizon": "Horizon('10ba')", "length": "10ba"} and clock["batch"] == 4
     after[2].load_state_dict({**state, "clock": clock})
     assert after[0].timestamp.batch == 4 and after[2].get_last_lr() == [first[-1]]
     assert first + run(3, *after) == expected and after[2].last_epoch == 7
@@ -140,7 +141,7 @@ def test_a_foreign_state_is_not_saved():
         bind(COSINE, sgd(), state).load_state_dict(saved)
     new = bind(COSINE, sgd(), state, on_change="new")
     new.load_state_dict({**saved, "base": [0.5]})
-    assert new.get() == [0.5 * COSINE.at("2ba", state)]
+    assert new.get() == [COSINE.at("2ba", state)]  # times the initial value of here
 
 
 @pytest.mark.parametrize("added_before", [False, True])
@@ -198,6 +199,34 @@ def test_a_clock_that_is_never_ticked_is_said_once():
     for one in (made()[2], LinearLR(sgd(), 1.0, 0.0, 10, clock=Clock("10ba"))):
         one.last_epoch = 7  # steps that somebody else counts say nothing about the clock
         one.step()
+
+
+# Another initial value than that of the state
+
+
+@pytest.mark.parametrize(("on_change", "peak"), [("same", 1.0), ("new", 0.1)])
+def test_the_initial_value_of_a_state_is_kept_with_a_warning_or_replaced(on_change, peak):
+    """Also in the note of an optimizer that was loaded before, from which a scheduler made later begins."""
+    clock, optimizer, scheduler = made()
+    run(4, clock, optimizer, scheduler)
+    later, smaller = Clock("10ba"), sgd(lr=0.1)
+    again = bind(LINEAR, smaller, later, on_change=on_change)
+    smaller.load_state_dict(optimizer.state_dict())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        again.load_state_dict(scheduler.state_dict())
+    told = [(str(each.message)[:62], each.filename) for each in caught]
+    assert told == [("The state's initial 'lr' is [1.0], and here it was [0.1]: the ", __file__)] * (peak == 1.0)
+    assert again.get_last_lr() == again.get_lr() == [peak * 0.6] and again.base_lrs == [peak]
+    assert smaller.param_groups[0]["initial_lr"] == peak
+    assert bind(LINEAR, smaller, later).base_lrs == [peak]
+
+
+def test_the_last_bits_of_an_initial_value_are_no_other_one():
+    state = made()[2].state_dict()
+    again = made()[2]
+    again.load_state_dict({**state, "base": [1.0 + 5e-13]})  # no warning, which would be an error here
+    assert again.base_lrs == [1.0 + 5e-13]
 
 
 # The state of another schedule or of a run of another length

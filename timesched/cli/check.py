@@ -120,8 +120,8 @@ def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterato
         where, end = at(count), at(end_of(source.horizon))
         if name == "warmup" and count > length:
             yield f"the warmup takes {where}, longer than the run of {end}: shorten it"
-        elif (name in ("decay", "milestone", "phase", "peak") and count >= length) or (
-            name == "point" and count > length
+        elif (name in ("decay", "milestone", "phase") and count >= length) or (
+            name in ("peak", "point") and count > length
         ):
             yield f"the {name} at {where} is never reached in the run of {end}: move it, or leave it out"
     if rate and found[0] == 0.0:

@@ -23,6 +23,7 @@ from timesched.cli.trial import Trial, trial
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
+from timesched.half_life import HalfLife
 
 _RUN = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
 _SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
@@ -152,7 +153,12 @@ def entry_of(text: str) -> dict[str, Any]:
 
 def _read(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
-        cls = class_of(ast.unparse(node.func).rpartition(".")[2])
+        owner, _, name = ast.unparse(node.func).rpartition(".")
+        if owner and name == "of" and class_of(owner.rpartition(".")[2]) is HalfLife:  # as its repr is written
+            named = {each.arg or "**": _read(each.value) for each in node.keywords}
+            known = HalfLife.of(*map(_read, node.args), **named)
+            return {"HalfLife": {"time": str(known.time), "beta": known.beta}}
+        cls = class_of(name)
         takes = [each for each in inspect.signature(cls).parameters.values() if each.name != "optimizer"]
         names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
         given = dict(zip(names, node.args)), {each.arg or "**": each.value for each in node.keywords}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from timesched.horizon import Horizon
@@ -101,18 +102,35 @@ def values(source: Source) -> dict[Exact, float]:
         return math.floor(count) if whole else count
 
     places = {length, *(near(Fraction(length) * i / _POINTS) for i in range(_POINTS))}
-    for _, mark in source.marks():
+    for mark in _turning_points(source, length):
         places |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
     found = {count: value(count) for count in sorted(places) if 0 <= count <= length}
     step = _STEP * (max(found.values()) - min(found.values()))
-    gaps = list(zip(found, list(found)[1:]))
-    while gaps and len(found) < _MOST:
-        first, last = gaps.pop()
+    gaps = list(pairwise(found))
+    for first, last in gaps:  # which grows: all of the line is refined once before any of it is a second time
         middle = near(Fraction(first + last) / 2)
-        if abs(found[last] - found[first]) > step and middle > first and last - first > Fraction(length) / 10**6:
+        far = abs(found[last] - found[first]) > step and last - first > Fraction(length) / 10**6
+        if far and middle > first and len(found) < _MOST:
             found[middle] = value(middle)
             gaps += [(first, middle), (middle, last)]
     return dict(sorted(found.items()))
+
+
+def _turning_points(source: Source, length: Exact) -> list[Exact]:
+    """The marks of a schedule, and the peak and the end of each period, or of every nth where they are too many."""
+    marks = sorted(source.marks(), key=lambda pair: pair[1])
+    found = [mark for _, mark in marks]
+    start: Exact = 0  # of the first period
+    for name, end in marks:
+        if name == "phase":
+            start = end
+        elif name == "period" and start < end <= length:
+            first = [mark for kind, mark in marks if kind in ("peak", "period") and start < mark <= end]
+            period = end - start
+            periods = (length - start) // period
+            for i in range(0, periods + 1, (periods // _POINTS) | 1):  # every odd nth: each half of a wave is a period
+                found += [mark + i * period for mark in first]
+    return found
 
 
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:

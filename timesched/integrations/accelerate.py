@@ -17,7 +17,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers
+from .common import Binding, CountingSchedulers, added
 
 __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
@@ -30,7 +30,6 @@ class MicrobatchSchedulers(CountingSchedulers):
     def __init__(self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any) -> None:
         super().__init__(optimizer, clock, entries, on_change)
         self.accelerator = accelerator
-        self.counts: dict[str, Any] = {}  # of the microbatches since the optimizer's last step
 
     def step(
         self, epoch: int | None = None, *, samples: int | Tensor | None = None, tokens: int | Tensor | None = None
@@ -44,12 +43,11 @@ class MicrobatchSchedulers(CountingSchedulers):
         if any(prepared.scheduler is self for prepared in self.accelerator._schedulers):
             raise ValueError("This scheduler counts the processes by itself: leave it out of accelerator.prepare().")
         given = {name: more for name, more in (("samples", samples), ("tokens", tokens)) if more is not None}
-        counts = self.counts | {name: self.counts.get(name, 0) + more for name, more in given.items()}
+        counts = added(self.counts, given)
         if not self.accelerator.sync_gradients:
             self.counts = counts
             return
         self.tick(counts)  # counts nothing where it raises
-        self.counts = {}
         super().step(epoch)
 
 
@@ -75,8 +73,9 @@ def schedule(
     this process. They are summed over microbatches and processes, seconds are those of the first process, and all
     processes have the same values. Where several share a batch, as with tensor parallelism, give 0 on all but one.
     `scheduler.clock` says how far the run is, and when it is `done`. `save_state` saves the scheduler, which is enough
-    to resume exactly. `on_change`: what is done with the state of other schedules or of another length of the run, as
-    in `timesched.bind`.
+    to resume exactly; between two microbatches it saves what the first process has counted, and a load gives that to
+    each. `on_change`: what is done with the state of other schedules or of another length of the run, as in
+    `timesched.bind`.
 
     Raises `TypeError` when the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from timesched.keys import Key
 from timesched.reading import as_several
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
+from timesched.time.value import Time
 from timesched.unchanged import unchanged_on_error
 
 
@@ -166,6 +168,7 @@ class CountingSchedulers(Schedulers):
     """Schedulers that count batches on their own clock, and refuse one that lacks a count which a schedule reads."""
 
     fix = ""  # how to give the counts
+    counts: Mapping[str, Any] | None = None  # of the microbatches since the optimizer's last step, if there are any
 
     def tick(self, counts: Mapping[str, Any]) -> None:
         """Count a batch. Raises `ValueError` for a missing count; nothing is counted then."""
@@ -176,4 +179,48 @@ class CountingSchedulers(Schedulers):
             if unit in self.units and not known:
                 what = unit.name.lower() + "s"
                 raise ValueError(f"A schedule counts {what}, and this batch's are not known: {self.fix.format(what)}.")
+        self.clock.stop_waiting()  # the adapter steps, in manual optimization after several batches
         self.clock.tick(**counts)
+        self.counts = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all, and what was counted of the batch that is not complete."""
+        counts = None if self.counts is None else {name: int(count) for name, count in self.counts.items()}
+        return super().state_dict() | {"counts": counts}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state, as `Schedulers` do, also between two microbatches."""
+        super().load_state_dict(state_dict)
+        self.counts = state_dict.get("counts")
+
+
+def counted(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
+    """What a user's function counts in a batch. Raises `TypeError` where that is not samples and tokens."""
+    counts = count(batch)
+    if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
+        raise TypeError(f"count(batch) returned {counts!r}: let it return {{'samples': ..., 'tokens': ...}}.")
+    return counts
+
+
+def added(counts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts of microbatches, and of one more; None where that is the first.
+
+    >>> added({"samples": 8}, {"samples": 4, "tokens": 32})
+    {'samples': 12, 'tokens': 32}
+    """
+    before = counts or {}
+    return {name: before.get(name, 0) + more.get(name, 0) for name in {**before, **more}}
+
+
+def warn_of_early_end(clock: Clock, began: Time[Any]) -> None:
+    """Warn where a trainer has ended a run, which began at a batch, before its schedule: by a batch or more."""
+    stamp, length = clock.timestamp, clock.max_duration
+    if clock.done or stamp.batch == began:
+        return
+    reached: Any = clock.horizon.progress(stamp) * length.exact
+    if length.exact - reached >= reached / stamp.batch.value:  # what a batch had on average
+        warnings.warn(
+            f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}: let it "
+            f"train for longer, by its max_steps or epochs, or pass the length that it trains as max_duration.",
+            stacklevel=2,
+        )

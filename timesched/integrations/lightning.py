@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,7 +20,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers
+from .common import Binding, CountingSchedulers, added, counted, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -39,14 +40,16 @@ def schedule(
     """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
-    the run that the schedules see, before scaling by `ssr`; None takes the Trainer's own,
-    `trainer.estimated_stepping_batches`. `count`: a function of a batch of this process that returns its numbers, as in
-    `{"samples": 8, "tokens": 512}`. None counts as samples the first dimension of the first tensor, and as tokens all
-    of `input_ids`, padding too. `samples_per_batch`, `tokens_per_sample`: where a schedule mixes units.
+    the run, before scaling by `ssr`, at which it ends if the Trainer's steps or epochs have not ended it before, and
+    its `min_steps` and `min_epochs` allow it. None takes the Trainer's own length, in steps of the optimizer. `count`:
+    a function of a batch of this process that returns its numbers, as in `{"samples": 8, "tokens": 512}`. None counts
+    as samples the first dimension of the first tensor, and as tokens all of `input_ids`, padding too.
+    `samples_per_batch`, `tokens_per_sample`: where a schedule mixes units.
 
     A batch is one step of the optimizer: of all processes and all accumulated microbatches, whether a gradient scaler
-    skips it or not. Counts are summed over the processes, and seconds are those of the first. Where several processes
-    share a batch, as with tensor parallelism, let `count` return 0 on all but one of them.
+    skips it or not. Epochs are those of the Trainer, each of its own length. Counts are summed over the processes, and
+    seconds are those of the first. Where several processes share a batch, as with tensor parallelism, let `count`
+    return 0 on all but one of them.
 
     In manual optimization step the scheduler yourself: `self.lr_schedulers().step()`. There a batch is one call of
     `training_step`, also where several make a step of the optimizer. Several optimizers have one clock: call this for
@@ -58,9 +61,10 @@ def schedule(
     A checkpoint of Lightning is enough to resume exactly. `on_change`: what is done with one of other schedules or of
     another length of the run, as in `timesched.bind`.
 
-    Raises `ValueError` when the Trainer has no end and there is no `max_duration`, and where `timesched.bind` does;
-    when training begins, if `configure_optimizers` did not return this as it is; and for a batch without a count that
-    a schedule reads.
+    Raises `ValueError` when there is no `max_duration`, and the Trainer has no end, reloads its data loader, or has
+    `max_steps` in manual optimization; and where `timesched.bind` does; when training begins, if `configure_optimizers`
+    did not return this as it is; and for a batch without a count that a schedule reads. Warns when the Trainer's own
+    end comes before that of the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -85,7 +89,7 @@ def schedule(
     found = [each for each in trainer.callbacks if isinstance(each, _Counting)]
     counting = next((each for each in found if not any(made in there for made in each.made)), None)
     if counting is None:
-        counting = _Counting(_clock(trainer, max_duration, samples_per_batch, tokens_per_sample, ssr), options, module)
+        counting = _Counting(trainer, module, options)
     elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0, "log": True}):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
     made = _CallbackSchedulers(optimizer, counting, entries, on_change)
@@ -93,32 +97,48 @@ def schedule(
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": "step"}}
 
 
-def _clock(
-    trainer: Any, max_duration: Any, samples: Rate | BatchSizes | None, tokens: Rate | None, ssr: float
-) -> Clock:
+def _clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) -> Clock:
     """The clock of a run of the Trainer."""
     early = trainer.train_dataloader is None
     if early:
         trainer.fit_loop.setup_data()
-    if max_duration is None:
-        steps = trainer.estimated_stepping_batches
-        if not 0 < steps < math.inf:
-            raise ValueError(
-                f"The Trainer's length is {steps} steps, so its end is not known: pass "
-                f"max_duration='10000ba', or set Trainer(max_steps=...)."
-            )
-        max_duration = f"{int(steps)}ba"
-    loads = trainer.num_training_batches
-    if early and trainer.ckpt_path is not None:
-        trainer.fit_loop._combined_loader = None  # made before a checkpoint is read, a loader would not be resumed
-    return Clock(
-        max_duration,
-        batches_per_epoch=math.ceil(loads / trainer.accumulate_grad_batches) if 0 < loads < math.inf else None,
-        samples_per_batch=samples,
-        tokens_per_sample=tokens,
-        ssr=ssr,
+    clock = Clock(
+        f"{_steps(trainer, module)}ba" if options["max_duration"] is None else options["max_duration"],
+        batches_per_epoch=_batches_per_epoch(trainer),
+        samples_per_batch=options["samples_per_batch"],
+        tokens_per_sample=options["tokens_per_sample"],
+        ssr=options["ssr"],
         process_group=trainer.world_size > 1,
     )
+    if early and trainer.ckpt_path is not None:
+        trainer.fit_loop._combined_loader = None  # made before a checkpoint is read, a loader would not be resumed
+    return clock
+
+
+def _batches_per_epoch(trainer: Any) -> int | None:
+    """The length of an epoch, with the accumulation and the data loader of now."""
+    loads = trainer.num_training_batches
+    return math.ceil(loads / trainer.accumulate_grad_batches) if 0 < loads < math.inf else None
+
+
+def _steps(trainer: Any, module: LightningModule) -> int:
+    """The Trainer's own length, in steps of the optimizer. Raises `ValueError` where it is not known."""
+    steps, loads, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
+    for each in trainer.callbacks:
+        if isinstance(each, GradientAccumulationScheduler) and loads < math.inf and epochs > 0:
+            # Of this callback that number takes no notice.
+            steps = sum(math.ceil(loads / each.get_accumulate_grad_batches(epoch)) for epoch in range(epochs))
+            steps = steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
+    unknown = None
+    if not 0 < steps < math.inf:
+        unknown = f"it is {steps} steps, without an end"
+    elif not module.automatic_optimization and trainer.max_steps != -1:
+        unknown = f"max_steps={trainer.max_steps} counts steps of all optimizers, a batch is a call of training_step"
+    elif 0 < trainer.reload_dataloaders_every_n_epochs < epochs:
+        unknown = "it reloads its data loader, which may then have another length"
+    if unknown is not None:
+        raise ValueError(f"The Trainer's length in batches is not known: {unknown}. Pass max_duration='10000ba', say.")
+    return int(steps)
 
 
 class _CallbackSchedulers(CountingSchedulers):
@@ -133,28 +153,34 @@ class _CallbackSchedulers(CountingSchedulers):
 
     def step(self, epoch: int | None = None) -> None:
         """Count the batch, if no other scheduler has, and write the values of the next one."""
-        for counts in self.counting.take():
-            self.tick(counts)
+        self.counting.count_batch()
         super().step(epoch)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state; where each epoch has a length of its own, in an epoch of the length that was saved."""
+        for state in state_dict.get("schedulers", []) if self.counting.epochs_vary else []:
+            self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
+        super().load_state_dict(state_dict)
 
 
 class _Counting(Callback):
-    """Notes what batches are made of."""
+    """Counts batches, and follows the Trainer's epochs."""
 
-    def __init__(self, clock: Clock, options: dict[str, Any], module: LightningModule) -> None:
-        self.clock, self.options = clock, options
+    def __init__(self, trainer: Any, module: LightningModule, options: dict[str, Any]) -> None:
+        self.clock, self.options = _clock(trainer, module, options), options
         self.count = options["count"] or count_tensors
         self.manual = not module.automatic_optimization
-        self.made: list[_CallbackSchedulers] = []
-        self.noted: list[Mapping[str, Any]] = []  # of the microbatches since the last step
+        self.epochs_vary = trainer.reload_dataloaders_every_n_epochs > 0 or any(
+            isinstance(each, GradientAccumulationScheduler) for each in trainer.callbacks
+        )
+        self.made: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
+        self.began = self.clock.timestamp.batch  # when training began
+        self.resumed = False  # whether the Trainer's place in a resumed epoch is yet to be taken up
 
-    def take(self) -> list[Mapping[str, Any]]:
-        """The numbers of each batch to count: in automatic optimization the microbatches are one."""
-        noted, self.noted = self.noted, []
-        if self.manual or not noted:
-            return noted
-        names = {name for counts in noted for name in counts}
-        return [{name: sum(counts.get(name, 0) for counts in noted) for name in names}]
+    def count_batch(self) -> None:
+        """Count the batch that was handed out since the last one was counted, if there is one."""
+        if self.made[0].counts is not None:
+            self.made[0].tick(self.made[0].counts)
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Refuse schedulers that Lightning would not step after each step of the optimizer."""
@@ -164,29 +190,62 @@ class _Counting(Callback):
                 "The scheduler has to be stepped after each step of the optimizer: let configure_optimizers() return "
                 "what schedule() returned, as it is, or the list of several."
             )
-        if trainer.ckpt_path is not None and not any(each.loaded for each in self.made):
+        self.resumed = trainer.ckpt_path is not None
+        if self.resumed and not any(each.loaded for each in self.made):
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
             self.made[0].begin_at(batches, epoch=trainer.current_epoch)
+        self.began = self.clock.timestamp.batch
+        self._stop_at_the_end(trainer)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Take up the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
+        self._follow(trainer, 0)
+
+    def _follow(self, trainer: Any, batch_idx: int) -> None:
+        """Stand where the Trainer stands, before a microbatch of an epoch."""
+        within, stamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
+        if within == 0 and stamp.batch_in_epoch > 0:  # the last epoch was left early
+            stamp = stamp.to_next_epoch()
+        if self.resumed:
+            stamp = stamp.copy(epoch=trainer.current_epoch, batch_in_epoch=within)
+        self.clock.set_epochs(_batches_per_epoch(trainer), stamp)
+        self.resumed = False
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note what a microbatch is made of, and log what it runs with."""
-        counts = self.count(batch)
-        if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
-            raise TypeError(f"count(batch) returned {counts!r}: let it return {{'samples': ..., 'tokens': ...}}.")
-        self.noted.append(counts)
-        log = self.options["log"] and len(self.noted) == 1  # once for each step of the optimizer
+        if self.manual:
+            self.count_batch()  # the one that a checkpoint was saved in
+        if self.resumed:  # only now Lightning knows where in the epoch it goes on
+            self._follow(trainer, batch_idx)
+        log = self.options["log"] and self.made[0].counts is None  # once for each step of the optimizer
+        self.made[0].counts = added(self.made[0].counts, counted(self.count, batch))
         if log and trainer._logger_connector.should_update_logs:  # what `LearningRateMonitor` asks
             found = [each.named_values().items() for each in self.made]
             values = {f"{name}-{i}" if i else name: value for i, each in enumerate(found) for name, value in each}
             for logger in trainer.loggers:
                 logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 
+    def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
+        """In manual optimization, count a batch also where no scheduler was stepped."""
+        if self.manual:
+            self.count_batch()
+        self._stop_at_the_end(trainer)
+
     def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Count an epoch whose length was not known before."""
-        if self.clock.dataloader_len is None:
-            self.clock.next_epoch()
-            for each in self.made:
-                each.refresh()
+        """Count an epoch whose length was not known before, or that ends before it."""
+        stamp = self.clock.timestamp
+        if trainer.is_last_batch and stamp.batch_in_epoch > 0:
+            self.clock.set_epochs(self.clock.dataloader_len, stamp.to_next_epoch())
+        self._stop_at_the_end(trainer)
+
+    def _stop_at_the_end(self, trainer: Any) -> None:
+        if self.options["max_duration"] is not None and self.clock.done:
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Warn where the Trainer's own end came before that of the schedules."""
+        if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
+            warn_of_early_end(self.clock, self.began)
 
 
 def count_tensors(batch: Any) -> dict[str, int]:

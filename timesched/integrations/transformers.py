@@ -6,12 +6,16 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher
 from accelerate.optimizer import AcceleratedOptimizer
-from transformers import Trainer, TrainerCallback
+from torch.utils.data import DistributedSampler
+from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from timesched.binding import OnChange
@@ -22,7 +26,7 @@ from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
-from .common import Binding, Schedulers, bindings
+from .common import Binding, CountingSchedulers, added, bindings, counted, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -31,6 +35,7 @@ def schedule(
     trainer: Trainer,
     *entries: Any,
     max_duration: Time[Any] | str | None = None,
+    count: Callable[[Any], Mapping[str, Any]] | None = None,
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
@@ -39,9 +44,11 @@ def schedule(
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
-    the run that the schedules see, before scaling by `ssr`; None takes the Trainer's own, `max_steps` or epochs, which
-    end the run in either case. `tokens_per_sample`: where a schedule mixes tokens with other units, or where the
-    Trainer does not count tokens, and all samples have as many.
+    the run, before scaling by `ssr`, at which it ends if the Trainer's `max_steps` or epochs have not ended it before;
+    the last step is saved and evaluated as at `max_steps`. None takes the Trainer's own length. `count`: a function of
+    a microbatch of this process that returns its numbers, as in `{"samples": 8}`, which are summed over the processes.
+    None counts the samples that the data loader's batch sampler hands out. `tokens_per_sample`: where a schedule mixes
+    tokens with other units, or where the Trainer does not count tokens, and all samples have as many.
 
     `log`: log every value that a batch ran with where the Trainer logs the learning rate, under names such as
     `weight_decay/head`.
@@ -51,13 +58,14 @@ def schedule(
     `timesched.bind`. `trainer.lr_scheduler.clock` is the run's clock. A batch is one step of the optimizer: of all
     ranks and all accumulated microbatches, whether a gradient scaler skips it or not. Tokens are those that the Trainer
     counts with `include_num_input_tokens_seen="all"` or `"non_padding"`. Samples are those of the dataset: what a
-    sampler repeats to fill the last batch of an epoch does not count. Where the data loader has no length, every batch
-    counts as a full one. Seconds are those of the first rank, with evaluations.
+    sampler repeats to fill the last batch of an epoch does not count. Where the data loader has no batch sampler, or no
+    length, every batch counts as a full one. Seconds are those of the first rank, with evaluations.
 
     Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
-    under DeepSpeed, or `ssr` is given without `max_duration`; and, when it trains, for a time in tokens that nobody
+    under DeepSpeed, or `ssr` is given without `max_duration`; and, when it trains, for a run in tokens that nobody
     counts, or in epochs of a data loader without a length, for two schedules of one key, for a checkpoint of other
-    schedules, and where `timesched.bind` does; after its first batch, where the Trainer found no tokens to count.
+    schedules, and where `timesched.bind` does; after its first batch, where the Trainer found no tokens to count. Warns
+    when the Trainer's own end comes before that of the schedules, by a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -82,38 +90,111 @@ def schedule(
     given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
-    counting = _Counting(trainer, bindings(entries), max_duration, tokens_per_sample, ssr, on_change)
-    counting.logs = log
+    counting = _Counting(trainer, bindings(entries), max_duration, count, tokens_per_sample, ssr, on_change, log)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
     trainer.log = counting.log
+    if count is not None:
+        trainer.get_batch_samples = counting.get_batch_samples
     trainer.add_callback(counting)
 
 
 class _TrainersClock(Clock):
     """Continues in the epoch of the Trainer: it counts them from the batches, in their present length."""
 
+    skips_data = True  # in an epoch that is resumed; else the Trainer reads all of it again
+
+    def place(self, batches: int) -> dict[str, int]:
+        """The Trainer's epoch, and its place in the data loader, when it is resumed after so many batches."""
+        epoch, within = divmod(batches, self.dataloader_len or batches + 1)
+        return {"epoch": epoch, "batch_in_epoch": within if self.skips_data else 0}
+
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
         stamp = super().read_state(state)
-        if self.dataloader_len is None:
-            return stamp
-        epoch, within = divmod(stamp.batch.value, self.dataloader_len)
-        return stamp.copy(epoch=epoch, batch_in_epoch=within)
+        return stamp.copy(**self.place(stamp.batch.value))
+
+
+class _TrainersSchedulers(CountingSchedulers):
+    """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
+
+    fix = "let schedule(..., count=) return {{'{}': ...}}"
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state; raises `ValueError` as `Schedulers` do."""
+        try:
+            super().load_state_dict(state_dict)
+        except ValueError as error:
+            clocks, now = [each["clock"] for each in state_dict.get("schedulers", [])], self.clock.dataloader_len
+            then = clocks[0].get("batches_per_epoch") if clocks else now
+            if then == now:
+                raise
+            raise ValueError(
+                f"An epoch had {then} batches when this was saved, and has {now} now. With another batch size pass "
+                f"max_duration to schedule(): the length that was saved, or from the start one in samples or tokens."
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """What a data loader hands out in an epoch, to all ranks."""
+
+    batches: int | None  # steps of the optimizer; None where the loader has no length
+    batch: int  # the samples of a full one
+    samples: int  # of all of them, without those that ranks repeat to fill a batch
+
+    def before(self, batches: int) -> int:
+        """The samples of the first so many batches of a run."""
+        epochs, more = divmod(batches, self.batches or 1)
+        return epochs * self.samples + min(more * self.batch, self.samples)
+
+
+def _epoch_of(loader: Any, trainer: Any) -> _Epoch:
+    """The epoch of a Trainer's data loader: by the loader's own sizes, where it has a batch sampler with a length."""
+    accumulation, size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
+    ranks = trainer.get_total_train_batch_size(trainer.args) // (accumulation * size)
+    batches = getattr(loader, "batch_sampler", None)
+    inner = getattr(batches, "batch_sampler", batches)  # which a shard of accelerate's divides among the ranks
+    size, samples = getattr(inner, "batch_size", None) or size, None
+    sampler: Any = getattr(inner, "sampler", None)
+    if has_length(sampler):
+        samples = len(sampler)
+        if isinstance(batches, BatchSamplerShard):
+            ranks = batches.num_processes
+        elif isinstance(sampler, DistributedSampler):
+            samples = trainer.num_examples(loader)
+        elif not isinstance(loader, DataLoaderDispatcher):
+            samples *= ranks  # each of which has a sampler of its own
+    split = getattr(batches, "split_batches", False) or getattr(loader, "split_batches", False)
+    microbatch = size if split else size * ranks
+    batch = microbatch * accumulation
+    if not has_length(loader):
+        return _Epoch(None, batch, batch)
+    full = len(loader) * microbatch
+    if samples is None:  # those of the dataset, if the loader can have read all of it
+        samples = trainer.num_examples(loader)
+        samples = samples if full - batch < samples else full
+    return _Epoch(max(1, -(-len(loader) // accumulation)), batch, min(samples, full))
 
 
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(
-        self, trainer: Any, entries: Any, max_duration: Any, tokens_per_sample: Any, ssr: float, on_change: OnChange
+        self, trainer: Any, entries: Any, length: Any, count: Any, tokens: Any, ssr: float, on_change: Any, log: bool
     ) -> None:
-        self.trainer, self.entries, self.on_change = trainer, entries, on_change
-        self.max_duration, self.tokens_per_sample, self.ssr = max_duration, tokens_per_sample, ssr
-        self.make_loader, self.log_before, self.logs = trainer.get_train_dataloader, trainer.log, True
+        self.trainer, self.entries, self.on_change, self.logs = trainer, entries, on_change, log
+        self.max_duration, self.count, self.tokens_per_sample, self.ssr = length, count, tokens, ssr
+        self.make_loader, self.log_before = trainer.get_train_dataloader, trainer.log
+        self.read_batches = trainer.get_batch_samples
+        # Of a run:
+        self.loader: Any = None
+        self.epoch: Any = None
+        self.made: Any = None
+        self.units: set[TimeUnit] = set()  # that its schedules and its length read
+        self.began: Any = None  # the batch
+        self.tokens = 0  # that the Trainer has counted
         self.ran_with: dict[str, float] = {}  # the last batch
-        self.loads: int | None = None  # microbatches in an epoch
-        self.examples = 0  # in the dataset
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
         """What the Trainer logs, with all that is scheduled where it logs the learning rate."""
@@ -121,79 +202,88 @@ class _Counting(TrainerCallback):
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's data loader, which is at hand in no later hook before the scheduler is made."""
-        loader = self.make_loader()
-        self.loads = len(loader) if has_length(loader) else None
-        self.examples = 0 if self.loads is None else self.trainer.num_examples(loader)
-        return loader
+        self.loader = self.make_loader()
+        return self.loader
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Schedulers:
+    def get_batch_samples(self, *arguments: Any, **keywords: Any) -> Any:
+        """The microbatches of a batch, counted by the user's function."""
+        microbatches, *rest = self.read_batches(*arguments, **keywords)
+        for each in microbatches:
+            self.made.counts = added(self.made.counts, counted(self.count, each))
+        return microbatches, *rest
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
-        trainer, args = self.trainer, self.trainer.args
-        optimizer = trainer.optimizer if optimizer is None else optimizer
+        optimizer = self.trainer.optimizer if optimizer is None else optimizer
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
-        self.batch_size = self.last_batch_size = trainer.get_total_train_batch_size(args)
-        if trainer.accelerator.split_batches:  # of which that number takes no notice
-            self.batch_size = self.last_batch_size = self.batch_size // args.world_size
-        epoch = None
-        if self.loads is not None:
-            accumulation = args.gradient_accumulation_steps
-            epoch = max(1, -(-self.loads // accumulation))
-            size = self.batch_size // accumulation  # of the microbatches of all ranks
-            missing = self.loads * size - self.examples  # in the last one, if the loader reads all of the dataset
-            self.last_batch_size = (self.loads - 1) % accumulation * size + size - missing * (0 <= missing < size)
-        clock = self.clock = _TrainersClock(
+        self.epoch = _epoch_of(self.loader, self.trainer)
+        clock = self._clock(num_training_steps)
+        self.made = self.trainer.lr_scheduler = _TrainersSchedulers(optimizer, clock, self.entries, self.on_change)
+        return self.made
+
+    def _clock(self, num_training_steps: int) -> Clock:
+        """The clock of a run. Raises `ValueError` where nobody counts what it needs."""
+        args = self.trainer.args
+        clock = _TrainersClock(
             f"{num_training_steps}ba" if self.max_duration is None else self.max_duration,
-            batches_per_epoch=epoch,
-            samples_per_batch=self.batch_size,
+            batches_per_epoch=self.epoch.batches,
+            samples_per_batch=self.epoch.batch,
             tokens_per_sample=self.tokens_per_sample,
             ssr=self.ssr,
             process_group=False,
         )
-        units = {unit for each in self.entries for unit in units_of(each.schedule, clock)}
-        self.needs_tokens = TimeUnit.TOKEN in units
-        self.counts_tokens = args.include_num_input_tokens_seen != "no"
-        if self.needs_tokens and not self.counts_tokens and self.tokens_per_sample is None:
+        clock.skips_data = not args.ignore_data_skip
+        units = self.units = {clock.max_duration.unit}.union(*(units_of(each.schedule, clock) for each in self.entries))
+        uncounted = args.include_num_input_tokens_seen == "no" and self.count is self.tokens_per_sample is None
+        if TimeUnit.TOKEN in units and uncounted:
             raise ValueError(
-                "A schedule counts tokens, and the Trainer does not: set "
+                "This run counts tokens, and the Trainer does not: set "
                 "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
             )
-        if TimeUnit.EPOCH in units:
+        if TimeUnit.EPOCH in units and clock.dataloader_len is None:
             raise ValueError(
-                "A schedule counts epochs, and the data loader has no length: give its times in batches, samples "
-                "or tokens."
+                "This run counts epochs, and the data loader has no length: give times in batches, samples or tokens."
             )
-        made = self.made = Schedulers(optimizer, clock, self.entries, self.on_change)
-        clock.process_group = args.world_size > 1 and TimeUnit.SECOND in units
-        trainer.lr_scheduler = made
-        return made
+        clock.process_group = args.world_size > 1 and (self.count is not None or TimeUnit.SECOND in units)
+        return clock
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
-        self.tokens = state.num_input_tokens_seen
-        batches, epoch = state.global_step, self.clock.dataloader_len
-        missing = self.batch_size - self.last_batch_size
-        samples = batches * self.batch_size - (batches // epoch * missing if epoch else 0)
-        counts = {"token": self.tokens} if self.counts_tokens else {}
-        self.made.begin_at(batches, sample=samples, **counts)
+        self.tokens, clock = state.num_input_tokens_seen, self.made.clock
+        counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
+        counts |= {"sample": self.epoch.before(state.global_step), **clock.place(state.global_step)}
+        self.made.begin_at(state.global_step, **counts)
+        self.began = clock.timestamp.batch
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
-        clock = self.clock
-        self.ran_with = self.made.named_values() if self.logs else {}
-        is_last = clock.dataloader_len is not None and clock.timestamp.batch_in_epoch == clock.dataloader_len - 1
-        samples = self.last_batch_size if is_last else self.batch_size
-        tokens = state.num_input_tokens_seen - self.tokens if self.counts_tokens else None
-        self.tokens = state.num_input_tokens_seen
-        if tokens == 0 and self.needs_tokens:
-            raise ValueError(
-                "A schedule counts tokens, and the Trainer found none in this batch: it counts the input that the "
-                "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and tokens_per_sample."
-            )
-        if clock.process_group and args.process_index > 0:  # the numbers are of all ranks, and are summed there
-            samples, tokens = 0, None if tokens is None else 0
-        clock.tick(samples=samples, tokens=tokens)
+        made, clock = self.made, self.made.clock
+        self.ran_with = made.named_values() if self.logs else {}
+        at, own = clock.timestamp.batch_in_epoch.value, made.counts or {}
+        counts = {"samples": self.epoch.before(at + 1) - self.epoch.before(at)}
+        if args.include_num_input_tokens_seen != "no":
+            counts["tokens"] = state.num_input_tokens_seen - self.tokens
+            self.tokens = state.num_input_tokens_seen
+            if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in own:
+                raise ValueError(
+                    "A schedule counts tokens, and the Trainer found none in this batch: it counts the input that the "
+                    "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and "
+                    "tokens_per_sample."
+                )
+        if clock.process_group and args.process_index > 0:  # these numbers are of all ranks, and are summed there
+            counts = dict.fromkeys(counts, 0)
+        made.tick(counts | own)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write the values of the next batch also where the Trainer skipped the scheduler's step."""
+        """Write the values of the next batch also where the Trainer skipped the scheduler's step, and end the run."""
         if self.trainer.accelerator.optimizer_step_was_skipped:
-            self.trainer.lr_scheduler.refresh()
+            self.made.refresh()
+        if self.max_duration is not None and self.made.clock.done:
+            end = copy.copy(state)
+            end.max_steps = state.global_step
+            DefaultFlowCallback().on_step_end(args, end, control)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Warn where the Trainer's own end came before that of the schedules."""
+        if state.is_world_process_zero and state.global_step >= state.max_steps:
+            warn_of_early_end(self.made.clock, self.began)

@@ -124,6 +124,7 @@ class CyclicScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         up = frame.mark(self.t_up)
         length = up.count + (up.count if self.t_down is None else frame.length(self.t_down, up.unit))
+        frame.note("peak", up)
         frame.note("period", Mark(up.counter, up.unit, length))
         cycles, peak, gamma = Period(up.counter, length), float(up.count / Fraction(length)), self.gamma
         complete, done = cycles.complete, Span(up.counter, 0, length).done

@@ -30,7 +30,11 @@ def check_schedule_laws(
     `schedule`: one of this package's, a subclass of `Schedule`, or a function of `(state)` or `(state, ssr)`, to which
     those laws apply that its signature allows. `promise`: its start, end, range, ..., or a function of it and the
     horizon that returns them; None promises that values are finite. `laws`: which of 'purity', 'ratio', 'unit', 'ends',
-    'one formula', 'rates', 'cost'. Raises `LawBroken` with the smallest example found; returns None otherwise.
+    'epochs', 'one formula', 'rates', 'cost'. Raises `LawBroken` with the smallest example found; returns None
+    otherwise.
+
+    It looks at a few batches of each run, most of all around the times of the schedule. It does not find a wrong value
+    at another single batch, such as a NaN, nor, without a promise, a time that is wrong in every run alike.
 
     >>> from timesched import LinearScheduler
     >>> check_schedule_laws(LinearScheduler(t_max="0.5dur"), max_examples=20)

@@ -155,10 +155,6 @@ class Timestamp(Ordered):
             raise TimeError("A timestamp has no counter in 'dur': divide by the run's max_duration instead.")
         return Time._of(self._numbers[_TOTAL[unit]], unit)
 
-    @property
-    def _seconds(self) -> Time[Any]:
-        return Time.from_timedelta(self.total_wct)
-
     def copy(self, **changes: Any) -> Timestamp:
         """A new timestamp with the given fields replaced (those that are None keep their value).
 
@@ -196,7 +192,7 @@ class Timestamp(Ordered):
     def _other(self, which: Counter) -> Exact:
         if isinstance(which, InEpochs):
             return which.after(self._numbers[_EPOCH], self._numbers[_IN])  # type: ignore[no-any-return]  # of numbers
-        return self._seconds.exact
+        return Time.from_timedelta(self.total_wct).exact
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next epoch; `duration` passed since the last batch."""

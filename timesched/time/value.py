@@ -286,9 +286,10 @@ def _is_time(value: object) -> bool:
 
 
 def counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
-    """The counter of a timestamp; of ours the seconds exactly, where `get` gives whole ones, as Composer's does."""
-    seconds = getattr(timestamp, "_seconds", None) if unit is TimeUnit.SECOND else None
-    return seconds if isinstance(seconds, Time) else Time.from_input(timestamp.get(unit.value), unit)
+    """The counter of a timestamp; the seconds exactly, from `total_wct`, where `get` gives whole ones."""
+    took: Any = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
+    known = isinstance(took, datetime.timedelta)
+    return Time.from_timedelta(took) if known else Time.from_input(timestamp.get(unit.value), unit)
 
 
 def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:

@@ -59,6 +59,26 @@ def test_the_run_of_a_config():
     assert [row[2] for row in built.table("0.5dur").rows] == [0.5, 0.25, 0.0]
 
 
+def test_a_batch_plan_in_a_config():
+    text = """
+    max_duration: 1280sp
+    samples_per_batch: {0sp: 64, 128sp: 256}
+    optimizer: {AdamW: {lr: 0.5, betas: [0.9, 0.95]}}
+    schedulers:
+    - HalfLife: {time: 256sp, beta: 0.95, key: 'betas[1]'}
+    - LinearScheduler: {}
+    """
+    built = build(network(), text)
+    again, other = build(network(), built.config), build(network(), {"optimizer": built.config["optimizer"]}).optimizer
+    clock = Clock("1280sp", samples_per_batch=ts.BatchPlan({"0sp": 64, "128sp": 256}))
+    half_life = bind(ts.HalfLife.of(0.95, batch="256sp"), other, clock, "betas[1]")
+    bound = [half_life, bind(ts.LinearScheduler(), other, clock)]
+    runs = [(built.optimizer, built.schedulers, built.clock), (other, bound, clock), (*again, again.clock)]
+    losses = [train(network(), optimizer, schedulers, 4, each) for optimizer, schedulers, each in runs]
+    assert losses[0] == losses[1] == losses[2] and outline(built.optimizer) == outline(other)
+    assert built.clock.timestamp.sample == 2 * 64 + 2 * 256 and values(built.optimizer) == [0.25]
+
+
 def sequence(children):
     return {"SequentialLR": {"schedulers": children}}
 

@@ -40,6 +40,85 @@ class Conv(nn.Sequential):
         )
 
 
+# With the names and the structure of classes that are not installed here.
+
+
+def linear(inputs=WIDTH, outputs=WIDTH):
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+class TokenChoiceTopKRouter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = linear(outputs=4)
+
+
+class GroupedExperts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w1, self.w2 = nn.Parameter(torch.ones(4, 12, WIDTH)), nn.Parameter(torch.ones(4, WIDTH, 12))
+
+
+class MoE(nn.Module):
+    """Of torchtitan."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts, self.router = GroupedExperts(), TokenChoiceTopKRouter()
+
+
+class TopKGate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wg = linear(outputs=4)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.deepspeed_experts = nn.ModuleList(linear() for _ in range(2))
+
+
+class MOELayer(nn.Module):
+    """Of DeepSpeed."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = TopKGate(), Experts()
+
+
+class RmsNorm(nn.Module):
+    """Of timm."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+
+class CausalSelfAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = linear(outputs=3 * WIDTH), linear()
+
+
+class GPT(nn.Module):
+    """Of litGPT, which registers its head first."""
+
+    def __init__(self):
+        super().__init__()
+        self.lm_head = linear(outputs=32)
+        block = nn.ModuleDict({"attn": CausalSelfAttention(), "mlp": nn.ModuleDict({"fc": linear(), "proj": linear()})})
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(32, WIDTH), "h": nn.ModuleList([block])})
+
+
+def held(**modules):
+    """A module with others inside."""
+    model = nn.Module()
+    for name, module in modules.items():
+        model.add_module(name, module)
+    return model
+
+
 def loss_of(model, seed):
     """A loss of a batch that the seed decides."""
     generator = torch.Generator().manual_seed(seed)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from optim.groups import configure_param_groups
-from tests.optim.groups.models import Conv, Tied, by_name, tree, values
+from tests.optim.groups.models import Conv, RmsNorm, Tied, by_name, held, tree, values
 
 
 def decaying(model, **arguments):
@@ -14,13 +14,6 @@ def decaying(model, **arguments):
     decays = by_name(configure_param_groups(model, weight_decay=0.1, **arguments), "weight_decay")
     assert set(decays.values()) <= {0.0, 0.1}
     return {name for name, value in decays.items() if value}
-
-
-def held(**modules):
-    model = nn.Module()
-    for name, module in modules.items():
-        model.add_module(name, module)
-    return model
 
 
 def test_a_language_model():
@@ -62,7 +55,9 @@ class LlamaRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(2))
 
 
-FixedBatchNorm2d, Scale = (type(name, (LlamaRMSNorm,), {}) for name in ("FixedBatchNorm2d", "Scale"))
+FixedBatchNorm2d, Scale, MambaRMSNormGated = (
+    type(name, (LlamaRMSNorm,), {}) for name in ("FixedBatchNorm2d", "Scale", "MambaRMSNormGated")
+)
 
 
 class AdaLayerNorm(nn.Module):
@@ -77,6 +72,7 @@ class AdaLayerNorm(nn.Module):
 def test_norms_of_others():
     """By the names of their classes; one that its name does not tell has to be named."""
     inside = {"llama": LlamaRMSNorm(), "fixed": FixedBatchNorm2d(), "ada": AdaLayerNorm(), "scale": Scale()}
+    inside.update(gated=MambaRMSNormGated(), timm=RmsNorm())
     model = held(**inside, emb=nn.Embedding(2, 2), own=nn.Linear(2, 2))
     all_but = {"ada.projection.weight", "scale.weight", "emb.weight", "own.weight"}
     assert decaying(model) == decaying(model, no_decay=[]) == all_but

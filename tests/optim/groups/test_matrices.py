@@ -3,10 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.utils import parametrizations
 
 import optim
 from optim import configure_param_groups, param_group_table
-from tests.optim.groups.models import Conv, Tied, by_name
+from tests.optim.groups.models import GPT, Conv, MoE, MOELayer, Tied, by_name, held, linear, names_of
 
 
 class Sequence(nn.Module):
@@ -36,6 +38,30 @@ class Mixture(nn.Module):
         self.gate_proj = nn.Linear(8, 16, bias=False)
 
 
+class MixtralTopKRouter(nn.Module):
+    """A router with a matrix of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 8))
+
+
+class DFineGate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = linear(16, 16)
+
+
+class DisentangledSelfAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.in_proj = linear(8, 24)
+
+
+class RouterLanguageModel(Sequence):
+    """A model that is called like a router, and is none."""
+
+
 def algorithms(model, **options):
     return by_name(configure_param_groups(model, matrices="muon", **options), "algorithm")
 
@@ -47,13 +73,6 @@ def muons(model, **options):
 def settings(model, key, **options):
     found = by_name(configure_param_groups(model, matrices="muon", **options), key)
     return {name: value for name, value in found.items() if value is not None}
-
-
-def held(**modules):
-    model = nn.Module()
-    for name, module in modules.items():
-        model.add_module(name, module)
-    return model
 
 
 ATTENTION = {"attention.in_proj_weight", "attention.out_proj.weight"}
@@ -105,9 +124,81 @@ def test_convolutions_are_flattened():
     assert muons(Conv(), output_head=()) == {"0.weight", "3.weight", "6.weight"}
 
 
-def test_experts_and_routers():
-    assert muons(Mixture(), output_head=()) == {"experts.up", "experts.down", "gate_proj.weight"}
-    assert muons(held(router=nn.Linear(8, 4, bias=False), gate=nn.Linear(8, 4)), output_head=()) == {"gate.weight"}
+def wrapped(model):
+    """As data-parallel training and activation checkpointing wrap it."""
+    for name, layer in model.named_children():
+        setattr(model, name, checkpoint_wrapper(layer))
+    return nn.DataParallel(model)
+
+
+GATES = {"gateway": DFineGate(), "forget_gate": held(f_proj=linear())}
+
+
+@pytest.mark.parametrize(
+    ("model", "matrices"),
+    [
+        (Mixture(), {"experts.up", "experts.down", "gate_proj.weight"}),
+        (held(router=linear(), gate=linear()), {"gate.weight"}),
+        (held(router=held(layers=nn.Sequential(linear(), linear()))), set()),
+        (held(ffn=MixtralTopKRouter(), up=linear()), {"up.weight"}),
+        (held(router=held(gate=parametrizations.spectral_norm(linear()))), set()),
+        (held(**GATES), {"gateway.gate.weight", "forget_gate.f_proj.weight"}),
+        (MoE(), {"experts.w1", "experts.w2"}),
+        (held(layers=nn.ModuleList([wrapped(MoE())])), {"layers.0.experts.w1", "layers.0.experts.w2"}),
+        (wrapped(held(ffn=MixtralTopKRouter())), set()),
+        (MOELayer(), {f"experts.deepspeed_experts.{i}.weight" for i in (0, 1)}),
+        (wrapped(MOELayer()), {f"experts.deepspeed_experts.{i}.weight" for i in (0, 1)}),
+        (RouterLanguageModel(), {*ATTENTION, "mlp.0.weight", "mlp.2.weight", "head.weight"}),
+        (wrapped(RouterLanguageModel()), {*ATTENTION, "mlp.0.weight", "mlp.2.weight", "head.weight"}),
+    ],
+)
+def test_experts_and_routers(model, matrices):
+    """A module around the layer decides, too; wrappers and parametrizations change nothing."""
+    assert muons(model, output_head=()) == matrices
+
+
+def test_experts_that_hold_inputs_before_outputs():
+    """As their modules say. Forms and algorithms that go by rows refuse them."""
+    model = Mixture()
+    for said in (False, True):
+        model.experts.is_transposed = said
+        found = settings(model, "transposed", output_head=())
+        assert found == {f"experts.{name}": True for name in ("up", "down") if said}
+    groups = configure_param_groups(model, matrices="muon", output_head=())
+    optim.Muon(groups, adjust_lr_fn="match_rms_adamw")
+    for kind, form in ((optim.Muon, "original"), (optim.Muon, "spectral_unclamped"), (optim.NorMuon, "cerebras")):
+        with pytest.raises(ValueError, match="transposed"):
+            kind(groups, adjust_lr_fn=form)
+
+
+def test_a_head_that_is_registered_first():
+    layers = ("attn.qkv", "attn.proj", "mlp.fc", "mlp.proj")
+    assert muons(GPT()) == {f"transformer.h.0.{name}.weight" for name in layers}
+
+
+NAMES = ("qkv", "Wqkv", "query_key_value", "qkv_proj", "c_attn")
+PROJECTIONS = held(**{name: linear(8, 24) for name in NAMES}, in_proj=linear(8, 24), attn=DisentangledSelfAttention())
+QKV = "transformer.h.0.attn.qkv.weight"
+
+
+@pytest.mark.parametrize(
+    ("model", "rule", "fused"),
+    [
+        (PROJECTIONS, {}, {*(f"{name}.weight" for name in NAMES), "attn.in_proj.weight"}),
+        (GPT(), {}, {QKV}),
+        (GPT(), {"algorithm": "muon"}, {QKV}),
+        (GPT(), {"split_sizes": (8, 8, 8)}, set()),
+        (GPT(), {"num_heads": 3}, set()),
+        (GPT(), {"algorithm": "adamw"}, set()),
+        (Sequence(), {}, set()),
+    ],
+)
+def test_the_table_notes_a_fused_projection(model, rule, fused):
+    rules = [{"params": "*qkv*", **rule}] if rule else []
+    groups = configure_param_groups(model, rules, matrices="muon", output_head=())
+    found = {name for group in groups for name, why in zip(names_of(group), group["reasons"]) if "fused" in why}
+    assert found == fused
+    assert ("fused without split_sizes: " in param_group_table(optim.Muon(groups, lr=0.1))) == bool(fused)
 
 
 def test_rules_win():
@@ -127,6 +218,12 @@ def test_rules_win():
     ("model", "options", "words"),
     [
         (Sequence(tokens=32), {}, r"(?s)several linear layers.*'mlp.0.weight', 'head.weight'.*output_head='head.\*'"),
+        (
+            held(embed=nn.Embedding(32, 8), mlp=nn.Sequential(linear(8, 32), linear(32, 8)), classifier=linear(8, 3)),
+            {},
+            r"'classifier.weight' follows 'mlp.0.weight'.*may be 'mlp.0.weight', 'classifier.weight'.*'classifier.\*'",
+        ),
+        (nn.Sequential(nn.Embedding(32, 8), linear(8, 32), linear(32, 3)), {}, "'2.weight' follows '1.weight'"),
         (nn.Linear(3, 2), {}, r"(?s)no embedding.*'weight'.*output_head=\(\)"),
         (held(a=nn.Embedding(9, 2), b=nn.Linear(3, 2)), {}, r"(?s)no linear layer has.*'b.weight'"),
         (held(a=nn.GRU(3, 4)), {}, r"(?s)'a.weight_ih_l0' \(and 1 more\).*GRU.*'algorithm': 'adamw'"),
