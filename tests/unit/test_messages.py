@@ -26,7 +26,7 @@ WRONG = [
     ),
     ("'500mtok' is not a time", lambda: Clock("500mtok")),  # nobody trains on half a token
     ("1000.1tok is not a whole count", lambda: Clock("1.0001Ktok")),
-    ("the threshold '500M' has no unit: write '500Mtok', or pass unit='tok'", lambda: BatchPlan({"0tok": 8, "500M": 16})),
+    ("the threshold '500M' has no unit: write '500Mtok', or pass", lambda: BatchPlan({"0tok": 8, "500M": 16})),
     ("0.1 has no unit: pass a string such as '0.1dur'", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
     (
         f"3ba cannot be converted to sp: {UNKNOWN}",
