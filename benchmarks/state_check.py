@@ -14,7 +14,7 @@ import torch
 from _timing import interleaved, show, verdict
 
 import optim
-from optim.core import state_follows
+from optim.state import keeper as state_follows
 
 TENSORS = 300
 

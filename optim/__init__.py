@@ -8,25 +8,25 @@
 """
 
 from . import lr_scheduler, scheduler, weight_decay_scheduler
-from .adadelta import Adadelta
-from .adafactor import Adafactor
-from .adagrad import Adagrad
-from .adam import Adam, AdamBase, AdamW
-from .adamax import Adamax
-from .asgd import ASGD
+from .algorithms.adadelta import Adadelta
+from .algorithms.adafactor import Adafactor
+from .algorithms.adagrad import Adagrad
+from .algorithms.adam import Adam, AdamBase, AdamW
+from .algorithms.adamax import Adamax
+from .algorithms.asgd import ASGD
+from .algorithms.lamb import Lamb
+from .algorithms.lion import Lion
+from .algorithms.nadam import NAdam
+from .algorithms.radam import RAdam
+from .algorithms.rmsprop import RMSprop
+from .algorithms.rprop import Rprop
+from .algorithms.sgd import SGD
 from .config import build, configure_lr_scheduler, configure_optimizer
-from .core.low_precision import Precision
-from .core.optimizer import Optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
-from .lamb import Lamb
-from .lion import Lion
-from .muon import Muon, NorMuon
-from .nadam import NAdam
-from .radam import RAdam
-from .rmsprop import RMSprop
-from .rprop import Rprop
-from .sgd import SGD
+from .muon.muon import Muon, NorMuon
+from .precision.low_precision import Precision
+from .state.optimizer import Optimizer
 
 __all__ = [
     "ASGD",

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from . import adadelta, adagrad, adam, adamax, asgd, muon, nadam, radam, rmsprop, rprop, sgd
-from .core.hyperparameters import absent
-from .core.optimizer import Optimizer, State
-from .core.sharding import local, notice_dtensor
-from .core.update_rule import RuleOptimizer
-from .core.work import STEP
+from .algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
+from .base.hyperparameters import absent
+from .base.sharding import local, notice_dtensor
+from .muon import muon
+from .state.optimizer import Optimizer, State
+from .step.rule_optimizer import RuleOptimizer
+from .step.work import STEP
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 

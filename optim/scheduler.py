@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from timesched.binding import Bound
+from timesched.binding.keys import checked_count
 from timesched.horizon import Horizon
-from timesched.keys import checked_count
 from timesched.positions import Frame, asked_in
 from timesched.schedule import Schedule, times_in
 from timesched.time.timestamp import Timestamp

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from timesched.binding.keys import select
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
-from timesched.keys import select
 from timesched.time.units import TimeError
 
 from ..scheduler import Scheduler

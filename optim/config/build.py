@@ -11,20 +11,20 @@ import torch
 
 from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, bind
+from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
-from timesched.unchanged import unchanged_on_error
 
 from .. import lr_scheduler
-from ..core.optimizer import Optimizer
 from ..groups import configure_param_groups
 from ..groups.rules import FACTOR, claims_of_factors, comparable
-from ..names import optimizers
 from ..scheduler import Scheduler
+from ..state.optimizer import Optimizer
 from . import resolve
+from .names import optimizers
 from .read import read
 from .resolve import RUN, TAGS, Spec, follows_time, located
 

@@ -17,8 +17,8 @@ from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
 from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, claims_of_rules
-from ..muon import ALGORITHMS, Muon
-from ..names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, nearest, optimizers
+from ..muon.muon import ALGORITHMS, Muon
+from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, nearest, optimizers
 
 RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
 KEYS = ("optimizer", "schedulers", *RUN)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..core.hyperparameters import RATE, as_tags
+from ..base.hyperparameters import RATE, as_tags
 from .matrices import Decision, decisions
 from .parameters import named
 from .rules import Claim, Selector, checked_selectors, claims_of_factors, claims_of_rules, comparable, matched, merged

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..core.hyperparameters import KNOWN, RATE, as_tags
+from ..base.hyperparameters import KNOWN, RATE, as_tags
 from .parameters import Named
 
 Selector = str | type[nn.Module]

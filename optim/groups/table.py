@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..core.hyperparameters import KNOWN, as_tags
+from ..base.hyperparameters import KNOWN, as_tags
 from .rules import comparable
 
 

@@ -13,7 +13,7 @@ import torch
 
 import optim
 import timesched
-from optim.names import LR, SCHEDULE
+from optim.config.names import LR, SCHEDULE
 from tests.laws.rows import EXAMPLES
 from tests.torchrun import python
 from timesched import Clock, CosineAnnealingWithWarmupScheduler, HalfLife, Horizon, LinearScheduler, SequenceScheduler

@@ -9,8 +9,8 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.core.hyperparameters import BETAS, FRACTION, RATE, SWITCH, Choice, Number, Several
-from optim.core.low_precision import DEFAULTS
+from optim.base.hyperparameters import BETAS, FRACTION, RATE, SWITCH, Choice, Number, Several
+from optim.precision.low_precision import DEFAULTS
 from tests.optim.problems import differences, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST
 from tests.optim.signatures import KEYWORD_ONLY, MATRICES, NAMES, REQUIRED, SIGNATURES

@@ -11,8 +11,8 @@ from torch.nn import Parameter
 from torch.profiler import ProfilerActivity, profile
 
 import optim
-from optim.core import low_precision
-from optim.core.low_precision import join
+from optim.precision import low_precision
+from optim.precision.low_precision import join
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS

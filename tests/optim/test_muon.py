@@ -7,8 +7,9 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim import Muon, NorMuon, muon
-from optim.core.newton_schulz import JORDAN, TABLES
+from optim import Muon, NorMuon
+from optim.muon import muon
+from optim.muon.newton_schulz import JORDAN, TABLES
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import Held, flat
 from tests.optim.test_muon_golden import values

@@ -12,7 +12,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.core.newton_schulz import TABLES
+from optim.muon.newton_schulz import TABLES
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "muon.json").read_text())["cases"]
 BY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

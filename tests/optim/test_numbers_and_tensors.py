@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.utils import counters
 
 import optim
-from optim.core.hyperparameters import check_group
+from optim.base.hyperparameters import check_group
 from optim.lr_scheduler import LinearLR
 from optim.weight_decay_scheduler import LinearWD
 from tests.optim.signatures import NAMES

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import Parameter
 
-from optim import Muon, sharded_muon
-from optim.sharded_muon import BATCH, Shared, batches
+from optim import Muon
+from optim.muon import ranks as sharded_muon
+from optim.muon.ranks import BATCH, Shared, batches
 
 SIDES = st.integers(0, 9000)
 

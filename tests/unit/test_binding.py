@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched import *  # noqa: F403  # these are tests of all that is public
-from timesched.unchanged import unchanged_on_error
+from timesched.binding.unchanged import unchanged_on_error
 
 
 def parameters(n=1):

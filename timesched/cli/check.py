@@ -22,7 +22,7 @@ from timesched.time.units import Exact, TimeUnit
 _INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
 _CLOSE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
 _SHOWN = 3  # names of parameters
-_ADAM: Any = (optim.adam.AdamBase, optim.RAdam)
+_ADAM: Any = (optim.AdamBase, optim.RAdam)
 _CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}  # by 1 - beta**t
 
 
@@ -157,7 +157,7 @@ def miscorrected(source: Source, options: argparse.Namespace, scheduler: Any) ->
     corrected as if all steps had had the beta of the present one.
     """
     group = scheduler.optimizer.param_groups[scheduler.indices[0]]
-    kind = optim.muon.ALGORITHMS.get(group.get("algorithm"), type(scheduler.optimizer))
+    kind = optim.muon.muon.ALGORITHMS.get(group.get("algorithm"), type(scheduler.optimizer))
     unit, length = counted(source.horizon)
     corrected = issubclass(kind, _CORRECTED.get(scheduler.key, ())) and group.get("correct_bias", True)
     if corrected and unit is TimeUnit.BATCH:

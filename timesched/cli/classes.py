@@ -6,7 +6,7 @@ import argparse
 import inspect
 from typing import Any
 
-from optim.names import LR, SCHEDULE
+from optim.config.names import LR, SCHEDULE
 from optim.scheduler import COMMON
 
 _KINDS = {

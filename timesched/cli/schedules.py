@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, nearest
 from optim.config.read import read
 from optim.config.resolve import located
-from optim.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, nearest
 from timesched.cli.trial import Trial, trial
 from timesched.clock import Clock
 from timesched.drawing.lines import Source

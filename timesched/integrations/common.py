@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, OnChange, bind
+from timesched.binding.keys import Key
+from timesched.binding.reading import as_several
+from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
-from timesched.keys import Key
-from timesched.reading import as_several
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
-from timesched.unchanged import unchanged_on_error
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 from composer import Callback
 
 from timesched.binding import Bound, bind
+from timesched.binding.keys import Key, named_values
+from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
 from timesched.horizon import Horizon, read_ratio
-from timesched.keys import Key, named_values
 from timesched.schedule import Schedule
-from timesched.unchanged import unchanged_on_error
 
 from .common import Binding
 

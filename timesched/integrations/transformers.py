@@ -19,9 +19,9 @@ from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from timesched.binding import OnChange
+from timesched.binding.reading import units_of
 from timesched.clock import Clock
 from timesched.horizon import Rate
-from timesched.reading import units_of
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time

@@ -27,8 +27,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import optim
-from optim.core.low_precision import join
-from optim.core.sharding import distributed_as
+from optim.base.sharding import distributed_as
+from optim.precision.low_precision import join
 from tests.optim._distributed import checkpoints
 from tests.optim._distributed.common import (
     CASES,

@@ -21,8 +21,8 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import optim
-from optim import sharded_muon
-from optim.core import newton_schulz
+from optim.muon import newton_schulz
+from optim.muon import ranks as sharded_muon
 from tests.optim._distributed.common import local, mesh
 from tests.optim._distributed.low_precision import assert_bits
 from tests.optim.compiling import fresh, graphs

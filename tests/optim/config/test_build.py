@@ -7,8 +7,8 @@ import torch
 
 import optim
 import timesched
-from optim import lr_scheduler, names, weight_decay_scheduler
-from optim.config import build
+from optim import lr_scheduler, weight_decay_scheduler
+from optim.config import build, names
 from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train, values
 from tests.optim.rows import FULLEST
 from tests.optim.schedulers.building import RATES, name_of

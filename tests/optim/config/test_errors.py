@@ -52,7 +52,7 @@ BUILD = [
     # names
     ({"optimizer": "AdamW"}, "optimizer='AdamW': write one name with its arguments under it, as in"),
     ({"optimizer": {"optimizer_type": "SGD", "lr": 0.1}}, "optimizer={'optimizer_type': 'SGD', 'lr': 0.1}: write one"),
-    ({"optimizer": optim.SGD}, "optimizer=<class 'optim.sgd.SGD'>: write one name"),
+    ({"optimizer": optim.SGD}, "optimizer=<class 'optim.algorithms.sgd.SGD'>: write one name"),
     ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]: write the arguments under the name, as in 'lr: 0.1'"),
     ({"optimizer": {"SDG": {"lr": 0.1}}}, "optimizer: there is no optimizer 'SDG': did you mean 'SGD'"),
     (schedulers({"LinaerLR": LINEAR}), "schedulers[0].LinaerLR: there is no scheduler 'LinaerLR': did you mean"),

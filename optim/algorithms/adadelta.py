@@ -1,0 +1,96 @@
+"""Adadelta."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..base.hyperparameters import RATE, Number, table
+from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
+from ..step.common_steps import penalized_gradient, square_average_
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import Factors
+
+
+class Adadelta(RuleOptimizer):
+    """Adadelta: steps in proportion to the size of earlier steps.
+
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        E_g = ρ*E_g + (1 - ρ)*g*g
+        Δ = sqrt(E_Δ + ε) / sqrt(E_g + ε) * g
+        E_Δ = ρ*E_Δ + (1 - ρ)*Δ*Δ
+        θ = θ - γ*Δ
+
+    where θ is a parameter, g its gradient, γ is `lr`, ρ is `rho`, ε is `eps`, and λ is `weight_decay`. The paper writes
+    E[g²] and E[Δ²], and its steps have the other sign.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        square_avg: S, E_g = 0
+        acc_delta: S, E_Δ = 0
+
+    Args:
+        params: parameters or groups.
+        lr: factor of the step, at least 0.
+        rho: decay rate of the two averages, in [0, 1].
+        eps: added under the roots, at least 0.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adadelta([weight], rho=0.75, eps=0.01)
+    >>> weight.grad = torch.tensor([1.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.8039
+
+    Source: https://arxiv.org/abs/1212.5701, algorithm 1, with torch's learning rate.
+    """
+
+    hyper = table(COMMON, rho=Number(low=0.0, high=1.0), eps=RATE)
+    may_be_missing = frozenset(("maximize",))
+    reads = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1.0,
+        rho: float | Tensor = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float | Tensor = 0,
+        maximize: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("square_avg", "acc_delta")
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {"one_minus_rho": 1 - h["rho"], "minus_lr": -h["lr"]}
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        square, accumulated = states
+        g = penalized_gradient(k, p, g)
+        square_average_(square, g, k["rho"], k["one_minus_rho"])
+        ratio = shift(accumulated, k["eps"])
+        div_(ratio, shift(square, k["eps"]))
+        sqrt_(ratio)
+        mul_(ratio, g)
+        square_average_(accumulated, ratio, k["rho"], k["one_minus_rho"])
+        add_(p, ratio, k["minus_lr"])

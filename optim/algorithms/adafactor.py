@@ -1,0 +1,240 @@
+"""Adafactor, with row and column averages and steps relative to the parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.hyperparameters import RATE, SWITCH, Number, Several, table
+from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
+from ..base.tensor_lists import Tensors, by_shape, copy_, is_zero
+from ..state.optimizer import State, counter
+from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
+
+
+class Adafactor(RuleOptimizer):
+    """Adafactor: the second moment of a matrix is a row and a column, and steps are relative to the parameter.
+
+        t = t + 1
+        ρ = lr                                      if not relative_step
+        ρ = min(0.01, 1 / sqrt(t))                  if relative_step and not warmup_init
+        ρ = min(1e-6*t, 1 / sqrt(t))                if relative_step and warmup_init
+        α = max(ε2, RMS(θ)) * ρ                     if scale_parameter
+        α = ρ                                       if not scale_parameter
+        β2 = 1 - t**c
+        R = β2*R + (1 - β2)*mean(g*g + ε1, dim=-1)  if len(S) >= 2
+        C = β2*C + (1 - β2)*mean(g*g + ε1, dim=-2)  if len(S) >= 2
+        V = outer(R / mean(R, dim=-1, keepdim=True), C)  if len(S) >= 2
+        V = β2*V + (1 - β2)*(g*g + ε1)              if len(S) < 2
+        U = g / sqrt(V)
+        U = α * U / max(1, RMS(U) / d)
+        m = β1*m + (1 - β1)*U                       if β1 is not None
+        θ = θ - λ*α*θ - (U if β1 is None else m)
+
+    where θ is a parameter of shape S, g its gradient, RMS the root mean square, `lr` the learning rate,
+    (ε1, ε2) is `eps`, d is `clip_threshold`, c is `decay_rate`, β1 is `beta1`, and λ is `weight_decay`. Of more than
+    two dimensions, the last two are the matrix. R are the averages of its rows, C those of its columns, and
+    outer(R, C) is the matrix of their products.
+
+    State of a parameter of shape S, in float32 at least:
+        step: (), t = 0
+        exp_avg_sq_row: S[:-1], R = 0, if len(S) >= 2
+        exp_avg_sq_col: S[:-2] + S[-1:], C = 0, if len(S) >= 2
+        exp_avg_sq: S, V = 0, if len(S) < 2
+        exp_avg: S, m = 0, if β1 is not None
+
+    Args:
+        params: real parameters or groups.
+        lr: learning rate, at least 0; None with `relative_step`.
+        eps: added to the squared gradient, and the least size of a parameter that counts; each at least 0.
+        clip_threshold: the largest root mean square of an update, above 0.
+        decay_rate: power of the step count in the decay rate of the second moment, at most 0.
+        beta1: decay rate of a first moment, in [0, 1); None keeps none.
+        weight_decay: the parameter shrinks by the rate times this; at least 0.
+        scale_parameter: multiply the rate by the parameter's root mean square.
+        relative_step: take the smaller of 0.01 and one over the root of the step count as the rate.
+        warmup_init: with `relative_step`, begin at a millionth for each step instead of 0.01.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule; `lr` is given along with `relative_step`, or neither
+            is; there is `warmup_init` without `relative_step`.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adafactor([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.75
+
+    Source: https://arxiv.org/abs/1804.04235, algorithms 4 and 5, in the form of Hugging Face's class and of
+    fairseq, not in torch's.
+    """
+
+    hyper = table(
+        lr=Number(low=0.0, optional=True),
+        eps=Several((RATE, RATE)),
+        clip_threshold=Number(low=0.0, open_low=True),
+        decay_rate=Number(high=0.0),
+        beta1=Number(low=0.0, high=1.0, open_high=True, optional=True),
+        weight_decay=RATE,
+        scale_parameter=SWITCH,
+        relative_step=SWITCH,
+        warmup_init=SWITCH,
+    )
+    structural = ("relative_step",)
+    elementwise = False
+    by_rank = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor | None,
+        eps: tuple[float, float] = (1e-30, 1e-3),
+        clip_threshold: float = 1.0,
+        decay_rate: float = -0.8,
+        beta1: float | Tensor | None = None,
+        weight_decay: float | Tensor = 0.0,
+        scale_parameter: bool = True,
+        relative_step: bool = False,
+        warmup_init: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
+        if group["warmup_init"] and not group["relative_step"]:
+            raise ValueError(f"{where}warmup_init=True needs relative_step=True; pass both, with lr=None.")
+        if group["relative_step"] and group["lr"] is not None:
+            raise ValueError(
+                f"{where}lr={group['lr']!r} with relative_step=True, which makes the rate itself; pass lr=None."
+            )
+        if not group["relative_step"] and group["lr"] is None:
+            raise ValueError(f"{where}lr=None needs relative_step=True; pass a number such as lr=0.001.")
+
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        super().check_parameter(p, group, where)
+        if p.is_complex():
+            raise ValueError(f"{where}a parameter has dtype {p.dtype}: Adafactor is for real parameters; use Adam.")
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        first = "exp_avg" if group["beta1"] is not None else None
+        return (first, "exp_avg_sq_row", "exp_avg_sq_col") if p.dim() >= 2 else (first, "exp_avg_sq")
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        state: State = {STEP: counter(p)}
+        dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
+        if p.dim() >= 2:
+            state["exp_avg_sq_row"] = zeros_without_dim(p, p.dim() - 1, dtype)
+            state["exp_avg_sq_col"] = zeros_without_dim(p, p.dim() - 2, dtype)
+        else:
+            state["exp_avg_sq"] = torch.zeros_like(p, dtype=dtype)
+        if group["beta1"] is not None:
+            state["exp_avg"] = torch.zeros_like(p, dtype=dtype)
+        return state
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        t, rho = s[STEP], h["lr"]
+        if h["relative_step"]:
+            most, root = (1e-6 * t if h["warmup_init"] else 1e-2), t**-0.5
+            rho = torch.clamp(root, max=most) if isinstance(t, Tensor) else min(most, root)
+        return {
+            "rho": rho,
+            "one_minus_beta2": t ** h["decay_rate"],
+            "eps1": h["eps"][0],
+            "eps2": h["eps"][1],
+            "one_minus_beta1": None if h["beta1"] is None else 1 - h["beta1"],
+        }
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        placement = k["placement"]
+        for chosen in by_shape(p, alone=placement is not None, on_cpu=SMALL):
+            shape = placement.full[chosen[0]][0] if placement else p[chosen[0]].shape
+            if p[chosen[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
+                continue
+            these = {name: torch.stack([c[i] for i in chosen]) if isinstance(c, list) else c for name, c in k.items()}
+            columns = [[column[i] for i in chosen] if column else [] for column in (p, g, *states)]
+            stacks = [_stack(column, shape) for column in columns]
+            wide = [x.float() if x is not None and x.dtype.itemsize < 4 else x for x in stacks]
+            _update(these, shape, *wide)  # type: ignore[arg-type]  # p and g are there
+            for i, (column, x) in enumerate(zip(columns, wide)):
+                if x is not None and i != 1 and (len(chosen) > 1 or column[0].dtype.itemsize < 4):
+                    copy_(column, list(x.view(-1, *column[0].shape).to(column[0].dtype).unbind()))
+
+
+def _stack(xs: Tensors, shape: torch.Size) -> Tensor | None:
+    """The tensors of one shape in one, whose first dimension says of which; a single one is a view."""
+    if not xs:
+        return None
+    stack = torch.stack(xs) if len(xs) > 1 else xs[0].unsqueeze(0)
+    return stack if shape else stack.unsqueeze(1)
+
+
+def _update(k: Factors, shape: torch.Size, p: Tensor, g: Tensor, m: Tensor | None, *moments: Tensor) -> None:
+    """The step of some parameters of the full shape `shape`, stacked."""
+    placement, last = k["placement"], len(shape) - 1
+    square = g.square().add_(k["eps1"])
+    if len(moments) == 1:
+        _average(moments[0], square, k["one_minus_beta2"])
+        direction = g * moments[0].rsqrt()
+    else:
+        rows, columns = moments
+        _average(rows, _mean(square, -1, placement, last, shape), k["one_minus_beta2"])
+        _average(columns, _mean(square, -2, placement, last - 1, shape), k["one_minus_beta2"])
+        of_rows = (rows / _mean(rows, -1, placement, last - 1, shape).unsqueeze(-1)).rsqrt_()
+        direction = (g * columns.rsqrt().unsqueeze(-2)).mul_(of_rows.unsqueeze(-1))
+    step_size = _beside(k["rho"], p)
+    if k["scale_parameter"]:
+        step_size = step_size * _root_mean_square(p, shape, placement).clamp(min=k["eps2"])
+    scale = step_size / (_root_mean_square(direction, shape, placement) / k["clip_threshold"]).clamp(min=1.0)
+    direction.mul_(scale)
+    if m is not None:
+        _average(m, direction, k["one_minus_beta1"])
+        direction = m
+    if not is_zero(k["weight_decay"]):
+        p.mul_(1 - k["weight_decay"] * step_size)
+    p.sub_(direction)
+
+
+def _beside(c: Any, x: Tensor) -> Any:
+    """A factor, or one for each that is stacked, in a shape that multiplies them."""
+    return c.reshape(-1, *[1] * (x.dim() - 1)) if isinstance(c, Tensor) else c
+
+
+def _average(mean: Tensor, x: Tensor, one_minus_beta: Any) -> None:
+    """mean = beta * mean + (1 - beta) * x."""
+    if isinstance(one_minus_beta, Tensor):
+        mean.add_((x - mean) * _beside(one_minus_beta, mean))
+    else:
+        mean.lerp_(x, one_minus_beta)
+
+
+def _mean(x: Tensor, dim: int, placement: Placement | None, at: int, shape: torch.Size) -> Tensor:
+    """The mean over the dimension `dim` of `x`, which is the dimension `at` of the full shape."""
+    if placement is None:
+        return x.mean(dim)
+    mean: Tensor = sum_over_ranks(x.sum(dim), placement, (at,)) / max(shape[at], 1)
+    return mean
+
+
+def _root_mean_square(x: Tensor, shape: torch.Size, placement: Placement | None) -> Tensor:
+    """That of each tensor that is stacked."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())), keepdim=True)
+    if placement is not None:
+        norm = sum_over_ranks(norm.square(), placement).sqrt()
+    root: Tensor = norm / max(shape.numel(), 1) ** 0.5
+    return root

@@ -1,0 +1,103 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.hyperparameters import RATE, Number, table
+from ..base.tensor_lists import Tensors, addcmul_
+from ..state.optimizer import State
+from ..step.common_steps import add_over_root_, penalized_gradient
+from ..step.fused import fused_adagrad
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+
+class Adagrad(RuleOptimizer):
+    """Adagrad: the step size falls with the sum of squared gradients.
+
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        G = G + g*g
+        θ = θ - η / (1 + (t - 1)*d) * g / (sqrt(G) + ε)
+
+    where θ is a parameter, g its gradient, η is `lr`, d is `lr_decay`, ε is `eps`, and λ is `weight_decay`. The paper
+    writes δ for ε, and G for the diagonal matrix of these sums.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        sum: S, G = initial_accumulator_value
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        lr_decay: the rate is divided by 1 + (step - 1) * lr_decay; at least 0.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        initial_accumulator_value: what `sum` begins with, at least 0.
+        eps: added to the root, at least 0.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adagrad([weight], lr=0.25, initial_accumulator_value=5.0)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.8333
+
+    Source: https://jmlr.org/papers/v12/duchi11a.html, with torch's decay of the learning rate.
+    """
+
+    hyper = table(
+        COMMON,
+        lr_decay=RATE,
+        initial_accumulator_value=Number(low=0.0, scheduled=False),
+        eps=RATE,
+    )
+    may_be_missing = frozenset(("maximize",))
+    fused = staticmethod(fused_adagrad)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.01,
+        lr_decay: float | Tensor = 0,
+        weight_decay: float | Tensor = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-6,
+        maximize: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("sum",)
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        first = float(group["initial_accumulator_value"])
+        start = complex(first, first) if p.is_complex() else first
+        return {**super().parameter_state(p, group), "sum": torch.full_like(p, start)}
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {"minus_step_size": -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])}
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        (total,) = states
+        g = penalized_gradient(k, p, g)
+        addcmul_(total, g, g, 1.0)
+        add_over_root_(p, g, total, k["minus_step_size"], k["eps"])

@@ -1,0 +1,98 @@
+"""Adamax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..base.hyperparameters import BETAS, RATE, table
+from ..base.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
+from ..step.common_steps import penalized_gradient
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+
+class Adamax(RuleOptimizer):
+    """Adamax: Adam with the infinity norm.
+
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        u = max(β2*u, abs(g) + ε)
+        θ = θ - α / (1 - β1**t) * m / u
+
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`. The
+    paper has no ε.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_inf: S, u = 0
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        betas: decay rates of the average and of the norm, each in [0, 1).
+        eps: added to the size of the gradient, at least 0.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Adamax([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.75
+
+    Source: https://arxiv.org/abs/1412.6980, algorithm 2, with torch's eps.
+    """
+
+    hyper = table(COMMON, betas=BETAS, eps=RATE)
+    may_be_missing = frozenset(("maximize",))
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float | Tensor = 0.0,
+        maximize: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("exp_avg", "exp_inf")
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        beta1, beta2 = h["betas"]
+        return {
+            "one_minus_beta1": 1 - beta1,
+            "beta2": beta2,
+            "minus_step_size": -h["lr"] / (1 - beta1 ** s[STEP]),
+        }
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        m, u = states
+        g = penalized_gradient(k, p, g)
+        lerp_(m, g, k["one_minus_beta1"])
+        mul_(u, k["beta2"])
+        size = absolute(g)
+        shift_(size, k["eps"])
+        maximum_(u, size)
+        addcdiv_(p, m, u, k["minus_step_size"])

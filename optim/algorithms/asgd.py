@@ -1,0 +1,118 @@
+"""Averaged stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from timesched.ops import where
+
+from ..base.hyperparameters import Number, table
+from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
+from ..state.optimizer import State
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+
+class ASGD(RuleOptimizer):
+    """Averaged stochastic gradient descent, whose average is the state `ax`.
+
+        g = -g                                      if maximize
+        t = t + 1
+        η = γ                                       if t == 1
+        θ = θ - η*(g + w*θ) - η*λ*θ
+        a = a + μ*(θ - a)
+        η = γ / (1 + λ*γ*t)**α
+        μ = 1 / max(1, t - t0)
+
+    where θ is a parameter, g its gradient, a the average of the parameter, γ is `lr`, λ is `lambd`, α is `alpha`, and
+    w is `weight_decay`; `t0` is the argument. η and μ are those of the next step.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        eta: (), η = lr
+        mu: (), μ = 1
+        ax: S, a = 0
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0; a change acts one step late, since `eta` is computed ahead.
+        lambd: decay of the parameter, and of the rate.
+        alpha: power of the rate's decay.
+        t0: the count from which on there is averaging.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = ASGD([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://doi.org/10.1137/0330046; the decays are those of torch.
+    """
+
+    hyper = table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
+    may_be_missing = frozenset(("maximize",))
+    reads = (STEP, "eta", "mu")
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.01,
+        lambd: float | Tensor = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float | Tensor = 0,
+        maximize: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {STEP: 0.0, "eta": group["lr"], "mu": 1.0}
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("ax",)
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        # A lazily traced device keeps equal numbers in one buffer: each parameter needs one of its own from the first
+        # step on, as the second step, after which their etas are apart, would otherwise be another graph.
+        state = super().parameter_state(p, group)
+        return {**state, "eta": state["eta"].clone()}
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        mu, t = s["mu"], s[STEP]
+        eta = where(t == 1, stored(h["lr"]), s["eta"])  # the rate of the first step, as torch takes it
+        since = t - h["t0"]
+        s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
+        s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))
+        # The decay and the penalty's gradient act alike, so they are one weight decay:
+        #     p -= eta * (g + weight_decay * p); p -= eta * lambd * p_before
+        #     p = (1 - eta * (lambd + weight_decay)) * p - eta * g
+        both = h["lambd"] + h["weight_decay"]
+        return {"decays": both, "decay_factor": 1 - both * eta, "minus_eta": -eta, "mu": mu}
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        (average,) = states
+        if not is_zero(k["decays"]):
+            mul_(p, k["decay_factor"])
+        add_(p, neg(g) if k["maximize"] else g, k["minus_eta"])
+        if isinstance(k["mu"], float) and k["mu"] == 1.0:
+            copy_(average, p)
+        else:
+            lerp_(average, p, k["mu"])

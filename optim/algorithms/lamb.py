@@ -1,0 +1,111 @@
+"""LAMB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.sharding import Placement, sum_over_ranks
+from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
+from ..step.common_steps import moment_factors, over_root, update_moments
+from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.work import Factors
+
+LARGEST_NORM = 10.0  # a parameter's norm counts up to this
+
+
+class Lamb(RuleOptimizer):
+    """LAMB: Adam's direction, as long as the parameter; without bias correction.
+
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        r = m / (sqrt(v) + ε) + λ*θ
+        φ = min(norm(θ), 10)
+        q = φ / norm(r)
+        q = 1                                       if adam or norm(θ) == 0 or norm(r) == 0
+        θ = θ - η*q*r
+
+    where θ is a parameter, g its gradient, η is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`. The
+    ratio q of the two norms is called the trust ratio.
+
+    State of a parameter of shape S:
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        betas: decay rates of the two moments, each in [0, 1).
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: how much of the parameter is added to the direction, at least 0.
+        adam: leave the length of the direction as it is.
+        enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> optimizer = Lamb([weight], lr=0.1)
+    >>> weight.grad = torch.tensor([1.0, 0.0])
+    >>> optimizer.step()
+    >>> round(weight[0].item(), 4)
+    2.5
+
+    Source: https://arxiv.org/abs/1904.00962, algorithm 2, without its bias correction.
+    """
+
+    hyper = table(lr=RATE, betas=BETAS, eps=RATE, weight_decay=RATE, adam=SWITCH)
+    elementwise = False
+    reads = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float | Tensor = 0,
+        adam: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {**moment_factors(h), "minus_lr": -h["lr"]}
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        m, v = states
+        update_moments(k, g, m, v)
+        direction = div(m, over_root(v, k["eps"]))
+        if not is_zero(k["weight_decay"]):
+            add_(direction, p, k["weight_decay"])
+        factor: Factor = k["minus_lr"]
+        if not k["adam"]:
+            of_p, of_direction = (_full_norms(xs, k["placement"]) for xs in (p, direction))
+            capped = of_p.clamp(max=LARGEST_NORM)
+            ratio = torch.where((capped > 0) & (of_direction > 0), capped / of_direction, 1.0)
+            factor = list((ratio * k["minus_lr"]).unbind())
+        add_(p, direction, factor)
+
+
+def _full_norms(xs: Tensors, placement: Placement | None) -> Tensor:
+    """The norms of tensors as one tensor; of distributed tensors, those of the full ones."""
+    local = torch.stack(norms(xs))
+    return local if placement is None else sum_over_ranks(local.square(), placement).sqrt()

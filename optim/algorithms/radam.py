@@ -1,0 +1,123 @@
+"""RAdam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from timesched.ops import where
+
+from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.tensor_lists import Tensors, add_, is_zero
+from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+
+class RAdam(RuleOptimizer):
+    """RAdam: Adam that adapts only once its second moment is worth something.
+
+        g = -g                                      if maximize
+        g = g + λ*θ                                 if not decoupled_weight_decay
+        θ = θ - α*λ*θ                               if decoupled_weight_decay
+        t = t + 1
+        m = β1*m + (1 - β1)*g
+        v = β2*v + (1 - β2)*g*g
+        m_hat = m / (1 - β1**t)
+        ρ_inf = 2 / (1 - β2) - 1
+        ρ = ρ_inf - 2*t*β2**t / (1 - β2**t)
+        l = sqrt(1 - β2**t) / (sqrt(v) + ε)                                       if ρ > 5
+        r = sqrt((ρ - 4)*(ρ - 2)*ρ_inf / ((ρ_inf - 4)*(ρ_inf - 2)*ρ))             if ρ > 5
+        θ = θ - α*m_hat*r*l                                                       if ρ > 5
+        θ = θ - α*m_hat                                                           if ρ <= 5
+
+    where θ is a parameter, g its gradient, α is `lr`, (β1, β2) is `betas`, ε is `eps`, and λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        exp_avg: S, m = 0
+        exp_avg_sq: S, v = 0
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        betas: decay rates of the two moments, each in [0, 1).
+        eps: added to the root of the second moment, at least 0.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = RAdam([weight], lr=0.25)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts from ρ > 4 on; 5 and ε are torch's.
+    """
+
+    hyper = table(COMMON, betas=BETAS, eps=RATE, decoupled_weight_decay=SWITCH)
+    structural = ("decoupled_weight_decay",)
+    may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float | Tensor = 0.0,
+        *,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
+        bias_correction2 = 1 - beta2**t
+        rho_inf = 2 / (1 - beta2) - 1
+        rho = rho_inf - 2 * t * beta2**t / bias_correction2
+        adapts = rho > 5
+        # Where rho is too small to adapt, any number above 4 serves, as the result is not used.
+        safe = where(adapts, rho, 6.0 + 0.0 * rho)
+        rectified = (safe - 4) * (safe - 2) * rho_inf / (safe * abs((rho_inf - 4) * (rho_inf - 2)))
+        minus_step_size = -lr / (1 - beta1**t)
+        # Both cases of the rule at once, one of them with 0, as a graph cannot branch on rho. The correction of the
+        # second moment is folded into the step size (not into eps, which torch adds to the root of v itself):
+        #     p -= (lr / (1 - beta1**t)) * m                                    where rho <= 5
+        #     p -= (lr / (1 - beta1**t)) * r * sqrt(1 - beta2**t) * m / (sqrt(v) + eps)    elsewhere
+        return {
+            **moment_factors(h),
+            "minus_plain_step_size": where(adapts, 0.0 * minus_step_size, minus_step_size),
+            "minus_adaptive_step_size": where(
+                adapts, minus_step_size * (rectified * bias_correction2) ** 0.5, 0.0 * minus_step_size
+            ),
+            "decay_factor": 1 - lr * h["weight_decay"],
+        }
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        m, v = states
+        g = apply_weight_decay(k, p, g)
+        update_moments(k, g, m, v)
+        if not is_zero(k["minus_plain_step_size"]):
+            add_(p, m, k["minus_plain_step_size"])
+        if not is_zero(k["minus_adaptive_step_size"]):
+            add_over_root_(p, m, v, k["minus_adaptive_step_size"], k["eps"])

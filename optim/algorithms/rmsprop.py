@@ -1,0 +1,116 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ..base.hyperparameters import RATE, SWITCH, Number, absent, table
+from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
+from ..step.common_steps import over_root, penalized_gradient, square_average_
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import Factors
+
+
+class RMSprop(RuleOptimizer):
+    """RMSprop: steps relative to the size of recent gradients.
+
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        v = α*v + (1 - α)*g*g
+        a = α*a + (1 - α)*g                         if centered
+        d = g / (sqrt(v) + ε)                       if not centered
+        d = g / (sqrt(v - a*a) + ε)                 if centered
+        b = μ*b + d                                 if μ
+        θ = θ - γ*(b if μ else d)
+
+    where θ is a parameter, g its gradient, γ is `lr`, α is `alpha`, ε is `eps`, μ is `momentum`, and
+    λ is `weight_decay`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        square_avg: S, v = 0
+        momentum_buffer: S, b = 0, if μ
+        grad_avg: S, a = 0, if centered
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        alpha: decay rate of the average square, in [0, 1].
+        eps: added to the root, at least 0.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        momentum: how much of the buffer is kept, at least 0; 0 means no buffer.
+        centered: divide by the estimated deviation instead of the root of the square.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = RMSprop([weight], lr=0.25, alpha=0.75)
+    >>> weight.grad = torch.tensor([2.0])
+    >>> optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://www.cs.toronto.edu/~tijmen/csc321/slides/lecture_slides_lec6.pdf, page 29, in torch's form;
+    `centered`: https://arxiv.org/abs/1308.0850, equations 38 to 45.
+    """
+
+    hyper = table(
+        COMMON,
+        alpha=Number(low=0.0, high=1.0),
+        eps=RATE,
+        momentum=Number(low=0.0, zero_is_off=True),
+        centered=SWITCH,
+    )
+    structural = ("centered",)
+    may_be_missing = frozenset(("maximize",))
+    reads = ()
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.01,
+        alpha: float | Tensor = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float | Tensor = 0,
+        momentum: float | Tensor = 0,
+        centered: bool = False,
+        *,
+        maximize: bool = False,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        momentum = None if absent(group["momentum"]) else "momentum_buffer"
+        return ("square_avg", momentum, "grad_avg" if group["centered"] else None)
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {"one_minus_alpha": 1 - h["alpha"], "minus_lr": -h["lr"]}
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        square, buffer, mean = states
+        g = penalized_gradient(k, p, g)
+        square_average_(square, g, k["alpha"], k["one_minus_alpha"])
+        if mean:
+            lerp_(mean, g, k["one_minus_alpha"])
+            square = addcmul(square, mean, mean, value=-1.0)
+        root = over_root(square, k["eps"])
+        if buffer:
+            mul_(buffer, k["momentum"])
+            addcdiv_(buffer, g, root, 1.0)
+            add_(p, buffer, k["minus_lr"])
+        else:
+            addcdiv_(p, g, root, k["minus_lr"])

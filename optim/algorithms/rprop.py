@@ -1,0 +1,134 @@
+"""Rprop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched.ops import where
+
+from ..base.hyperparameters import RATE, SWITCH, Number, Several, table
+from ..base.sharding import local
+from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
+from ..state.optimizer import State
+from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+
+class Rprop(RuleOptimizer):
+    """Rprop: a step size for each element, from the signs of its gradients.
+
+        g = -g                                      if maximize
+        t = t + 1
+        Δ = γ                                       if t == 1
+        Δ = where(g*g_prev > 0, η_plus*Δ, where(g*g_prev < 0, η_minus*Δ, Δ))
+        Δ = min(max(Δ, Δ_min), Δ_max)
+        g = where(g*g_prev < 0, 0, g)
+        θ = θ - sign(g)*Δ
+        g_prev = g
+
+    where θ is a parameter, g its gradient, γ is `lr`, (η_minus, η_plus) is `etas`, and (Δ_min, Δ_max) is `step_sizes`.
+
+    State of a parameter of shape S:
+        step: (), t = 0
+        prev: S, g_prev = 0
+        step_size: S, Δ = lr
+
+    Args:
+        params: parameters or groups.
+        lr: the step size at a parameter's first step, at least 0; later values have no effect.
+        etas: factors of the step size where the sign turned, in (0, 1), and where it stayed, above 1.
+        step_sizes: the smallest and the largest step size.
+        maximize: ascend.
+        enable_global_step: without effect, as `step` is there anyway.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = Rprop([weight], lr=0.25)
+    >>> for _ in range(2):
+    ...     weight.grad = torch.tensor([7.0])
+    ...     optimizer.step()
+    >>> round(weight.item(), 4)
+    0.45
+
+    Source: https://doi.org/10.1109/ICNN.1993.298623, in the form of torch.optim.Rprop, which takes no step back.
+    """
+
+    hyper = table(
+        lr=RATE,
+        maximize=SWITCH,
+        etas=Several((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
+        step_sizes=Several((RATE, RATE), ordered=True),
+    )
+    may_be_missing = frozenset(("maximize",))
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50.0),
+        *,
+        maximize: bool = False,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("prev", "step_size")
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        size = torch.zeros_like(p)
+        lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
+        with torch.no_grad():
+            part = local(size, size)  # a DTensor is not filled with a tensor
+            (torch.view_as_real(part) if p.is_complex() else part).fill_(lr)
+        return {**super().parameter_state(p, group), "step_size": size}
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        first = s[STEP] == 1  # the step sizes begin with the rate of the first step
+        (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
+        return {
+            "eta_minus": eta_minus,
+            "eta_plus": eta_plus,
+            "smallest": smallest,
+            "largest": largest,
+            "kept": where(first, 0.0, 1.0),
+            "first_step_size": where(first, h["lr"] + 0.0, 0.0),
+        }
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        prev, sizes = states
+        if k["maximize"]:
+            g = neg(g)
+        if not (isinstance(k["kept"], float) and k["kept"] == 1.0):
+            mul_(sizes, k["kept"])
+            shift_(sizes, k["first_step_size"])
+        agreement = mul(g, prev)
+        sign_(agreement)
+        copy_(prev, g)
+        for x, signs in zip(prev, agreement):
+            x.masked_fill_(signs < 0, 0)
+        # Instead of a choice by the sign of agreement, a line through the three cases, clamped:
+        #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
+        #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
+        # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.
+        mul_(agreement, k["eta_plus"])
+        shift_(agreement, 1.0)
+        for x in agreement:
+            x.clamp_(k["eta_minus"], k["eta_plus"])
+        mul_(sizes, agreement)
+        for x in sizes:
+            x.clamp_(k["smallest"], k["largest"])
+        addcmul_(p, sign(prev), sizes, -1.0)

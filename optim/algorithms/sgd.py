@@ -1,0 +1,126 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched.ops import where
+
+from ..base.hyperparameters import SWITCH, Number, absent, table
+from ..base.tensor_lists import Tensors, add, add_, mul_
+from ..state.optimizer import State
+from ..step.common_steps import penalized_gradient
+from ..step.fused import fused_sgd
+from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
+from ..step.work import STEP, Factors
+
+
+class SGD(RuleOptimizer):
+    """Stochastic gradient descent, with Nesterov's or heavy-ball momentum.
+
+        g = -g                                      if maximize
+        g = g + λ*θ
+        t = t + 1
+        b = μ*b + (g if t == 1 else (1 - τ)*g)      if μ
+        g = b                                       if μ and not nesterov
+        g = g + μ*b                                 if nesterov
+        θ = θ - γ*g
+
+    where θ is a parameter, g its gradient, t counts its steps, γ is `lr`, μ is `momentum`, τ is `dampening`, and
+    λ is `weight_decay`. The first gradient enters the buffer undampened, as in torch.
+
+    State of a parameter of shape S:
+        momentum_buffer: S, b = 0, if μ
+        step: (), t = 0, if μ and τ
+
+    Args:
+        params: parameters or groups.
+        lr: learning rate, at least 0.
+        momentum: how much of the buffer is kept, at least 0; 0 means no buffer.
+        dampening: how much of a gradient is kept out of the buffer.
+        weight_decay: factor of the L2 penalty's gradient, at least 0.
+        nesterov: look ahead; needs momentum above 0 and no dampening.
+        maximize: ascend.
+        enable_global_step: keep the state `step` in any case.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
+    >>> optimizer = SGD([weight], lr=0.1, momentum=0.5)
+    >>> for _ in range(2):
+    ...     weight.grad = torch.tensor([2.0])
+    ...     optimizer.step()
+    >>> round(weight.item(), 4)
+    0.5
+
+    Source: https://proceedings.mlr.press/v28/sutskever13.html, in the form of torch.optim.SGD, where the learning rate
+    multiplies the buffer and not the gradient that enters it.
+    """
+
+    hyper = table(
+        COMMON, momentum=Number(low=0.0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
+    )
+    may_be_missing = frozenset(("maximize", "nesterov"))
+    fused = staticmethod(fused_sgd)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        momentum: float | Tensor = 0,
+        dampening: float | Tensor = 0,
+        weight_decay: float | Tensor = 0,
+        nesterov: bool = False,
+        maximize: bool = False,
+        *,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        super().__init__(params, locals(), enable_global_step)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        if group["nesterov"] and (absent(group["momentum"]) or not absent(group["dampening"])):
+            raise ValueError(
+                f"{where}nesterov=True with momentum={group['momentum']!r} and dampening={group['dampening']!r}: it "
+                "needs momentum above 0 and dampening=0."
+            )
+
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {} if absent(group["momentum"]) or absent(group["dampening"]) else {STEP: 0.0}
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return (None if absent(group["momentum"]) else "momentum_buffer",)
+
+    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+        if "momentum_buffer" in state and state["momentum_buffer"] is None:  # torch before its first step
+            state["momentum_buffer"] = torch.zeros_like(p)
+            state.setdefault(STEP, 0)
+        if STEP in self._scalar_names(group):
+            state.setdefault(STEP, 1)  # torch's buffer is there since the first step
+        return state
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        undampened = 1 - h["dampening"]
+        return {
+            "minus_lr": -h["lr"],
+            "one_minus_dampening": where(s[STEP] == 1, 1.0, undampened) if STEP in s else undampened,
+        }
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        (buffer,) = states
+        g = penalized_gradient(k, p, g)
+        if buffer:
+            mul_(buffer, k["momentum"])
+            add_(buffer, g, k["one_minus_dampening"])
+            g = add(g, buffer, k["momentum"]) if k["nesterov"] else buffer
+        add_(p, g, k["minus_lr"])

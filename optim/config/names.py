@@ -1,0 +1,88 @@
+"""Classes by their names: the public ones of this package and of timesched, and those of users."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import timesched
+from timesched.schedule import Schedule
+
+from .. import lr_scheduler, weight_decay_scheduler
+from ..scheduler import Scheduler
+from ..state.optimizer import Optimizer
+
+
+@dataclass(frozen=True)
+class Family:
+    """The classes that may stand in one place of a config.
+
+    Ours go by their public names, in any letter case. A user's class goes by its name once its module is imported, or
+    by the name with the module, which is needed where two share the name. Nothing is imported or evaluated.
+    """
+
+    kind: str  # what messages call them
+    own: Mapping[str, type]
+    bases: tuple[type, ...] = ()  # whose subclasses are the users' classes
+    suffix: str = ""  # the end of a name that may be left out
+
+    def find(self, name: Any, path: str) -> type:
+        """The class of a name. Raises `ValueError` with the nearest names, or the full names of several classes."""
+        if not isinstance(name, str):
+            raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
+        # of a class that was defined again, as in a notebook, the last definition counts
+        users = {_full(cls): cls for base in self.bases for cls in _users(base)}
+        for text in (name.lower(), f"{name}{self.suffix}".lower()):
+            ours = [cls for own, cls in self.own.items() if text == own.lower()]
+            found = ours or [cls for full, cls in users.items() if text in (full.lower(), cls.__name__.lower())]
+            if len(found) > 1:
+                names = " and ".join(sorted(map(_full, found)))
+                raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
+            if found:
+                return found[0]
+        hint = nearest(name, sorted([*self.own, *(cls.__name__ for cls in users.values())]))
+        raise ValueError(
+            f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
+            f"is imported."
+        )
+
+
+def _users(base: Any) -> Iterator[type]:
+    for cls in base.__subclasses__():
+        if cls.__module__.partition(".")[0] not in ("optim", "timesched"):
+            yield cls
+        yield from _users(cls)
+
+
+def _full(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """How a message about an unknown name ends: with the known names that may be meant, or else with all of them."""
+    names = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), names, n=3)
+    meant = " or ".join(repr(names[each]) for each in close)
+    return f": did you mean {meant}?" if close else f": there are {', '.join(names.values())}."
+
+
+def _public(module: ModuleType, base: type) -> dict[str, type]:
+    """The public subclasses of a class in a module, by name."""
+    found = {name: getattr(module, name) for name in module.__all__}
+    return {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base}
+
+
+SCHEDULE = Family("schedule", _public(timesched, Schedule), (Schedule,))
+LR = Family("lr scheduler", _public(lr_scheduler, lr_scheduler.LRScheduler), (lr_scheduler.LRScheduler,), "LR")
+_WD = _public(weight_decay_scheduler, weight_decay_scheduler.WeightDecayScheduler)
+CLOSED_FORM = Family("closed-form scheduler", {**LR.own, **_WD}, (Scheduler,))
+SCHEDULER = Family("scheduler", {**CLOSED_FORM.own, **SCHEDULE.own}, (Scheduler, Schedule))
+
+
+def optimizers() -> Family:
+    import optim  # not above: it imports this package
+
+    return Family("optimizer", _public(optim, Optimizer), (Optimizer,))

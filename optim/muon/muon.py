@@ -1,0 +1,408 @@
+"""Muon and NorMuon, for matrices; beside them AdamW or Lion for the rest, in one optimizer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algorithms.adam import AdamW
+from ..algorithms.lion import Lion
+from ..base.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
+from ..base.sharding import distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
+from ..base.tensor_lists import Tensors, by_shape, copy_, lerp_
+from ..state.optimizer import State
+from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
+from ..step.work import Factors, Work
+from .matrices import blocks_of, directions, matrix, move, scale, steps
+from .newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
+from .ranks import checked, own_steps, take
+
+DTYPES = ("bfloat16", "float32", "float64")
+ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
+
+
+class Rows(Fixed):
+    """The rule for `split_sizes`: the rows of each block, or None."""
+
+    def check(self, name: str, value: Any) -> None:
+        if value is not None:
+            several = isinstance(value, (tuple, list)) and len(value) > 0
+            Several((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
+
+
+class Muon(RuleOptimizer):
+    """Muon: momentum made orthogonal by Newton-Schulz iterations, for the matrices of hidden layers.
+
+    A group with `"algorithm": "adamw"` or `"lion"` is stepped as `AdamW` or `Lion` does, with the arguments, states and
+    defaults of that class. The others:
+
+        B = μ*B + (1 - μ)*g
+        G = B                                       if not nesterov
+        G = g + μ*B                                 if nesterov and adjust_lr_fn == "cerebras"
+        G = (1 - μ)*g + μ*B                         if nesterov and adjust_lr_fn != "cerebras"
+        O = NewtonSchulz(G)
+        s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
+        s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
+        s = sqrt(n/m)                               if adjust_lr_fn == "spectral_unclamped"
+        r = η*s                                     if adjust_lr_fn == "cerebras"
+        r = η                                       if adjust_lr_fn != "cerebras"
+        θ = θ - r*λ*θ                               if not cautious_weight_decay
+        θ = θ - r*λ*θ*(O*θ >= 0)                    if cautious_weight_decay
+        θ = θ - η*s*O
+
+    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
+    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats
+    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes near the
+    orthogonal matrix next to G.
+
+    A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5 is the weight of a
+    convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its first two sizes.
+
+    State of a parameter of shape S:
+        momentum_buffer: S, B = 0
+
+    Args:
+        params: parameters of 2 or more dimensions, or groups of them.
+        lr: learning rate, at least 0.
+        weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
+        momentum: how much of the buffer is kept, in [0, 1).
+        nesterov: look ahead.
+        ns_steps: iterations with one triple, 1 to 99; None: 5, or as many as there are triples.
+        ns_coefficients: the polynomial of all iterations, a list with one for each, or the name of a published list:
+            "quintic" (5), "polar_express" (5; the norm is first multiplied by 1.02), "deepseek" (8 and 2).
+        eps: the least norm that is divided by, at least 0.
+        adjust_lr_fn: "cerebras", the form of that suite: the rate is 0.2 times the root of the larger side times `lr`,
+            also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
+            torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
+            "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over columns if that is
+            above 1, "spectral_unclamped" by that root (torch 2.15).
+        flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
+            of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
+        split_sizes: the rows of each block of a fused projection, such as (q, k, v), one below the other: each is a
+            matrix of its own, scaled by its own shape. They add up to the rows.
+        num_heads: so many blocks of as many rows, one for each head.
+        transposed: the parameters hold (inputs, outputs), as transformers' Conv1D: only the scales are allowed that are
+            the same for both.
+        ns_dtype: the dtype of the iterations: torch.bfloat16, torch.float32 or torch.float64, or its name. None:
+            bfloat16 on accelerators, float32 on the CPU, where products in bfloat16 are slow.
+        cautious_weight_decay: only those elements decay that the step does not move away from 0
+            (https://arxiv.org/abs/2510.12402).
+        adamw: the defaults of groups with the algorithm "adamw", where they are not those of `AdamW`: a dict of its
+            arguments. `lr` and the others above are for matrices alone; only the four for bfloat16 are for all.
+        lion: likewise, for "lion".
+        process_group: a group of torch.distributed whose ranks hold the same parameters and gradients, as under DDP, or
+            True for the default one: each matrix is made orthogonal on one rank, which sends the step to the others.
+            (Matrices of DTensors are shared without it.) Copies and pickles of the optimizer do not have it.
+        enable_global_step: keep the state `step`.
+        **precision: `master_weights`, `stochastic_rounding`, `rounding_seed` and `state_dtype`, which say how bfloat16
+            parameters are stepped: see `Precision`.
+
+    Raises:
+        ValueError, TypeError: a hyperparameter breaks its rule or belongs to another algorithm than its group's, a
+            parameter of a matrix group has fewer than 2 dimensions or rows that do not split so, or `process_group` is
+            no group that this rank is in.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.eye(2))
+    >>> optimizer = Muon([weight], lr=0.5, weight_decay=0.0)
+    >>> weight.grad = torch.eye(2)
+    >>> optimizer.step()
+    >>> round(weight[0, 0].item(), 1)
+    0.8
+    >>> rest = {"params": [torch.nn.Parameter(torch.ones(2))], "algorithm": "adamw"}
+    >>> hybrid = Muon([{"params": [weight]}, rest], lr=0.02, adamw={"lr": 3e-4})
+    >>> [group["lr"] for group in hybrid.param_groups]
+    [0.02, 0.0003]
+
+    Source: https://kellerjordan.github.io/posts/muon/.
+    """
+
+    hyper = table(
+        algorithm=Choice(("muon", *ALGORITHMS)),
+        lr=RATE,
+        weight_decay=RATE,
+        momentum=FRACTION,
+        nesterov=SWITCH,
+        ns_steps=Number(low=1, high=99, integer=True, optional=True),
+        ns_coefficients=Coefficients(),
+        eps=Number(low=0.0, scheduled=False),
+        adjust_lr_fn=Choice(("cerebras", None, "original", "match_rms_adamw", "spectral_unclamped")),
+        flatten=Choice((None, True, False)),
+        split_sizes=Rows(),
+        num_heads=Number(low=1, integer=True, optional=True),
+        transposed=SWITCH,
+        ns_dtype=Choice((None, *DTYPES, *(getattr(torch, name) for name in DTYPES))),
+        cautious_weight_decay=SWITCH,
+    )
+    may_be_missing = frozenset(
+        ("algorithm", "flatten", "split_sizes", "num_heads", "transposed", "ns_dtype", "cautious_weight_decay")
+    )
+    elementwise = False
+    reads = ()
+    process_group: Any = None
+    _own: Any = None  # own_steps, compiled
+    _warned = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.02,
+        weight_decay: float | Tensor = 0.01,
+        momentum: float | Tensor = 0.95,
+        nesterov: bool = True,
+        ns_steps: int | None = None,
+        *,
+        ns_coefficients: Any = JORDAN,
+        eps: float = 1e-7,
+        adjust_lr_fn: str | None = "cerebras",
+        flatten: bool | None = None,
+        split_sizes: Sequence[int] | None = None,
+        num_heads: int | None = None,
+        transposed: bool = False,
+        ns_dtype: torch.dtype | str | None = None,
+        cautious_weight_decay: bool = False,
+        adamw: Mapping[str, Any] | None = None,
+        lion: Mapping[str, Any] | None = None,
+        process_group: Any = None,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        self._others = _others(precision, adamw=adamw, lion=lion)
+        self.process_group = checked(process_group)
+        super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
+
+    def rules(self) -> list[Any]:
+        return [self, *self._others.values()]
+
+    def rule(self, group: Mapping[str, Any]) -> Any:
+        algorithm = group.get("algorithm", "muon")
+        return self if algorithm == "muon" else self._others.get(algorithm, self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        kept, rule = self.defaults, self
+        if isinstance(param_group, dict):
+            rule = self.rule(param_group)
+            algorithm = param_group.get("algorithm", "muon")
+            strange = [key for key in param_group if key in KNOWN and key not in {*rule.hyper, "algorithm"}]
+            if strange:
+                raise ValueError(
+                    f"{type(self).__name__}, group {len(self.param_groups)}: {strange[0]!r} is no hyperparameter of "
+                    f"the algorithm {algorithm!r}: leave it out, or give the group another 'algorithm'."
+                )
+            self.defaults = {**rule.defaults, "algorithm": algorithm} if rule is not self else kept
+        try:
+            super().add_param_group(param_group)
+        finally:
+            self.defaults = kept
+        group = self.param_groups[-1]
+        if rule is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
+            group["ns_steps"] = iterations(group["ns_coefficients"], 5)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
+        triples, steps = group["ns_coefficients"], group["ns_steps"]
+        count = iterations(triples, steps)
+        if steps is not None and steps != count:
+            raise ValueError(
+                f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, "
+                "or write a list with a triple for each iteration."
+            )
+        if group.get("split_sizes") is not None and group.get("num_heads") is not None:
+            raise ValueError(
+                f"{where}split_sizes={group['split_sizes']!r} and num_heads={group['num_heads']!r} are two ways to "
+                "split a parameter: pass one of them."
+            )
+        if group.get("transposed") and group["adjust_lr_fn"] not in ("cerebras", "match_rms_adamw"):
+            raise ValueError(
+                f"{where}adjust_lr_fn={group['adjust_lr_fn']!r} goes by rows over columns, and transposed=True says "
+                "that the two are swapped: pass 'match_rms_adamw'."
+            )
+
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        super().check_parameter(p, group, where)
+        if p.dim() < 2 or p.is_complex():
+            raise ValueError(
+                f"{where}a parameter has the shape {tuple(p.shape)} and dtype {p.dtype}: Muon is for real matrices; "
+                'give biases, norms and embeddings to a group with "algorithm": "adamw", as matrices="muon" of '
+                "configure_param_groups does."
+            )
+        rows = matrix(p.shape, group)[1]
+        sizes = blocks_of(rows, group)
+        if sum(sizes) != rows:
+            raise ValueError(
+                f"{where}a parameter of shape {tuple(p.shape)} has {rows} rows, which split_sizes="
+                f"{group['split_sizes']!r}, num_heads={group['num_heads']!r} do not split: pass sizes that add up to "
+                "the rows, or a number that divides them."
+            )
+        if group["adjust_lr_fn"] == "cerebras" and len({scale(p.shape, group, n) for n in sizes}) > 1:
+            raise ValueError(
+                f"{where}split_sizes={group['split_sizes']!r} are scaled each by its own shape, and with adjust_lr_fn="
+                "'cerebras' so would be the decay: pass 'match_rms_adamw', whose decay is not scaled."
+            )
+
+    def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("momentum_buffer",)
+
+    @staticmethod
+    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+        return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}
+
+    @staticmethod
+    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
+        lerp_(states[0], g, k["one_minus_momentum"])
+        # One list after the other, as directions take memory.
+        for chosen in by_shape(p, k["placement"] is not None, TOGETHER, TOGETHER):
+            _update(k, chosen[0], *([column[i] for i in chosen] for column in (p, g, *states)))
+
+    def take_shared(self, works: list[Work]) -> list[Work]:
+        own = own_steps if self._compiled is None or self._own is own_steps else self._take_compiled
+        left, everywhere = take(works, self.process_group, own)
+        if everywhere and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or of NorMuon's one by "
+                "columns, are gathered and computed by every rank.",
+                stacklevel=4,
+            )
+        return left
+
+    def _take_compiled(self, parts: Any) -> Any:
+        try:
+            return self._own(parts)
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
+            self._own = own_steps
+            warnings.warn(
+                f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
+                "compiles: they are made orthogonal uncompiled from now on.",
+                stacklevel=7,
+            )
+            return own_steps(parts)
+
+    def compile(self, **options: Any) -> None:
+        super().compile(**options)
+        self._own = self._compiled_function(own_steps, options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_others": self._others}
+
+
+class NorMuon(Muon):
+    """NorMuon: Muon whose steps are divided by the root of a second moment, one for each row.
+
+        B = μ*B + (1 - μ)*g
+        G = B                                       if not nesterov
+        G = g + μ*B                                 if nesterov and adjust_lr_fn == "cerebras"
+        G = (1 - μ)*g + μ*B                         if nesterov and adjust_lr_fn != "cerebras"
+        O = NewtonSchulz(G)
+        v = β2*v + (1 - β2)*mean(O*O, -1, True)
+        U = O / (sqrt(v) + 1e-8)
+        U = U * norm(O) / norm(U)
+        s = 0.2*sqrt(max(n, m))                     if adjust_lr_fn in ("cerebras", "match_rms_adamw")
+        s = sqrt(max(1, n/m))                       if adjust_lr_fn in ("original", None)
+        s = sqrt(n/m)                               if adjust_lr_fn == "spectral_unclamped"
+        r = η*s                                     if adjust_lr_fn == "cerebras"
+        r = η                                       if adjust_lr_fn != "cerebras"
+        θ = θ - r*λ*θ                               if not cautious_weight_decay
+        θ = θ - r*λ*θ*(U*θ >= 0)                    if cautious_weight_decay
+        θ = θ - η*s*U
+
+    where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`,
+    β2 is `beta2`, and λ is `weight_decay`. The mean is over the columns, for each row; NewtonSchulz is that of `Muon`.
+
+    State of a parameter of shape S:
+        momentum_buffer: S, B = 0
+        variance_neuron: (S[0], 1), v = 0
+
+    (A stack of matrices has a number for each row of each.) Arguments and errors are those of `Muon`, with `beta2`: how
+    much of the second moment is kept, in [0, 1). `transposed` is refused, as rows are then no outputs.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.zeros(2, 1))
+    >>> optimizer = NorMuon([weight], lr=0.5, adjust_lr_fn="original")
+    >>> weight.grad = torch.tensor([[3.0], [4.0]])
+    >>> optimizer.step()
+    >>> weight[0].item() == weight[1].item()  # the step of Muon is 3 to 4
+    True
+
+    Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
+    """
+
+    hyper = table(Muon.hyper, beta2=FRACTION)
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.02,
+        weight_decay: float | Tensor = 0.01,
+        momentum: float | Tensor = 0.95,
+        beta2: float | Tensor = 0.95,
+        nesterov: bool = True,
+        ns_steps: int | None = None,
+        *,
+        ns_coefficients: Any = JORDAN,
+        eps: float = 1e-7,
+        adjust_lr_fn: str | None = "cerebras",
+        flatten: bool | None = None,
+        split_sizes: Sequence[int] | None = None,
+        num_heads: int | None = None,
+        transposed: bool = False,
+        ns_dtype: torch.dtype | str | None = None,
+        cautious_weight_decay: bool = False,
+        adamw: Mapping[str, Any] | None = None,
+        lion: Mapping[str, Any] | None = None,
+        process_group: Any = None,
+        enable_global_step: bool = False,
+        **precision: Unpack[Precision],
+    ) -> None:
+        self._others = _others(precision, adamw=adamw, lion=lion)
+        self.process_group = checked(process_group)
+        RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        super().check_combination(group, where)
+        if group.get("transposed"):
+            raise ValueError(
+                f"{where}transposed=True: the second moments of NorMuon are for rows that are outputs; take Muon."
+            )
+
+    def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
+        return ("momentum_buffer", "variance_neuron")
+
+    def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
+        rows = zeros_of_rows(p, len(matrix(p.shape, group)[0]) + 1, dtype)
+        return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
+
+
+def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
+    """Optimizers without parameters, which say what groups of another algorithm have."""
+    return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
+
+
+def _update(k: Factors, i: int, p: Tensors, g: Tensors, buffer: Tensors, *variance: Tensors) -> None:
+    """Update parameters of one shape, of which the first is the `i`-th of the work.
+
+    Where matrices are split among ranks, every rank has all of them here.
+    """
+    placement, shape = k["placement"], p[0].shape
+    if placement is not None:  # then it is one parameter
+        shape = placement.full[i][0]
+        stack = len(matrix(shape, k)[0])
+        if all(dim is None or dim < stack for dim in map(shard_dim, placement.placements)):
+            placement = None  # of a stack, whole matrices are here
+    parts = [from_local(x, placement, i) for x in directions(k, g, buffer)]
+    moments = list(variance[0]) if variance else []
+    if placement is not None and moments:
+        rows = from_local(moments[0], of_rows(placement, stack + 1), i)
+        moments = [full_tensor(rows)]
+    found = steps(k, [full_tensor(x) for x in parts], moments)
+    if placement is not None and moments:
+        copy_(variance[0], [local(distributed_as(moments[0], rows), rows)])
+    move(k, p, [local(x, x) for x in (distributed_as(x, part) for x, part in zip(found, parts))], shape)

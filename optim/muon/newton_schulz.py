@@ -1,0 +1,107 @@
+"""Newton-Schulz iterations, which give the orthogonal matrices next to others, and their published polynomials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.hyperparameters import Choice, Fixed, Number, Several
+from ..precision.low_precision import as_dtype
+from ..step.work import Factors
+
+TOGETHER = 1 << 22  # elements that are made orthogonal at once
+
+JORDAN = (3.4445, -4.775, 2.0315)  # https://kellerjordan.github.io/posts/muon/
+
+# The polynomials of the iterations by name, and what the norm is multiplied by before them.
+# "quintic" and "polar_express" are in microsoft/dion (newton_schulz_triton.py, polar_express.py); the second is that of
+# https://arxiv.org/abs/2505.16932, made for five iterations from a norm of 1/1.02. "deepseek" is that of DeepSeek-V4 in
+# NVIDIA-NeMo/Emerging-Optimizers: eight that come near quickly, and two that end at singular values of 1.
+TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
+    "quintic": (
+        (
+            (4.0848, -6.8946, 2.927),
+            (3.9505, -6.3029, 2.6377),
+            (3.7418, -5.5913, 2.3037),
+            (2.8769, -3.1427, 1.2046),
+            (2.8366, -3.0525, 1.2012),
+        ),
+        1.0,
+    ),
+    "polar_express": (
+        (
+            (8.156554524902461, -22.48329292557795, 15.878769915207462),
+            (4.042929935166739, -2.808917465908714, 0.5000178451051316),
+            (3.8916678022926607, -2.772484153217685, 0.5060648178503393),
+            (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
+            (2.3465413258596377, -1.7097828382687081, 0.42323551169305323),
+        ),
+        1.02,
+    ),
+    "deepseek": ((*(JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2), 1.0),
+}
+TRIPLE = Several((Number(scheduled=False),) * 3)
+
+
+class Coefficients(Fixed):
+    """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
+
+    def check(self, name: str, value: Any) -> None:
+        if isinstance(value, str):
+            Choice(tuple(TABLES)).check(name, value)
+        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
+            for i, each in enumerate(value):
+                TRIPLE.check(f"{name}={value!r}, triple {i}", each)
+        else:
+            TRIPLE.check(name, value)
+
+
+def iterations(coefficients: Any, of_a_triple: int | None) -> int | None:
+    """How many iterations there are."""
+    if isinstance(coefficients, str):
+        return len(TABLES[coefficients][0])
+    return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
+
+
+def orthogonal(x: Tensor, k: Factors) -> Tensor:
+    """The orthogonal matrices next to those of the last two dimensions, about: singular values near 1."""
+    dtype = as_dtype(k["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
+    flat = x.flatten(0, -3).to(dtype)
+    tall = flat.shape[-2] > flat.shape[-1]
+    flat = flat.mT if tall else flat
+    most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
+    with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's has another dtype
+        found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
+    flat = torch.cat(found) if len(found) > 1 else found[0]
+    # Contiguous: torch adds transposed bfloat16 tensors with another rounding.
+    return (flat.mT if tall else flat).to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)
+
+
+def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
+    """For wide matrices in one tensor of three dimensions."""
+    triples, factor = k["ns_coefficients"], 1.0
+    if isinstance(triples, str):
+        triples, factor = TABLES[triples]
+    elif not isinstance(triples[0], tuple):
+        triples = [triples] * k["ns_steps"]
+    if y.numel() == 0:
+        return y
+    alone = len(y) == 1
+    y = y[0] if alone else y
+    norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
+    y = y / (norm if factor == 1.0 else norm * factor).clamp(min=k["eps"])
+    for a, b, c in triples:
+        gram = y @ y.mT
+        y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
+    return y[None] if alone else y
+
+
+def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:
+    """`beta * x + alpha * left @ right`."""
+    if x.device.type == "xla":  # with factors, torch_xla computes it on the host: a graph before and one after each
+        return (beta * x.float() + alpha * (left @ right).float()).to(x.dtype)
+    product = torch.addmm if x.dim() == 2 else torch.baddbmm
+    return product(x, left, right, beta=beta, alpha=alpha)

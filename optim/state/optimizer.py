@@ -1,0 +1,340 @@
+"""The base class: an optimizer all of whose state exists before its first step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from timesched.binding import bound_to
+
+from ..base.hyperparameters import KNOWN, Rule, as_tags, check_group
+from ..base.sharding import notice_dtensor
+from ..precision.low_precision import as_name
+from ..step.work import STEP
+from . import checkpoint
+from . import keeper as state_follows
+from .step_wrapper import guarded
+
+State = dict[str, Any]
+
+
+def counter(p: Tensor, value: Any = 0.0) -> Tensor:
+    """A number for each parameter, as torch's optimizers keep their step counts: 0-dim, on the device of the parameter.
+
+    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily
+    traced device would take a scalar that is made there for a constant.
+    """
+    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
+    if p.is_meta:
+        return torch.zeros((), dtype=dtype, device=p.device)
+    number = torch.zeros((), dtype=dtype, device="cpu")
+    number.copy_(value.detach().reshape(())) if isinstance(value, Tensor) else number.fill_(value)
+    return number.to(p.device)
+
+
+class Optimizer(torch.optim.Optimizer, ABC):
+    """A `torch.optim.Optimizer` that allocates all of its state before the first step.
+
+    A subclass says in `preinitialize()` what state a parameter has, and only updates it in `step()`, which runs without
+    gradients (a closure runs with them). `preinitialize()` is called by the constructor for all groups, and for a group
+    that is added later with `param_groups` holding that group alone.
+
+    >>> import torch
+    >>> class Momentum(Optimizer):
+    ...     def __init__(self, params, lr):
+    ...         super().__init__(params, {"lr": lr})
+    ...     def preinitialize(self):
+    ...         for group in self.param_groups:
+    ...             for p in group["params"]:
+    ...                 self.state[p]["velocity"] = torch.zeros_like(p)
+    ...     def step(self, closure=None):
+    ...         for group in self.param_groups:
+    ...             for p in group["params"]:
+    ...                 if p.grad is not None:
+    ...                     velocity = self.state[p]["velocity"].mul_(0.9).add_(p.grad)
+    ...                     p.sub_(velocity, alpha=group["lr"])
+    ...     def state_names_to_sparsify(self):
+    ...         return ["velocity"]
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = Momentum([weight], lr=0.5)
+    >>> list(optimizer.state[weight])
+    ['velocity']
+    >>> weight.grad = torch.ones(2)
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [0.5, 0.5]
+
+    Args:
+        params: tensors, named tensors, or dicts that are parameter groups. The `tags` of a group (a name or several)
+            become a set.
+        defaults: the hyperparameters of groups that do not set them.
+        enable_global_step: give each parameter the state `step`, a count for `increment_global_step`.
+
+    Raises:
+        RuntimeError: a step made state that `preinitialize()` had not; the message names the key.
+    """
+
+    hyper: ClassVar[Mapping[str, Rule]] = {}  # the rules for a group's values, by key
+    structural: ClassVar[tuple[str, ...]] = ()  # switches on which the state or the formula depends
+    may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
+
+    def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
+        self._ready = False
+        self._seen: dict[Tensor, state_follows.Seen] = {}  # for what kind of parameter what state was made
+        self._guards: Any = None  # compares all of it at once
+        self._stepping = False
+        self.enable_global_step = bool(enable_global_step)
+        self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        if not isinstance(params, (Tensor, Iterable)):
+            raise TypeError(
+                f"params={params!r}: pass the parameters, or dicts with the key 'params', as a list or iterator."
+            )
+        check_group(self.hyper, defaults, f"{type(self).__name__}: ")
+        super().__init__(params, defaults)
+        self._ready = True
+        state_follows.settle(self, self.fresh_state(self.param_groups))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        KNOWN.update(cls.hyper)
+        if not getattr(cls.step, "__isabstractmethod__", False):
+            cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
+
+    @abstractmethod
+    def preinitialize(self) -> None:
+        """Fill `self.state` for each parameter of `self.param_groups`; the only place where state is made."""
+
+    @abstractmethod
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
+        return []
+
+    def rule(self, group: Mapping[str, Any]) -> Any:
+        """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
+        return self
+
+    def rules(self) -> list[Any]:
+        """The optimizers of which `rule` chooses one."""
+        return [self]
+
+    # State
+
+    def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
+        """What `preinitialize()` makes for some groups, as new tensors; the optimizer's own state is left alone."""
+        kept = self.param_groups, self.state
+        self.param_groups, self.state = groups, defaultdict(dict)
+        try:
+            self.preinitialize()
+            for p in chain.from_iterable(group["params"] for group in groups):
+                state = self.state[p]  # an entry also where there is no state: a checkpoint then names all
+                if self.enable_global_step:
+                    state.setdefault(STEP, counter(p))
+            return dict(self.state)
+        finally:
+            self.param_groups, self.state = kept
+
+    def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
+        """Make the state of the given parameters, or of all, what it was at construction.
+
+        Tensors that fit their parameter are overwritten in place. Raises `ValueError` for a tensor that is in no group.
+
+        >>> import torch
+        >>> import optim
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = optim.Adam([weight])
+        >>> weight.grad = torch.ones(1)
+        >>> optimizer.step()
+        >>> optimizer.reset_state([weight])
+        >>> optimizer.state[weight]["step"].item()
+        0.0
+        """
+        state_follows.reset(self, params)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group whose state is made at once. A bad group raises, and nothing is added."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group={param_group!r}: pass a dict with the key 'params'.")
+        if "params" not in param_group:
+            raise ValueError(f"param_group={param_group!r} has no 'params': put its parameters under that key.")
+        group = dict(param_group)
+        where = f"{type(self).__name__}, group {len(self.param_groups)}: "
+        if "tags" in group:
+            group["tags"] = as_tags(group["tags"], where)
+        rule = self.rule(group)
+        if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
+            raise ValueError(
+                f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
+                "give such groups to optim.Muon, or make them without `matrices`."
+            )
+        check_group(rule.hyper, group, where)
+        rule.check_combination({**self.defaults, **group}, where)
+        before = len(self.param_groups)
+        given = group["params"]
+        group["params"] = given = (
+            [given] if isinstance(given, Tensor) else given if isinstance(given, set) else list(given)
+        )
+        tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
+        if len({id(x) for x in tensors}) < len(tensors):
+            raise ValueError(f"{where}params holds a parameter twice: name each parameter once.")
+        try:
+            super().add_param_group(group)
+            for p in group["params"]:
+                notice_dtensor(p)
+                rule.check_parameter(p, group, where)
+            added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
+        except BaseException:
+            del self.param_groups[before:]
+            raise
+        if self._ready:
+            state_follows.settle(self, added)
+
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
+
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
+        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
+        return None
+
+    def hold_tensors(self) -> None:
+        """Turn the hyperparameters that are numbers into 0-dim tensors, in float64 where the device has it.
+
+        A graph of your own reads tensors anew in each step, where numbers are constants; schedules update them in
+        place. The schedulers of this optimizer count in tensors from then on, so that they can step in the graph too.
+        Call it again for groups that are added later. `compile()` does all this by itself.
+
+        >>> import torch
+        >>> import optim
+        >>> optimizer = optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+        >>> optimizer.hold_tensors()
+        >>> optimizer.param_groups[0]["lr"]
+        tensor(0.5000, dtype=torch.float64)
+        """
+        for group in self.param_groups:
+            for name in self.rule(group).hyper:
+                self.hold_tensor(group, name)
+        for scheduler in bound_to(self):
+            scheduler.hold_tensors()
+
+    def hold_tensor(self, group: dict[str, Any], name: str) -> None:
+        """Turn a group's hyperparameter from a number into a 0-dim tensor, which a schedule then updates in place.
+
+        Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters. Beside
+        parameters on the meta device it is on the host, as it has a value.
+        """
+        rules = self.rule(group).hyper
+        if name in rules and group["params"]:
+            p = group["params"][0]
+            group[name] = rules[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
+
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
+        if not (p.is_floating_point() or p.is_complex()):
+            raise ValueError(
+                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
+            )
+        if p.layout is not torch.strided:
+            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
+
+    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
+        return state
+
+    def increment_global_step(self, p: Tensor) -> Tensor:
+        """Add 1 to the state `step` of parameter `p` and return it, a 0-dim float32 tensor.
+
+        Raises `RuntimeError` where the parameter has no such state: construct with `enable_global_step=True`.
+        """
+        count: Tensor | None = self.state[p].get(STEP) if p in self.state else None
+        if count is None:
+            raise RuntimeError(
+                f"{type(self).__name__} keeps no 'step' for this parameter: construct it with enable_global_step=True."
+            )
+        count.view(1).add_(1)  # of a 0-dim float64 tensor itself, a graph on the CPU would drop it
+        return count
+
+    def visit_state(self, fn: Callable[[Any], Any]) -> None:
+        """Call `fn` with each state value; a result that is not None takes its place."""
+        for state in self.state.values():
+            for name, value in state.items():
+                result = fn(value)
+                if result is not None:
+                    state[name] = result
+
+    def apply(self, fn: Callable[[Any], Any]) -> Optimizer:
+        """Call `fn` with this optimizer, as `nn.Module.apply` does with modules. Returns the optimizer."""
+        fn(self)
+        return self
+
+    # Gradients
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, or fill them with zeros, between the hooks registered for it."""
+        args, kwargs = (), {"set_to_none": set_to_none}
+        for hook in list(self._zero_grad_pre_hooks.values()):
+            hook(self, args, kwargs)
+        super().zero_grad(set_to_none)
+        for hook in list(self._zero_grad_post_hooks.values()):
+            hook(self, args, kwargs)
+
+    def register_zero_grad_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` before each `zero_grad`; `remove()` of the result ends that."""
+        handle = RemovableHandle(self._zero_grad_pre_hooks)
+        self._zero_grad_pre_hooks[handle.id] = hook
+        return handle
+
+    def register_zero_grad_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(optimizer, args, kwargs)` after each `zero_grad`; `remove()` of the result ends that."""
+        handle = RemovableHandle(self._zero_grad_post_hooks)
+        self._zero_grad_post_hooks[handle.id] = hook
+        return handle
+
+    # Copies and checkpoints
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
+        return {
+            **kept,
+            "enable_global_step": self.enable_global_step,
+            "_seen": self._seen,
+            "_guards": None,
+            "_ready": True,
+            "_stepping": False,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
+        for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
+            self.__dict__.setdefault(name, OrderedDict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
+        state_follows.follow(self)
+        state = super().state_dict()
+        for group in state.get("param_groups", ()):  # a hook may have returned anything
+            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
+            if "tags" in group:
+                group["tags"] = sorted(group["tags"])
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a state dict of this class or of torch's class of the same name, at any step.
+
+        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
+
+        Raises:
+            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
+                breaks its rule; the message says which, and nothing has been changed.
+        """
+        checkpoint.load(self, state_dict)

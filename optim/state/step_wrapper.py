@@ -1,0 +1,94 @@
+"""What surrounds every `step`: no gradients, torch's hooks, and the refusal of state that it made.
+
+torch wraps `step` itself, which breaks the graph of a compiled step; the attribute `hooked` tells it that this is done.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+import torch.optim.optimizer as torch_optimizer
+
+from .keeper import follow
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def makes_no_state(step: Step) -> Step:
+    """Mark a `step` that cannot make state, so that the wrapper does not look for it."""
+    step.makes_no_state = True  # type: ignore[attr-defined]  # a mark on the function, as torch's `hooked`
+    return step
+
+
+def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step` without gradients (its closure has them), between torch's hooks, refusing state that it made."""
+    if getattr(step, "hooked", False):  # inherited: a class of its own gets a wrapper of its own
+        step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
+    trusted = getattr(step, "makes_no_state", False)
+
+    @functools.wraps(step)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or self._stepping:  # in a graph, or called by the step of a subclass
+            with torch.no_grad():
+                return step(self, *args, **kwargs)
+        self._stepping = True
+        try:
+            call: list[Any] = [args, kwargs]
+            with _hooks(self, call), torch.no_grad():
+                args, kwargs = _with_gradients(call[0], call[1])
+                if not trusted:
+                    follow(self)
+                result = step(self, *args, **kwargs)
+                if not trusted:
+                    _refuse_new_state(self)
+            return result
+        finally:
+            self._stepping = False
+
+    # Dynamo counts recompilations by code object: one class must not use up the limit of another.
+    wrapper.__code__ = wrapper.__code__.replace()  # type: ignore[attr-defined]  # it is a function
+    wrapper.hooked = True  # type: ignore[attr-defined]  # what torch looks for
+    return wrapper
+
+
+def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if args and callable(args[0]):
+        args = (torch.enable_grad()(args[0]), *args[1:])
+    if callable(kwargs.get("closure")):
+        kwargs = {**kwargs, "closure": torch.enable_grad()(kwargs["closure"])}
+    return args, kwargs
+
+
+def _refuse_new_state(optimizer: Any) -> None:
+    for p, state in optimizer.state.items():
+        known = optimizer._seen[p][1] if p in optimizer._seen else {}
+        made = set(state).difference(known) if isinstance(state, dict) else {p}
+        if made:
+            names = ", ".join(sorted(map(repr, made)))
+            raise RuntimeError(
+                f"{type(optimizer).__name__} made the state {names}, for a parameter of shape "
+                f"{tuple(getattr(p, 'shape', ()))}, outside preinitialize(): fill in {names} there."
+            )
+
+
+@contextmanager
+def _hooks(optimizer: Any, call: list[Any]) -> Iterator[None]:
+    """Run the hooks of torch's optimizers; those before the step may put other arguments into `call`."""
+    with torch.autograd.profiler.record_function(f"Optimizer.step#{type(optimizer).__name__}.step"):
+        before = (torch_optimizer._global_optimizer_pre_hooks, optimizer._optimizer_step_pre_hooks)
+        for hook in list(chain.from_iterable(hooks.values() for hooks in before)):
+            result = hook(optimizer, (optimizer, *call[0]), call[1])
+            if result is not None:
+                if not isinstance(result, tuple) or len(result) != 2:
+                    raise RuntimeError(f"A step pre-hook returned {result!r}: it must return None or (args, kwargs).")
+                call[:] = [tuple(result[0])[1:], result[1]]
+        yield
+        optimizer._optimizer_step_code()
+        after = (optimizer._optimizer_step_post_hooks, torch_optimizer._global_optimizer_post_hooks)
+        for hook in list(chain.from_iterable(hooks.values() for hooks in after)):
+            hook(optimizer, (optimizer, *call[0]), call[1])

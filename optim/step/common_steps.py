@@ -1,0 +1,53 @@
+"""Steps that several update rules share, each with its formula."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..base.tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zero, lerp_, mul_, neg, shift_, sqrt
+from .work import Factors
+
+
+def penalized_gradient(k: Factors, p: Tensors, g: Tensors) -> Tensors:
+    """What is descended: the gradient, with its sign turned to maximize, plus the weight decay of an L2 penalty."""
+    g = neg(g) if k["maximize"] else g
+    return g if is_zero(k["weight_decay"]) else add(g, p, k["weight_decay"])
+
+
+def apply_weight_decay(k: Factors, p: Tensors, g: Tensors) -> Tensors:
+    """`penalized_gradient`; with decoupled weight decay the parameters shrink now instead, and it is the gradient."""
+    if not k["decoupled_weight_decay"]:
+        return penalized_gradient(k, p, g)
+    if not is_zero(k["weight_decay"]) and not k.get("cautious_weight_decay"):
+        mul_(p, k["decay_factor"])
+    return neg(g) if k["maximize"] else g
+
+
+def moment_factors(h: dict[str, Any]) -> Factors:
+    """What `update_moments` needs of the hyperparameters."""
+    beta1, beta2 = h["betas"]
+    return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
+
+
+def update_moments(k: Factors, g: Tensors, m: Tensors, v: Tensors) -> None:
+    """m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g."""
+    lerp_(m, g, k["one_minus_beta1"])
+    square_average_(v, g, k["beta2"], k["one_minus_beta2"])
+
+
+def square_average_(v: Tensors, g: Tensors, beta: Factor, one_minus_beta: Factor) -> None:
+    """v = beta * v + (1 - beta) * g * g."""
+    mul_(v, beta)
+    addcmul_(v, g, g, one_minus_beta)
+
+
+def over_root(v: Tensors, eps: Factor) -> Tensors:
+    """sqrt(v) + eps, to divide by."""
+    root = sqrt(v)
+    shift_(root, eps)
+    return root
+
+
+def add_over_root_(p: Tensors, x: Tensors, v: Tensors, factor: Factor, eps: Factor) -> None:
+    """p += factor * x / (sqrt(v) + eps)."""
+    addcdiv_(p, x, over_root(v, eps), factor)
