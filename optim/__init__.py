@@ -25,7 +25,7 @@ from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
 from .muon.muon import Muon, NorMuon
-from .precision.low_precision import Precision
+from .precision.options import Precision
 from .state.optimizer import Optimizer
 
 __all__ = [

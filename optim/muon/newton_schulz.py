@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import Choice, Fixed, Number, Several
-from ..precision.low_precision import as_dtype
+from ..precision.options import as_dtype
 from ..step.work import Factors
 
 TOGETHER = 1 << 22  # elements that are made orthogonal at once

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..base.sharding import shard_dim
 from ..base.tensor_lists import Tensors, copy_, lerp_
-from ..precision.low_precision import as_dtype
+from ..precision.options import as_dtype
 from ..step.execution import opened
 from ..step.work import Factors, Work
 from .matrices import blocks_of, directions, matrix, move, steps

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..base.hyperparameters import KNOWN, as_tags, check_group
 from ..base.sharding import notice_dtensor
-from ..precision.low_precision import REMAINDER, RULES, as_dtype
+from ..precision.options import REMAINDER, RULES, as_dtype
 from ..step.work import STEP
 from .keeper import follow, form, text
 

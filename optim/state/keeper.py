@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base.sharding import distribution, notice_dtensor
-from ..precision.low_precision import REMAINDER
+from ..precision.options import REMAINDER
 
 if TYPE_CHECKING:
     from .optimizer import Optimizer

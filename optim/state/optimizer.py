@@ -16,7 +16,7 @@ from timesched.binding import bound_to
 
 from ..base.hyperparameters import KNOWN, Rule, as_tags, check_group
 from ..base.sharding import notice_dtensor
-from ..precision.low_precision import as_name
+from ..precision.options import as_name
 from ..step.work import STEP
 from . import checkpoint
 from . import keeper as state_follows

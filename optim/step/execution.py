@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..base.tensor_lists import Tensors
-from ..precision.low_precision import Buffers, in_float32, seeds
+from ..precision.widened import Buffers, in_float32, seeds
 from .blocks import blocks, by_layout, limited
 from .known_counts import KnownCounts
 from .work import STEP, Factors, Work

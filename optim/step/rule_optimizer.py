@@ -20,18 +20,10 @@ from timesched.ops import check_compiler
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group
 from ..base.sharding import local, notice_dtensor, placed_as
 from ..base.tensor_lists import Tensors
-from ..precision.low_precision import (
-    DEFAULTS,
-    REMAINDER,
-    RULES,
-    asked_dtype,
-    check,
-    has_remedy,
-    join,
-    low,
-    split_,
-)
-from ..precision.low_precision import Precision as Precision  # noqa: PLC0414  # likewise
+from ..precision.bits import join, split_
+from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy
+from ..precision.options import Precision as Precision  # noqa: PLC0414  # likewise
+from ..precision.widened import low
 from ..state.keeper import fits, follow, form, text
 from ..state.optimizer import Optimizer, State, counter
 from ..state.step_wrapper import makes_no_state

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..base.sharding import Placement, any_distributed, distribution, local
 from ..base.tensor_lists import Tensors
-from ..precision.low_precision import Low
+from ..precision.widened import Low
 
 STEP = "step"  # the state that counts the steps of a parameter
 Factors = dict[str, Any]

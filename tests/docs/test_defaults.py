@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import optim
-from optim.precision.low_precision import DEFAULTS as OF_PRECISION
+from optim.precision.options import DEFAULTS as OF_PRECISION
 from tests.docs.tables import DOCS, rows
 from tests.optim.signatures import NAMES
 

@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 import optim
 from optim.base.hyperparameters import BETAS, FRACTION, RATE, SWITCH, Choice, Number, Several
-from optim.precision.low_precision import DEFAULTS
+from optim.precision.options import DEFAULTS
 from tests.optim.problems import differences, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST
 from tests.optim.signatures import KEYWORD_ONLY, MATRICES, NAMES, REQUIRED, SIGNATURES

@@ -10,7 +10,8 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.precision.low_precision import Place, indices, join, noise, round_, split_
+from optim.precision.bits import join, round_, split_
+from optim.precision.noise import Place, indices, noise
 from tests.optim.problems import flat, give_gradients, ours, parameters
 from tests.optim.rows import ROWS, Row
 

@@ -11,8 +11,8 @@ from torch.nn import Parameter
 from torch.profiler import ProfilerActivity, profile
 
 import optim
-from optim.precision import low_precision
-from optim.precision.low_precision import join
+import optim.precision.options
+from optim.precision.bits import join
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS
@@ -162,7 +162,7 @@ def test_unknown_arguments_and_a_switch_too_late():
 
 
 def test_one_warning_in_a_process(monkeypatch, recwarn):
-    monkeypatch.setattr(low_precision, "_warned", [])
+    monkeypatch.setattr(optim.precision.options, "_warned", [])
     optim.AdamW([weight()], master_weights=True), optim.AdamW([weight()], stochastic_rounding=True)
     optim.AdamW([weight(dtype=FLOAT32)])
     assert not recwarn.list

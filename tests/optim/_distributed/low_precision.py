@@ -28,7 +28,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import optim
 from optim.base.sharding import distributed_as
-from optim.precision.low_precision import join
+from optim.precision.bits import join
 from tests.optim._distributed import checkpoints
 from tests.optim._distributed.common import (
     CASES,

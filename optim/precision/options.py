@@ -1,0 +1,134 @@
+"""The arguments of every optimizer that say how bfloat16 parameters are stepped, and what they accept."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+
+from ..base.hyperparameters import SWITCH, Number
+
+REMAINDER = "remainder"  # the state with the low half of a float32 value
+
+# The states that move by so little in a step that bfloat16, rounded to the nearest, stands still.
+SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
+
+DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
+
+_warned: list[str] = []  # in this process
+
+
+class Precision(TypedDict, total=False):
+    """The keyword arguments of every optimizer that say how bfloat16 parameters are stepped; also keys of a group.
+
+    Parameters of other dtypes are stepped as ever beside them, except that float16 ones are refused.
+
+    Args:
+        master_weights: keep the low half of each float32 value in the state `remainder`, and step in float32. Default
+            False.
+        stochastic_rounding: step in float32, and round at random. Default False. With `master_weights`, only states in
+            bfloat16 are rounded so.
+        rounding_seed: a whole number of 32 bits with sign; another one gives other noise. Default 0.
+        state_dtype: `torch.float32` or `torch.bfloat16` (or their names) for the states that have the parameter's
+            shape, or a dict from names of states to these. Default None: float32 with `master_weights` or
+            `stochastic_rounding`, else the parameter's dtype. Sums and averages of squares in bfloat16 need
+            `stochastic_rounding`.
+
+    >>> import torch
+    >>> import optim
+    >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    >>> optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+    >>> for _ in range(3):
+    ...     weight.grad = torch.ones_like(weight)
+    ...     optimizer.step()
+    >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
+    (0.99609375, 0.997)
+    """
+
+    master_weights: bool
+    stochastic_rounding: bool
+    rounding_seed: int
+    state_dtype: Any
+
+
+class StateDtype:
+    """The rule for `state_dtype`."""
+
+    def check(self, name: str, value: Any) -> None:
+        for each in value.values() if isinstance(value, Mapping) else [value]:
+            if each is not None and as_dtype(each) not in (torch.float32, torch.bfloat16):
+                raise ValueError(
+                    f"{name}={value!r}: states are torch.float32 or torch.bfloat16; pass one of these, a dict from the "
+                    "names of states to them, or None."
+                )
+
+
+RULES: Mapping[str, Any] = {
+    "master_weights": SWITCH,
+    "stochastic_rounding": SWITCH,
+    "rounding_seed": Number(low=-(2**31), high=2**31 - 1, integer=True),
+    "state_dtype": StateDtype(),
+}
+
+
+def as_dtype(value: Any) -> Any:
+    """A dtype that is given by its name."""
+    return getattr(torch, value, value) if isinstance(value, str) else value
+
+
+def as_name(value: Any) -> Any:
+    """A value of a group as a checkpoint takes it, where dtypes go by their names."""
+    if isinstance(value, Mapping):
+        return {key: as_name(x) for key, x in value.items()}
+    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+
+
+def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
+    """The dtype that a group asks for in a state; None where it asks for nothing."""
+    asked = group.get("state_dtype")
+    return as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
+
+
+def has_remedy(group: Mapping[str, Any]) -> bool:
+    """Whether a group's bfloat16 parameters are kept from losing updates."""
+    return bool(group.get("master_weights") or group.get("stochastic_rounding"))
+
+
+def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
+    """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
+
+    `others`: names of states that parameters with another algorithm have.
+
+    Warns of bfloat16 parameters that lose updates, once in a process.
+    """
+    named = group.get("state_dtype")
+    if p.dtype is torch.bfloat16 and not has_remedy(group) and not _warned and not p.is_meta:
+        _warned.append(where)
+        warnings.warn(
+            f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
+            "bfloat16, 1/512 to 1/256 of the value: pass master_weights=True (2 bytes more for each), or "
+            "stochastic_rounding=True.",
+            stacklevel=2,
+        )
+    alike = p.dtype in (torch.float32, torch.bfloat16)
+    if (named and not alike) or (p.dtype is torch.float16 and has_remedy(group)):
+        raise ValueError(
+            f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
+            "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
+        )
+    unknown = [name for name in (named if isinstance(named, Mapping) else ()) if name not in {*states, *others}]
+    if unknown:
+        raise ValueError(
+            f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
+            f"{', '.join(states) or 'none'}."
+        )
+    slow = [name for name in states if name in SLOW and asked_dtype(group, name) is torch.bfloat16]
+    if slow and (not group.get("stochastic_rounding") or "grad_avg" in states):
+        raise ValueError(
+            f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as "
+            "what a step adds is too small for it: leave it in float32, or pass stochastic_rounding=True (but not with "
+            "centered=True, where it would make the root that of a negative number)."
+        )
