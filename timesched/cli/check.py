@@ -87,8 +87,8 @@ class Course:
 
     def time(self, count: Exact) -> str:
         """A count as a time in the unit of the run's length, as in 5ep."""
-        unit, place = axis(self.source.horizon, None)
-        return f"{number(place(count))}{unit.value}"
+        unit, position = axis(self.source.horizon, None)
+        return f"{number(position(count))}{unit.value}"
 
 
 def _check(options: argparse.Namespace) -> int:
