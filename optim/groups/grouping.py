@@ -108,6 +108,7 @@ def configure_param_groups(
         head_claims = claims_of_selectors(output_head, "output_head", {"algorithm": "adamw"})
     decay_tags = as_tags(decay_tag, "decay_tag: ")
     parameters = named(model)
+    # What is asked for each parameter, its tags and settings; then the algorithm of each; then their groups.
     hits = matched(parameters, claims + head_claims)
     asked = [merged(each, parameter.name) for each, parameter in zip(hits, parameters)]
     decided: Sequence[Decision | None] = [None] * len(parameters)
@@ -116,11 +117,11 @@ def configure_param_groups(
         heads = None if output_head is None else list(map(bool, matched(parameters, head_claims)))
         decided = decisions(parameters, chosen, heads)
     groups: dict[Any, dict[str, Any]] = {}
-    for parameter, of_rules, decision in zip(parameters, asked, decided):
+    for parameter, own, decision in zip(parameters, asked, decided):
         if not (frozen or parameter.tensor.requires_grad):
             continue
         own_decay = weight_decay if no_decay is False or parameter.decays else 0.0
-        tags, settings = _completed(*of_rules, decision, own_decay, decay_tags)
+        tags, settings = _completed(*own, decision, own_decay, decay_tags)
         group = _group_of(tags, settings, groups)
         group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
         if decision is not None:
@@ -147,7 +148,10 @@ def _claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: A
 def _completed(
     tags: frozenset[str], settings: dict[str, Any], decision: Decision | None, weight_decay: Any, decay_tags: set[str]
 ) -> tuple[frozenset[str], dict[str, Any]]:
-    """The tags and settings of a parameter: those that rules give it, and where they are silent the others."""
+    """The tags and settings of a parameter: those that claims give it, and what its algorithm and its decay add.
+
+    A setting of a claim wins. `decay_tags`: for what has weight decay, or leaves it to the optimizer.
+    """
     if decision is not None:
         tags |= {str(decision.algorithm)}
         settings = {"algorithm": decision.algorithm, **decision.settings, **settings}
