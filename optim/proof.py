@@ -1,0 +1,249 @@
+"""What an optimizer of any class makes of a parameter in its first step, found by trials and proven by others.
+
+Two copies of the parameter take a step with zero gradients, one with its weights and one with random ones. What they
+show is proven if copies train alike, to the bit, where it is made by the first step and where it was there before.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
+
+from .base.sharding import local
+from .trial import (
+    Path,
+    Trial,
+    Unproven,
+    Values,
+    differences,
+    leaves,
+    refuse_shared,
+    same,
+    set_seeds,
+    shortened,
+    undisturbed,
+)
+
+Guesses = dict[Path, list[tuple[Any, ...]]]  # for each leaf, what it may be at first; a value for each of the weights
+
+
+class Observed(NamedTuple):
+    """What there is of a copy before and after its first step, and after its second."""
+
+    weights: Tensor
+    before: Values
+    first: Values
+    second: Values
+
+
+def initial_values(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, check: int) -> Values:
+    """What the first step adds to the state of a parameter and to its group, with the values from before that step.
+
+    Raises Unproven where a training of `check` steps is another one with it.
+    """
+    refuse_shared(optimizer, group, p)
+    with undisturbed(p.device):
+        set_seeds(0, p.device)
+        weights = (p.detach(), torch.randn_like(p.detach()))
+        try:  # weight decay leaves the weights alone, so that a copy of them is known for one
+            return found_and_proven(optimizer, group, p, weights, check, lr=0.0)
+        except Unproven:
+            return found_and_proven(optimizer, group, p, weights, check, lr=None)
+
+
+def found_and_proven(
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    p: Tensor,
+    weights: Sequence[Tensor],
+    check: int,
+    lr: float | None,
+) -> Values:
+    """The values that steps with this lr show (None: with the group's own), once a training proves them."""
+    observed = []
+    for i, values in enumerate(weights):  # with seeds of their own: what is drawn at random is no constant
+        observed.append(observe(Trial(optimizer, group, p, [values]), lr, seed=10 * i))
+    guesses = guess(observed)
+    chosen = dict.fromkeys(guesses, 0)
+    while True:
+        initial = []
+        for i, seen in enumerate(observed):
+            initial.append(added(seen, {path: guesses[path][k][i] for path, k in chosen.items()}))
+        wrong = disproof(optimizer, group, p, weights, initial, check)
+        if not wrong:
+            return initial[0]
+        unsettled = [path for path in wrong if path in chosen and chosen[path] + 1 < len(guesses[path])]
+        if not unsettled:
+            raise Unproven(next(iter(wrong.values())))
+        chosen[unsettled[0]] += 1
+
+
+# What the first step adds
+
+
+def observe(trial: Trial, lr: float | None, seed: int) -> Observed:
+    """Two steps with zero gradients."""
+    q = trial.params[0]
+    if lr is not None:
+        set_lr(trial, lr)
+    weights, seen = q.detach().clone(), copy.deepcopy(trial.values())
+    for k in (1, 2):
+        trial.step([torch.zeros_like(q)], seed + k)
+        seen += copy.deepcopy(trial.values())
+    return Observed(weights, *seen)
+
+
+def set_lr(trial: Trial, lr: float) -> None:
+    if "lr" in trial.group:
+        before = trial.group["lr"]
+        trial.group["lr"] = torch.full_like(before, lr) if isinstance(before, Tensor) else lr
+
+
+def guess(observed: Sequence[Observed]) -> Guesses:
+    """What each value that the first step added may have been before it, the likeliest first."""
+    paths = leaves(observed[0].first).keys()
+    for seen in observed:
+        for values in (seen.first, seen.second):
+            for path in leaves(values).keys() ^ paths:
+                raise Unproven(f"{named(path)} is not there after each of two steps")
+    guesses: Guesses = {}
+    for path in paths:
+        part, key = path[0].key, path[1].key
+        firsts = [leaves(seen.first)[path] for seen in observed]
+        seconds = [leaves(seen.second)[path] for seen in observed]
+        if key not in observed[0].before[part]:
+            possible = first_values(path, firsts, seconds, [seen.weights for seen in observed])
+        elif part == "group" and decided(observed[0].before[part][key], firsts[0], seconds[0]):
+            possible = [tuple(seen.before[part][key] for seen in observed), tuple(firsts)]
+        else:
+            continue
+        if part == "group":  # which has other parameters, too
+            possible = [values for values in possible if all(same(x, values[0]) for x in values)]
+        if not possible:
+            raise Unproven(f"{named(path)} is neither zero, nor the weights, nor a constant: {shortened(firsts[0])}")
+        guesses[path] = possible
+    return guesses
+
+
+def decided(before: Any, first: Any, second: Any) -> bool:
+    """Whether the first step settled for good what the group left open."""
+    return (before is None or before is False) and first is not before and same(first, second)
+
+
+def first_values(path: Path, firsts: list[Any], seconds: list[Any], weights: list[Tensor]) -> list[tuple[Any, ...]]:
+    """What a value may have been, of which it is known what two steps with zero gradients made of it."""
+    x = firsts[0]
+    if isinstance(x, Tensor):
+        possible = [tuple(firsts)] if unchanged(firsts, weights) else []
+        if x.numel() != 1:
+            return possible
+    elif isinstance(x, (bool, int, float, complex)):
+        possible = []
+    elif x is None or path[0].key == "group":
+        return [tuple(firsts)]
+    else:
+        raise Unproven(f"{named(path)} is no tensor and no number: {shortened(x)}")
+    numbers = [numbers_before(first, second) for first, second in zip(firsts, seconds)]
+    return possible + list(zip(*numbers))
+
+
+def unchanged(tensors: list[Tensor], weights: list[Tensor]) -> bool:
+    """Whether zero gradients show what was there: zeros, the weights in their order, or one constant."""
+    parts = [local(x, x) for x in tensors]
+    copies = True
+    for x, w in zip(parts, [local(w, w) for w in weights]):
+        copies = copies and x.numel() == w.numel() and torch.equal(x.flatten(), w.flatten().to(x.dtype))
+    constant = all(same(x, parts[0]) for x in parts)
+    return copies or (constant and (parts[0].numel() != 1 or not parts[0].any()))
+
+
+def numbers_before(first: Any, second: Any) -> list[Any]:
+    """What a number may have been that two steps made these: a count, a constant, a sum, a product."""
+    whole = isinstance(first, bool) or (isinstance(first, Tensor) and first.dtype == torch.bool)
+    if whole:
+        return [first, first ^ True]
+    ratio = first**2 / second if second else first
+    possible = [first - (second - first), first, first * 0, first * 0 + 1, ratio]
+    return [x.to(first.dtype) if isinstance(first, Tensor) else type(first)(x) for x in possible]
+
+
+def added(seen: Observed, initial: dict[Path, Any]) -> Values:
+    """What the first step added to state and group, with these values."""
+    pairs, structure = tree_flatten_with_path(seen.first)
+    values = tree_unflatten([initial.get(path, x) for path, x in pairs], structure)
+    found: Values = {}
+    for part, before in seen.before.items():
+        settled = {path[1].key for path in initial if path[0].key == part}
+        found[part] = {key: x for key, x in values[part].items() if key in settled or key not in before}
+    return found
+
+
+def named(path: Path) -> str:
+    return f"{path[0].key}{keystr(path[1:])}"
+
+
+# Proof
+
+
+def disproof(
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    p: Tensor,
+    weights: Sequence[Tensor],
+    initial: Sequence[Values],
+    check: int,
+) -> dict[Path, str]:
+    """Where, and how, a training that begins with the initial values is another one."""
+    for indices in ([0], [1], [1, 0]):  # the weights of one parameter, or of two
+        lazy, early = (Trial(optimizer, group, p, [weights[i] for i in indices]) for _ in range(2))
+        early.begin_with([initial[i] for i in indices])
+        wrong = training_differs(lazy, early, check)
+        if wrong:
+            return wrong
+    return {}
+
+
+def training_differs(lazy: Trial, early: Trial, check: int) -> dict[Path, str]:
+    """Compare after each step. Of two parameters, the second has its first gradient one step late.
+
+    Raises Unproven also if a step makes state that is not there early.
+    """
+    late = len(lazy.params) > 1
+    at_first = [set(values["state"]) for values in early.values()]
+    for k in range(1, check + 1 + late):
+        set_seeds(1000 * k, lazy.params[0].device)
+        gradients: list[Tensor | None] = [torch.randn_like(q) for q in lazy.params]
+        if late and k == 1:
+            gradients[-1] = None
+        for trial in (lazy, early):
+            if k == 2 and not late and trial.group.get("lr") == 0:
+                set_lr(trial, 1e-3)  # as where a warmup begins at 0: what depends on the weights shows
+            trial.step(gradients, seed=1000 * k + 1)
+        when = f"after step {k}"
+        if late:
+            when += " of a group whose last parameter has its first gradient late"
+        elif k == 1:
+            when += ", as it depends on the first gradient"
+        for i, gradient in enumerate(gradients):
+            mine, other = everything(lazy, i), everything(early, i)
+            for key in other["state"].keys() - at_first[i]:
+                raise Unproven(f"state[{key!r}] is made in step {k}, but not by a first step whose gradient is zero")
+            wrong = differences(mine, other)
+            if gradient is None:  # what is made by its first gradient is there early alone
+                wrong = {path: how for path, how in wrong.items() if path in leaves(mine)}
+            if wrong:
+                return {
+                    path: f"{named(path)} is {as_made} {when}, but {as_given} if it was there before"
+                    for path, (as_made, as_given) in wrong.items()
+                }
+    return {}
+
+
+def everything(trial: Trial, i: int) -> dict[str, Any]:
+    """What there is of a parameter, and its weights."""
+    return {**trial.values()[i], "weights": trial.params[i].detach()}
