@@ -208,6 +208,8 @@ def state_without_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, State
                 trial = Trial(optimizer, group, p, [p])
                 trial.unchecked_step([torch.zeros_like(p)], seed=0)
         except Exception as error:
+            if optimizer.state.get(p):  # made by steps that did read values
+                continue
             raise ValueError(
                 f"state_bytes: {type(optimizer).__name__}, parameter {j} of group {i}: its state is not known without "
                 f"the values of tensors: {error}. Count the bytes of its state after its first step."

@@ -138,6 +138,8 @@ def decided(before: Any, first: Any, second: Any) -> bool:
 def first_values(path: Path, firsts: list[Any], seconds: list[Any], weights: list[Tensor]) -> list[tuple[Any, ...]]:
     """What a value may have been, of which it is known what two steps with zero gradients made of it."""
     x = firsts[0]
+    if isinstance(x, (Tensor, float)) and torch.as_tensor(x).isnan().any():
+        raise Unproven(f"{named(path)} is NaN where the gradient is zero")
     if isinstance(x, Tensor):
         possible = [tuple(firsts)] if unchanged(firsts, weights) else []
         if x.numel() != 1:
@@ -231,7 +233,7 @@ def training_differs(lazy: Trial, early: Trial, check: int) -> dict[Path, str]:
             when += ", as it depends on the first gradient"
         for i, gradient in enumerate(gradients):
             mine, other = everything(lazy, i), everything(early, i)
-            for key in other["state"].keys() - at_first[i]:
+            for key in [key for key in other["state"] if key not in at_first[i]]:
                 raise Unproven(f"state[{key!r}] is made in step {k}, but not by a first step whose gradient is zero")
             wrong = differences(mine, other)
             if gradient is None:  # what is made by its first gradient is there early alone

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils._pytree import tree_flatten_with_path
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
 from .base.sharding import local
 
@@ -95,7 +95,11 @@ class Trial:
 
 def copied(values: Any, optimizer: torch.optim.Optimizer, instead: torch.optim.Optimizer) -> Any:
     """A copy in which bound methods of the optimizer are those of another one."""
-    return copy.deepcopy(values, {id(optimizer): instead})
+    known: dict[int, Any] = {id(optimizer): instead}
+    for x in tree_leaves(values):
+        if isinstance(x, Tensor):  # which deepcopy() cannot copy where tensors are fake
+            known[id(x)] = x.detach().clone()
+    return copy.deepcopy(values, known)
 
 
 def parameter_like(p: Tensor, weights: Tensor) -> Tensor:

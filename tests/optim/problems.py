@@ -143,6 +143,8 @@ def same(mine: Any, other: Any) -> bool:
         return alike and bool(((mine == other) | ((mine != mine) & (other != other))).all())
     if isinstance(mine, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(mine) == len(other) and all(map(same, mine, other))
+    if isinstance(mine, dict) and isinstance(other, dict):
+        return mine.keys() == other.keys() and all(same(mine[key], other[key]) for key in mine)
     return type(mine) is type(other) and mine == other
 
 
