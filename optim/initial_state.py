@@ -180,21 +180,22 @@ def proven_values(optimizer: torch.optim.Optimizer, check: int) -> list[tuple[di
     """For each parameter of an optimizer of any class, its group and what both lack, proven by trials."""
     found = []
     in_group: dict[int, Values] = {}  # what the first parameter of a group shows
-    for i, j, group, p in numbered_parameters(optimizer):
-        try:
-            refuse_other_keys(optimizer)
+    where = ""
+    try:
+        refuse_other_keys(optimizer)
+        for i, j, group, p in numbered_parameters(optimizer):
+            where = f", parameter {j} of group {i}"
             values = initial_values(optimizer, group, p, check)
             if differences(in_group.setdefault(i, values)["group"], values["group"]):
                 raise Unproven(
                     "its first step settles something in its group that it leaves open for another one there"
                 )
-        except Exception as error:
-            why = error if isinstance(error, Unproven) else f"it cannot be tried: {type(error).__name__}: {error}"
-            raise ValueError(
-                f"preinitialize: {type(optimizer).__name__}, parameter {j} of group {i}: {why}. "
-                "Leave it to make its state in its first step."
-            ) from error
-        found.append((group, p, values))
+            found.append((group, p, values))
+    except Exception as error:
+        why = error if isinstance(error, Unproven) else f"it cannot be tried: {type(error).__name__}: {error}"
+        raise ValueError(
+            f"preinitialize: {type(optimizer).__name__}{where}: {why}. Leave it to make its state in its first step."
+        ) from error
     return found
 
 

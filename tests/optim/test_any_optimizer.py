@@ -408,6 +408,16 @@ def test_state_made_in_a_later_step_needs_as_long_a_check():
         optim.preinitialize(kind([Parameter(torch.ones(2))]), check=5)
 
 
+def test_a_class_that_takes_no_missing_gradient():
+    class Plain(Own):
+        def step(self, closure=None):
+            for p in flat(self):
+                p.data -= 0.1 * self.state[p].setdefault("average", torch.zeros_like(p)).add_(p.grad)
+
+    optimizer = optim.preinitialize(Plain([Parameter(torch.ones(2)), Parameter(torch.ones(3))]))
+    assert all(torch.equal(optimizer.state[p]["average"], torch.zeros_like(p)) for p in flat(optimizer))
+
+
 def test_a_place_among_the_groups_and_a_tensor_for_the_lr():
     """The second group of this class has other state than the first."""
 
