@@ -7,7 +7,8 @@ show is proven if copies train alike, to the bit, where it is made by the first 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,13 +30,13 @@ from .trial import (
     undisturbed,
 )
 
+TrialOf = Callable[[Sequence[Tensor]], Trial]  # a trial whose parameters have these weights
 Guesses = dict[Path, list[tuple[Any, ...]]]  # for each leaf, what it may be at first; a value for each of the weights
 
 
 class Observed(NamedTuple):
-    """What there is of a copy before and after its first step, and after its second."""
+    """What there is of a copy before its first step, after it, and after the second."""
 
-    weights: Tensor
     before: Values
     first: Values
     second: Values
@@ -47,34 +48,28 @@ def initial_values(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: T
     Raises Unproven where a training of `check` steps is another one with it.
     """
     refuse_shared(optimizer, group, p)
+    trial_of = partial(Trial, optimizer, group, p)
     with undisturbed(p.device):
         set_seeds(0, p.device)
         weights = (p.detach(), torch.randn_like(p.detach()))
-        try:  # weight decay leaves the weights alone, so that a copy of them is known for one
-            return found_and_proven(optimizer, group, p, weights, check, lr=0.0)
+        try:  # weight decay then leaves the weights as they are, so that a copy of them is known for one
+            return found_and_proven(trial_of, weights, check, lr=0.0)
         except Unproven:
-            return found_and_proven(optimizer, group, p, weights, check, lr=None)
+            return found_and_proven(trial_of, weights, check, lr=None)
 
 
-def found_and_proven(
-    optimizer: torch.optim.Optimizer,
-    group: dict[str, Any],
-    p: Tensor,
-    weights: Sequence[Tensor],
-    check: int,
-    lr: float | None,
-) -> Values:
+def found_and_proven(trial_of: TrialOf, weights: Sequence[Tensor], check: int, lr: float | None) -> Values:
     """The values that steps with this lr show (None: with the group's own), once a training proves them."""
     observed = []
     for i, values in enumerate(weights):  # with seeds of their own: what is drawn at random is no constant
-        observed.append(observe(Trial(optimizer, group, p, [values]), lr, seed=10 * i))
-    guesses = guess(observed)
+        observed.append(observe(trial_of([values]), lr, seed=10 * i))
+    guesses = guess(observed, weights)
     chosen = dict.fromkeys(guesses, 0)
     while True:
         initial = []
         for i, seen in enumerate(observed):
             initial.append(added(seen, {path: guesses[path][k][i] for path, k in chosen.items()}))
-        wrong = disproof(optimizer, group, p, weights, initial, check)
+        wrong = disproof(trial_of, weights, initial, check)
         if not wrong:
             return initial[0]
         unsettled = [path for path in wrong if path in chosen and chosen[path] + 1 < len(guesses[path])]
@@ -88,14 +83,13 @@ def found_and_proven(
 
 def observe(trial: Trial, lr: float | None, seed: int) -> Observed:
     """Two steps with zero gradients."""
-    q = trial.params[0]
     if lr is not None:
         set_lr(trial, lr)
-    weights, seen = q.detach().clone(), copy.deepcopy(trial.values())
+    moments = copy.deepcopy(trial.values())
     for k in (1, 2):
-        trial.step([torch.zeros_like(q)], seed + k)
-        seen += copy.deepcopy(trial.values())
-    return Observed(weights, *seen)
+        trial.step([torch.zeros_like(trial.params[0])], seed + k)
+        moments += copy.deepcopy(trial.values())
+    return Observed(*moments)
 
 
 def set_lr(trial: Trial, lr: float) -> None:
@@ -104,71 +98,51 @@ def set_lr(trial: Trial, lr: float) -> None:
         trial.group["lr"] = torch.full_like(before, lr) if isinstance(before, Tensor) else lr
 
 
-def guess(observed: Sequence[Observed]) -> Guesses:
+def guess(observed: Sequence[Observed], weights: Sequence[Tensor]) -> Guesses:
     """What each value that the first step added may have been before it, the likeliest first."""
-    paths = leaves(observed[0].first).keys()
-    for seen in observed:
-        for values in (seen.first, seen.second):
-            for path in leaves(values).keys() ^ paths:
-                raise Unproven(f"{named(path)} is not there after each of two steps")
     guesses: Guesses = {}
-    for path in paths:
+    firsts, seconds = [leaves(seen.first) for seen in observed], [leaves(seen.second) for seen in observed]
+    for path in firsts[0]:
         part, key = path[0].key, path[1].key
-        firsts = [leaves(seen.first)[path] for seen in observed]
-        seconds = [leaves(seen.second)[path] for seen in observed]
+        if any(path not in moment for moment in firsts + seconds):
+            raise Unproven(f"{named(path)} is not there after each of two steps")
+        first, second = [moment[path] for moment in firsts], [moment[path] for moment in seconds]
         if key not in observed[0].before[part]:
-            possible = first_values(path, firsts, seconds, [seen.weights for seen in observed])
-        elif part == "group" and decided(observed[0].before[part][key], firsts[0], seconds[0]):
-            possible = [tuple(seen.before[part][key] for seen in observed), tuple(firsts)]
-        else:
-            continue
-        if part == "group":  # which has other parameters, too
-            possible = [values for values in possible if all(same(x, values[0]) for x in values)]
-        if not possible:
-            raise Unproven(f"{named(path)} is neither zero, nor the weights, nor a constant: {shortened(firsts[0])}")
-        guesses[path] = possible
+            guesses[path] = possible_values(path, first, second, weights)
+        elif part == "group" and left_open(observed[0].before[part][key]) and same(first[0], second[0]):
+            guesses[path] = [tuple(seen.before[part][key] for seen in observed), tuple(first)]  # decided for good
+        if part == "group" and path in guesses:  # which other parameters have, too
+            guesses[path] = [values for values in guesses[path] if same(*values)]
+        if not guesses.get(path, True):
+            raise Unproven(f"{named(path)} is neither zero, nor the weights, nor a constant: {shortened(first[0])}")
     return guesses
 
 
-def decided(before: Any, first: Any, second: Any) -> bool:
-    """Whether the first step settled for good what the group left open."""
-    return (before is None or before is False) and first is not before and same(first, second)
+def left_open(x: Any) -> bool:
+    return x is None or x is False
 
 
-def first_values(path: Path, firsts: list[Any], seconds: list[Any], weights: list[Tensor]) -> list[tuple[Any, ...]]:
-    """What a value may have been, of which it is known what two steps with zero gradients made of it."""
-    x = firsts[0]
+def possible_values(
+    path: Path, first: Sequence[Any], second: Sequence[Any], weights: Sequence[Tensor]
+) -> list[tuple[Any, ...]]:
+    """What may have been there, if two steps with zero gradients made these values of it."""
+    x = first[0]
     if isinstance(x, (Tensor, float)) and torch.as_tensor(x).isnan().any():
         raise Unproven(f"{named(path)} is NaN where the gradient is zero")
-    if isinstance(x, Tensor):
-        possible = [tuple(firsts)] if unchanged(firsts, weights) else []
-        if x.numel() != 1:
-            return possible
-    elif isinstance(x, (bool, int, float, complex)):
-        possible = []
-    elif x is None or path[0].key == "group":
-        return [tuple(firsts)]
-    else:
-        raise Unproven(f"{named(path)} is no tensor and no number: {shortened(x)}")
-    numbers = [numbers_before(first, second) for first, second in zip(firsts, seconds)]
-    return possible + list(zip(*numbers))
-
-
-def unchanged(tensors: list[Tensor], weights: list[Tensor]) -> bool:
-    """Whether zero gradients show what was there: zeros, the weights in their order, or one constant."""
-    parts = [local(x, x) for x in tensors]
-    copies = True
-    for x, w in zip(parts, [local(w, w) for w in weights]):
-        copies = copies and x.numel() == w.numel() and torch.equal(x.flatten(), w.flatten().to(x.dtype))
-    constant = all(same(x, parts[0]) for x in parts)
-    return copies or (constant and (parts[0].numel() != 1 or not parts[0].any()))
+    if isinstance(x, Tensor) and x.numel() != 1:
+        constant = same(*first)
+        copies = all(same(local(y, y).flatten(), local(w, w).flatten().to(y.dtype)) for y, w in zip(first, weights))
+        return [tuple(first)] if constant or copies else []
+    if isinstance(x, (Tensor, bool, int, float, complex)):
+        numbers = [numbers_before(*each) for each in zip(first, second)]
+        return list(zip(*numbers))
+    if x is None or path[0].key == "group":
+        return [tuple(first)]
+    raise Unproven(f"{named(path)} is no tensor and no number: {shortened(x)}")
 
 
 def numbers_before(first: Any, second: Any) -> list[Any]:
     """What a number may have been that two steps made these: a count, a constant, a sum, a product."""
-    whole = isinstance(first, bool) or (isinstance(first, Tensor) and first.dtype == torch.bool)
-    if whole:
-        return [first, first ^ True]
     ratio = first**2 / second if second else first
     possible = [first - (second - first), first, first * 0, first * 0 + 1, ratio]
     return [x.to(first.dtype) if isinstance(first, Tensor) else type(first)(x) for x in possible]
@@ -192,19 +166,12 @@ def named(path: Path) -> str:
 # Proof
 
 
-def disproof(
-    optimizer: torch.optim.Optimizer,
-    group: dict[str, Any],
-    p: Tensor,
-    weights: Sequence[Tensor],
-    initial: Sequence[Values],
-    check: int,
-) -> dict[Path, str]:
+def disproof(trial_of: TrialOf, weights: Sequence[Tensor], initial: Sequence[Values], check: int) -> dict[Path, str]:
     """Where, and how, a training that begins with the initial values is another one."""
     for indices in ([0], [1], [1, 0]):  # the weights of one parameter, or of two
         values = [weights[i] for i in indices]
-        late = len(indices) > 1 and may_lack_a_gradient(Trial(optimizer, group, p, values))
-        lazy, early = Trial(optimizer, group, p, values), Trial(optimizer, group, p, values)
+        late = len(indices) > 1 and may_lack_a_gradient(trial_of(values))
+        lazy, early = trial_of(values), trial_of(values)
         early.begin_with([initial[i] for i in indices])
         wrong = training_differs(lazy, early, check, late)
         if wrong:
