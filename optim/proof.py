@@ -7,7 +7,7 @@ show is proven if copies train alike, to the bit, where it is made by the first 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -65,6 +65,7 @@ def found_and_proven(trial_of: TrialOf, weights: Sequence[Tensor], check: int, l
         observed.append(observe(trial_of([values]), lr, seed=10 * i))
     guesses = guess(observed, weights)
     chosen = dict.fromkeys(guesses, 0)
+    why = ""  # the likeliest is not proven
     while True:
         initial = []
         for i, seen in enumerate(observed):
@@ -72,10 +73,11 @@ def found_and_proven(trial_of: TrialOf, weights: Sequence[Tensor], check: int, l
         wrong = disproof(trial_of, weights, initial, check)
         if not wrong:
             return initial[0]
+        why = why or next(iter(wrong.values()))
         unsettled = [path for path in wrong if path in chosen and chosen[path] + 1 < len(guesses[path])]
         if not unsettled:
-            raise Unproven(next(iter(wrong.values())))
-        chosen[unsettled[0]] += 1
+            raise Unproven(why)
+        chosen[min(unsettled, key=lambda path: size(guesses[path][0][0]))] += 1  # it shows in larger tensors, too
 
 
 # What the first step adds
@@ -127,25 +129,55 @@ def possible_values(
 ) -> list[tuple[Any, ...]]:
     """What may have been there, if two steps with zero gradients made these values of it."""
     x = first[0]
-    if isinstance(x, (Tensor, float)) and torch.as_tensor(x).isnan().any():
+    if has_nan(x):
         raise Unproven(f"{named(path)} is NaN where the gradient is zero")
-    if isinstance(x, Tensor) and x.numel() != 1:
-        constant = same(*first)
-        copies = all(same(local(y, y).flatten(), local(w, w).flatten().to(y.dtype)) for y, w in zip(first, weights))
-        return [tuple(first)] if constant or copies else []
+    stays = same(*first, *second)
+    if isinstance(x, Tensor) and (stays or are_copies(first, weights)):
+        return [tuple(first)]
+    if isinstance(x, Tensor) and x.numel() != 1 and not same(*first):
+        return []
     if isinstance(x, (Tensor, bool, int, float, complex)):
-        numbers = [numbers_before(*each) for each in zip(first, second)]
-        return list(zip(*numbers))
+        possible = distinct([tuple(first)] * stays + list(zip(*map(numbers_before, first, second))))
+        if isinstance(x, Tensor) and (x.numel() != 1 or x.shape == weights[0].shape):
+            # More than a count: beside gradients, a wrong first value could be too small to notice.
+            possible = [values for values in possible if same(values[0], values[0].round())]
+        return possible
     if x is None or path[0].key == "group":
         return [tuple(first)]
     raise Unproven(f"{named(path)} is no tensor and no number: {shortened(x)}")
 
 
+def are_copies(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
+    """Whether they are the weights in their order, whatever their shape."""
+    pairs = [(local(x, x), local(w, w)) for x, w in zip(tensors, weights)]
+    return all(same(x.flatten(), w.flatten().to(x.dtype)) for x, w in pairs)
+
+
 def numbers_before(first: Any, second: Any) -> list[Any]:
-    """What a number may have been that two steps made these: a count, a constant, a sum, a product."""
+    """What a number, or a tensor of them, was that two steps made these: a count, a constant, a sum, a product."""
+    if isinstance(first, Tensor):
+        possible = [first * 0, first * 0 + 1, first - (second - first), first, first**2 / second]
+        return [x.to(first.dtype) for x in possible]
     ratio = first**2 / second if second else first
-    possible = [first - (second - first), first, first * 0, first * 0 + 1, ratio]
-    return [x.to(first.dtype) if isinstance(first, Tensor) else type(first)(x) for x in possible]
+    return [type(first)(x) for x in (0, 1, first - (second - first), first, ratio)]
+
+
+def distinct(guesses: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Each guess once, and none that is NaN."""
+    found: list[tuple[Any, ...]] = []
+    for values in guesses:
+        known = any(all(map(same, values, others)) for others in found)
+        if not known and not any(map(has_nan, values)):
+            found.append(values)
+    return found
+
+
+def has_nan(x: Any) -> bool:
+    return isinstance(x, (Tensor, float)) and bool(torch.as_tensor(x).isnan().any())
+
+
+def size(x: Any) -> int:
+    return x.numel() if isinstance(x, Tensor) else 0
 
 
 def added(seen: Observed, initial: dict[Path, Any]) -> Values:
@@ -196,7 +228,8 @@ def training_differs(lazy: Trial, early: Trial, check: int, late: bool) -> dict[
     at_first = [set(values["state"]) for values in early.values()]
     for k in range(1, check + 1 + late):
         set_seeds(1000 * k, lazy.params[0].device)
-        gradients: list[Tensor | None] = [torch.randn_like(q) for q in lazy.params]
+        # Of all sizes, since what is small is lost in rounding beside a large gradient.
+        gradients: list[Tensor | None] = [torch.randn_like(q) ** 5 for q in lazy.params]
         if late and k == 1:
             gradients[-1] = None
         for trial in (lazy, early):
@@ -206,8 +239,6 @@ def training_differs(lazy: Trial, early: Trial, check: int, late: bool) -> dict[
         when = f"after step {k}"
         if late:
             when += " of a group whose last parameter has its first gradient late"
-        elif k == 1:
-            when += ", as it depends on the first gradient"
         for i, gradient in enumerate(gradients):
             mine, other = everything(lazy, i), everything(early, i)
             for key in [key for key in other["state"] if key not in at_first[i]]:
@@ -216,8 +247,9 @@ def training_differs(lazy: Trial, early: Trial, check: int, late: bool) -> dict[
             if gradient is None:  # what is made by its first gradient is there early alone
                 wrong = {path: how for path, how in wrong.items() if path in leaves(mine)}
             if wrong:
+                why = " (it depends on the first gradient)" if k == 1 and not late else ""
                 return {
-                    path: f"{named(path)} is {as_made} {when}, but {as_given} if it was there before"
+                    path: f"{named(path)} is {as_made} {when}, but {as_given} if it was there before{why}"
                     for path, (as_made, as_given) in wrong.items()
                 }
     return {}

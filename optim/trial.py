@@ -218,7 +218,11 @@ def differences(mine: Any, other: Any) -> dict[Path, tuple[str, str]]:
     return found
 
 
-def same(mine: Any, other: Any) -> bool:
+def same(*values: Any) -> bool:
+    return all(equal(values[0], other) for other in values[1:])
+
+
+def equal(mine: Any, other: Any) -> bool:
     if mine is other or type(mine) is not type(other):
         return mine is other
     if isinstance(mine, Tensor):

@@ -143,6 +143,14 @@ TAKEN = {
         lambda p: {"start": torch.full_like(p, 0.5)},
         {},
     ),
+    "constant that decays": (
+        new(
+            method(begins_with(average=torch.ones_like)),
+            lambda self, p, group, state: Own.update(self, p, group, state),
+        ),
+        lambda p: {"average": torch.ones_like(p)},
+        {},
+    ),
     "nested": (new(method(begins_with(moments=moments)), method(nested)), lambda p: {"moments": moments(p)}, {}),
     "group counts": (new(begin_group=group_counts), lambda p: {"average": torch.zeros_like(p)}, {"steps": 0}),
     "the lr": (
@@ -289,7 +297,7 @@ class Reaching(Own):
 
 
 REFUSED = {
-    r"state\['average'\] is .* as it depends on the first gradient, but": new(by_gradient),
+    r"state\['average'\] is .* after step 1, but .*it depends on the first gradient": new(by_gradient),
     r"state\['start'\] is .* of a group whose last parameter has its first gradient late": new(
         late, method(pulled), group_counts
     ),

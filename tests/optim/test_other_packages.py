@@ -11,11 +11,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "preinitialize.md"
 TAKEN = {
     "pytorch_optimizer": """
         ADOPT APOLLO AdEMAMix AdaBelief AdaBound AdaDelta AdaFactor AdaGC AdaGO AdaMax AdaMod AdaMuon AdaNorm AdaPNM
-        AdaSmooth AdaTAM Adalite Adam AdamC AdamG AdamP AdamS AdamW AdamWSN AggMo Amos Ano ApolloDQN AvaGrad CAME
-        DAdaptAdaGrad DAdaptAdam DAdaptLion DiffGrad DualAdam EXAdam FAdam FTRL Fira FlashAdamW Fromage GaLore Grams
-        LARS LaProp Lamb Lion MARS MSVAG Muon MuonClip NAdam NorMuon PAdam PID PNM Prodigy QHAdam QHM RAdam RMSprop
-        ROSE Ranger SCION SCIONLight SGD SGDP SGDW SM3 SWATS ScheduleFreeAdamW ScheduleFreeRAdam ScheduleFreeSGD
-        Shampoo SignSGD SimplifiedAdEMAMix StableAdamW Tiger
+        AdaSmooth AdaTAM Adalite Adam AdamC AdamG AdamP AdamS AdamW AdamWSN AggMo Amos Ano ApolloDQN
+        AvaGrad CAME DAdaptAdaGrad DAdaptAdam DAdaptLion DiffGrad DualAdam EXAdam FAdam FTRL Fira FlashAdamW Fromage
+        GaLore Grams LARS LaProp Lamb Lion MARS MSVAG Muon MuonClip NAdam NorMuon PAdam PID PNM Prodigy QHAdam QHM
+        RAdam RMSprop ROSE Ranger SCION SCIONLight SGD SGDP SGDW SM3 SWATS ScheduleFreeAdamW ScheduleFreeRAdam
+        ScheduleFreeSGD Shampoo SignSGD SimplifiedAdEMAMix StableAdamW Tiger
     """,
     "schedulefree": """
         AdamWScheduleFree AdamWScheduleFreePaper RAdamScheduleFree SGDScheduleFree
