@@ -10,11 +10,11 @@ from tools import preinitialized
 PAGE = Path(__file__).parents[2] / "docs" / "preinitialize.md"
 TAKEN = {
     "pytorch_optimizer": """
-        ADOPT APOLLO AdEMAMix AdaBelief AdaBound AdaDelta AdaFactor AdaGC AdaGO AdaMax AdaMod AdaMuon AdaNorm AdaPNM
-        AdaSmooth AdaTAM Adalite Adam AdamC AdamG AdamP AdamS AdamW AdamWSN AggMo Amos Ano ApolloDQN
+        ADOPT APOLLO AdEMAMix AdaBelief AdaBound AdaDelta AdaFactor AdaGO AdaMax AdaMod AdaMuon AdaNorm AdaPNM
+        AdaSmooth AdaTAM Adai Adalite Adam AdamC AdamG AdamP AdamS AdamW AdamWSN AggMo Aida Amos Ano ApolloDQN
         AvaGrad CAME DAdaptAdaGrad DAdaptAdam DAdaptLion DiffGrad DualAdam EXAdam FAdam FTRL Fira FlashAdamW Fromage
-        GaLore Grams LARS LaProp Lamb Lion MARS MSVAG Muon MuonClip NAdam NorMuon PAdam PID PNM Prodigy QHAdam QHM
-        RAdam RMSprop ROSE Ranger SCION SCIONLight SGD SGDP SGDW SM3 SWATS ScheduleFreeAdamW ScheduleFreeRAdam
+        GaLore Grams Kate LARS LaProp Lamb Lion MARS MSVAG Muon MuonClip NAdam NorMuon PAdam PID PNM Prodigy QHAdam
+        QHM RAdam RMSprop ROSE Ranger SCION SCIONLight SGD SGDP SGDW SM3 SWATS ScheduleFreeAdamW ScheduleFreeRAdam
         ScheduleFreeSGD Shampoo SignSGD SimplifiedAdEMAMix StableAdamW Tiger
     """,
     "schedulefree": """
