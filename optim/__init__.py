@@ -24,6 +24,7 @@ from .algorithms.sgd import SGD
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
+from .merging import merge_weights
 from .muon.muon import Muon, NorMuon
 from .precision.options import Precision
 from .state.optimizer import Optimizer
@@ -53,6 +54,7 @@ __all__ = [
     "configure_optimizer",
     "configure_param_groups",
     "lr_scheduler",
+    "merge_weights",
     "param_group_table",
     "preinitialize",
     "scheduler",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from timesched.horizon import BatchSizes, Horizon, Rate, positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
-from timesched.time.units import Exact, TimeError, TimeUnit
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 
 # What tick() counts, and the rate from which it follows.
@@ -81,6 +81,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
+        self._forget_moves()
         self.process_group = process_group
         if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
@@ -148,7 +149,7 @@ class Clock:
         size = size.at(self) if isinstance(size, BatchSizes) else size
         more_samples = self._count("samples", samples, size, 1)
         more_tokens = self._count("tokens", tokens, length, more_samples)
-        self.timestamp = self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches)
+        self._move(self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches))
         self._last = now
         self._given = self._given or samples is not None or tokens is not None
         if self._waiting is not None:
@@ -164,11 +165,82 @@ class Clock:
                 f"Epoch {self.timestamp.epoch.value} has no batch yet: tick() ends an epoch by itself after "
                 f"batches_per_epoch={self.dataloader_len} batches. Leave out next_epoch(), or batches_per_epoch."
             )
-        self.timestamp = self.timestamp.to_next_epoch()
+        self._move(self.timestamp.to_next_epoch())
 
     def next_iteration(self) -> None:
         """Count an iteration, in Composer's sense: a stretch of the run that the user defines."""
-        self.timestamp = self.timestamp.to_next_iteration()
+        self._move(self.timestamp.to_next_iteration())
+
+    def passed(self, time: Time[Any] | str) -> bool:
+        """Whether the last `tick()`, `next_epoch()` or `next_iteration()` reached a time: true once in a run.
+
+        `time` is 0 or more, in any unit that the clock counts, or a share of the run; the ratio does not stretch it, so
+        that the times of `schedule.marks(clock)` can be passed on. Nothing is passed on a new clock, nor after a load,
+        until it moves: save after you have looked. 0 is never passed; whether the run is over says `done`.
+
+        Raises `ValueError` for a negative time, a unit of which the clock has counted nothing, and counts that may
+        differ between ranks.
+
+        >>> clock = Clock("10ba")
+        >>> for _ in range(10):
+        ...     clock.tick()
+        ...     if clock.passed("0.6dur"):
+        ...         print(clock.timestamp.batch)
+        6ba
+        """
+        count, counter = self.horizon.place(_checked(time, "passed"), scale=False)
+        before, after = self._last_move(counter)
+        return before < count <= after
+
+    def every(self, period: Time[Any] | str, start: Time[Any] | str | None = None) -> bool:
+        """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
+
+        They end one, two, three ... times `period` after `start`, which is itself an end where it is above 0. Both are
+        times as `passed` takes them, `period` above 0. `start` None is the beginning of the run.
+
+        Raises `ValueError` as `passed` does, and where `start` does not convert to the unit of the period.
+
+        >>> clock = Clock("10ba", samples_per_batch=8)
+        >>> for _ in range(10):
+        ...     clock.tick()
+        ...     if clock.every("30sp"):
+        ...         print(clock.timestamp.sample, end=" ")
+        32sp 64sp
+        """
+        length, counter = self.horizon.place(_checked(period, "every"), scale=False)
+        if length == 0:
+            raise TimeError(f"every({str(period)!r}): a period is above 0: give one such as '0.1dur'.")
+        first: Exact = 0
+        if start is not None:
+            first = self.horizon.change(*self.horizon.locate(_checked(start, "every"), scale=False), unit_of(counter))
+        complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
+        return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
+
+    def _move(self, timestamp: Timestamp) -> None:
+        """Go on to a timestamp; what has been passed is looked for from the end of the last move on."""
+        self.timestamp = timestamp
+        self._move_began, self._move_ended = self._move_ended, timestamp
+
+    def _forget_moves(self) -> None:
+        self._move_began: Timestamp = self.timestamp
+        self._move_ended: Timestamp = self.timestamp
+
+    def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
+        """The counts before the last move and after it."""
+        unit = unit_of(counter)
+        if self.differs_between_ranks([unit]):
+            raise ValueError(
+                f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
+                f"where others do not: give the clock process_group=True, or a time in batches."
+            )
+        (before,), (after,) = (counts_of(moment, (counter,)) for moment in (self._move_began, self._move_ended))
+        if after == 0 and unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self._move_ended.batch > 0:
+            rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
+            raise ValueError(
+                f"This clock has counted no {unit.name.lower()}s in {self._move_ended.batch}: pass "
+                f"tick({unit.name.lower()}s=...), or give the clock {rates}."
+            )
+        return before, after
 
     def state_dict(self) -> dict[str, int]:
         """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.
@@ -194,6 +266,7 @@ class Clock:
     def go_to(self, timestamp: Timestamp) -> None:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
         self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
+        self._forget_moves()
         self._last = time.monotonic()
         self._wait_for_a_step()
 
@@ -291,6 +364,7 @@ class Clock:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
+        self._forget_moves()
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
@@ -382,6 +456,14 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
+
+
+def _checked(time: Time[Any] | str, where: str) -> Time[Any]:
+    """A time of 0 or more."""
+    found = Time.from_input(time)
+    if found.exact < 0:
+        raise TimeError(f"{where}({str(time)!r}): a run begins at 0: give a time of 0 or more.")
+    return found
 
 
 def _number(what: str, given: Any) -> int:

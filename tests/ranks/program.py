@@ -98,12 +98,34 @@ def a_clock_that_counts_alone_says_so_once() -> None:
     assert not said(linear, "99ba", given=5)
 
 
+def what_some_ranks_pass_is_refused() -> None:
+    """Ranks with other counts would evaluate at other batches."""
+    for ask in (
+        lambda clock: clock.passed("150tok"),
+        lambda clock: clock.every("50tok"),
+        lambda clock: clock.every("1sec"),
+    ):
+        clock = Clock("20000tok")
+        clock.tick(tokens=tokens_of(dist.get_rank(), 0))
+        with pytest.raises(ValueError, match="may differ between ranks.*process_group=True"):
+            ask(clock)
+        assert clock.passed("1ba")
+    clock = Clock("20000tok", process_group=True)
+    found = []
+    for step in range(9):
+        clock.tick(tokens=tokens_of(dist.get_rank(), step))
+        found.append((clock.passed("500tok"), clock.every("300tok"), clock.passed("0.05dur"), clock.passed("1e-6sec")))
+    assert sum(row[0] for row in found) == 1 and sum(row[1] for row in found) >= 5
+    same_on_all_ranks(found)
+
+
 CHECKS = (
     counts_are_summed,
     seconds_are_those_of_rank_0,
     rates_are_of_all_ranks,
     a_number_of_one_rank_alone_is_refused_on_all,
     a_clock_that_counts_alone_says_so_once,
+    what_some_ranks_pass_is_refused,
 )
 
 
