@@ -81,7 +81,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
-        self._forget_moves()
+        self._moved = self.timestamp, self.timestamp  # from where to where by the last tick or the like
         self.process_group = process_group
         if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
@@ -219,11 +219,7 @@ class Clock:
     def _move(self, timestamp: Timestamp) -> None:
         """Go on to a timestamp; what has been passed is looked for from the end of the last move on."""
         self.timestamp = timestamp
-        self._move_began, self._move_ended = self._move_ended, timestamp
-
-    def _forget_moves(self) -> None:
-        self._move_began: Timestamp = self.timestamp
-        self._move_ended: Timestamp = self.timestamp
+        self._moved = self._moved[1], timestamp
 
     def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
         """The counts before the last move and after it."""
@@ -233,11 +229,11 @@ class Clock:
                 f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
                 f"where others do not: give the clock process_group=True, or a time in batches."
             )
-        (before,), (after,) = (counts_of(moment, (counter,)) for moment in (self._move_began, self._move_ended))
-        if after == 0 and unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self._move_ended.batch > 0:
+        before, after = [counts_of(moment, (counter,))[0] for moment in self._moved]
+        if after == 0 and unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self._moved[1].batch > 0:
             rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
             raise ValueError(
-                f"This clock has counted no {unit.name.lower()}s in {self._move_ended.batch}: pass "
+                f"This clock has counted no {unit.name.lower()}s in {self._moved[1].batch}: pass "
                 f"tick({unit.name.lower()}s=...), or give the clock {rates}."
             )
         return before, after
@@ -266,7 +262,7 @@ class Clock:
     def go_to(self, timestamp: Timestamp) -> None:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
         self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
-        self._forget_moves()
+        self._moved = self.timestamp, self.timestamp
         self._last = time.monotonic()
         self._wait_for_a_step()
 
@@ -364,7 +360,7 @@ class Clock:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
-        self._forget_moves()
+        self._moved = self.timestamp, self.timestamp
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
