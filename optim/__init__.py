@@ -21,6 +21,7 @@ from .algorithms.radam import RAdam
 from .algorithms.rmsprop import RMSprop
 from .algorithms.rprop import Rprop
 from .algorithms.sgd import SGD
+from .average import WeightAverage
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
@@ -49,6 +50,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "WeightAverage",
     "build",
     "configure_lr_scheduler",
     "configure_optimizer",

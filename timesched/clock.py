@@ -229,14 +229,18 @@ class Clock:
                 f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
                 f"where others do not: give the clock process_group=True, or a time in batches."
             )
-        before, after = [counts_of(moment, (counter,))[0] for moment in self._moved]
-        if after == 0 and unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self._moved[1].batch > 0:
+        self.refuse_uncounted(unit)
+        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._moved]
+        return before, after
+
+    def refuse_uncounted(self, unit: TimeUnit) -> None:
+        """Raise `ValueError` where the batches so far had no samples or tokens, if that is the unit."""
+        if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
             rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
             raise ValueError(
-                f"This clock has counted no {unit.name.lower()}s in {self._moved[1].batch}: pass "
+                f"This clock has counted no {unit.name.lower()}s in {self.timestamp.batch}: pass "
                 f"tick({unit.name.lower()}s=...), or give the clock {rates}."
             )
-        return before, after
 
     def state_dict(self) -> dict[str, int]:
         """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.

@@ -187,13 +187,14 @@ class RuleOptimizer(Optimizer):
         (1.0, 0.999)
         """
         follow(self)
-        found = {}
-        for p, state in self.state.items():
-            here = local(p.detach(), p)
-            wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
-            value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
-            found[p] = placed_as(value, p)
-        return found
+        return {p: self.float32_parameter(p) for p in self.state}
+
+    def float32_parameter(self, p: Tensor) -> Tensor:
+        """The value of one parameter in `float32_parameters()`."""
+        here, state = local(p.detach(), p), self.state[p]
+        wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
+        value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+        return placed_as(value, p)
 
     @torch.no_grad()
     def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
