@@ -21,9 +21,10 @@ from timesched.time.units import Counter, Exact, unit_of
 from timesched.time.value import Time
 
 from .base.hyperparameters import Choice, Number, table
-from .base.sharding import distribution, local
+from .base.sharding import any_distributed, distribution, local
 from .state.keeper import follow
 from .state.optimizer import Optimizer
+from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer
 
 AVERAGE = "average"  # the state
@@ -154,6 +155,7 @@ class WeightAverage(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: the gradients are those of the model's optimizer."""
 
+    @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take the weights of now into the average, after `clock.tick()`.
 
@@ -164,40 +166,45 @@ class WeightAverage(Optimizer):
         self._refuse_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
+        follow(self)
         weights = [self._weight_of_now(group) for group in self.param_groups]
-        averages: list[Tensor] = []
-        params: list[Tensor] = []
-        factors: list[float] = []
+        compiled: list[tuple[list[Tensor], float]] = []
         for group, weight in zip(self.param_groups, weights):
-            for p in group["params"]:
-                average = local(self.state[p][AVERAGE], p)
-                if weight == 1.0:  # a copy: in a sum, a NaN from before the start would stay
-                    average.copy_(local(self._weights(p), p))
-                elif weight:
-                    averages.append(average)
-                    params.append(p)
-                    factors.append(weight)
-            if weight:
-                group.update(self._now("last"), begun=self._has_begun())
-        self._move(averages, params, factors)
+            if not weight:
+                continue
+            if self._compiled is not None and self.optimizer is None and weight != 1.0:
+                compiled.append((group["params"], weight))
+            else:
+                self._move(group["params"], weight)
+            group.update(self._now("last"), begun=self._has_begun())
+        if compiled:
+            self._move_compiled(compiled)
 
-    def _move(self, averages: list[Tensor], params: list[Tensor], factors: list[float]) -> None:
-        """Move each average towards its parameter, by a factor of the difference."""
-        if self._compiled is not None and self.optimizer is None:
-            each = {factor: torch.tensor(factor, dtype=torch.float64) for factor in factors}
-            self._compiled(averages, [local(p.detach(), p) for p in params], [each[factor] for factor in factors])
+    def _move(self, params: list[Tensor], weight: float) -> None:
+        """Move the averages towards the weights, by a share of the difference; at 1 they become the weights.
+
+        That is a copy: in a sum, a NaN from before the start would stay.
+        """
+        averages = [self.state[p][AVERAGE] for p in params]
+        if all([p.dtype == average.dtype for p, average in zip(params, averages)]):
+            to, values = _shards(averages), _shards(params)
+            torch._foreach_copy_(to, values) if weight == 1.0 else torch._foreach_lerp_(to, values, weight)
             return
-        in_lists: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-        for average, p, factor in zip(averages, params, factors):
-            weights = local(self._weights(p), p)
-            if p.dtype == average.dtype:
-                some_averages, some_weights = in_lists.setdefault(factor, ([], []))
-                some_averages.append(average)
-                some_weights.append(weights)
-            else:  # one after the other, as each takes memory
-                average.lerp_(weights.to(average.dtype), factor)
-        for factor, (some_averages, some_weights) in in_lists.items():
-            torch._foreach_lerp_(some_averages, some_weights, factor)
+        for p, average in zip(params, averages):  # one after the other, as each takes memory
+            here, value = local(average, p), local(self._weights(p), p).to(average.dtype)
+            here.copy_(value) if weight == 1.0 else here.lerp_(value, weight)
+
+    def _move_compiled(self, moving: list[tuple[list[Tensor], float]]) -> None:
+        """The same for several groups, in one graph."""
+        averages: list[Tensor] = []
+        values: list[Tensor] = []
+        factors: list[Tensor] = []
+        for params, weight in moving:
+            averages += _shards([self.state[p][AVERAGE] for p in params])
+            values += _shards(params)
+            factors += [torch.tensor(weight, dtype=torch.float64)] * len(params)
+        assert self._compiled is not None
+        self._compiled(averages, values, factors)
 
     def compile(self, **options: Any) -> None:
         """Compile what moves the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
@@ -364,6 +371,11 @@ def _dtype(p: Tensor) -> torch.dtype:
     if p.dtype in (torch.float64, torch.complex128):
         return p.dtype
     return torch.complex64 if p.is_complex() else torch.float32
+
+
+def _shards(xs: list[Tensor]) -> list[Tensor]:
+    """Of distributed tensors the parts of this rank."""
+    return [local(x, x) for x in xs] if any_distributed(xs) else xs
 
 
 def _move_all(averages: list[Tensor], weights: list[Tensor], factors: list[Tensor]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.optim._distributed import checkpoints, experts, low_precision, muon, training
+from tests.optim._distributed import averages, checkpoints, experts, low_precision, muon, training
 from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR
 from tests.torchrun import Report
 from timesched.ops import COMPILES
@@ -56,6 +56,11 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("memory of a step", muon.memory, ["Muon, rows", "Muon, ddp"]),
         ("gathered", muon.gathered, ["NorMuon, columns"]),
         ("refused", muon.refused, ["process_group"]),
+        ("average", averages.sharded, averages.KINDS),
+        ("average ddp", averages.ddp, averages.KINDS),
+        ("average swapped", averages.swapped, averages.KINDS),
+        ("average saved", averages.save, averages.KINDS),
+        ("average loaded", averages.load, averages.KINDS),
     ],
     4: [
         ("empty", training.some_ranks_are_empty, ["Network"]),
@@ -72,6 +77,9 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("load bfloat16", low_precision.load, low_precision.SAVING),
         ("shared", muon.shared, muon.SHARED_BY_4),
         ("gathered", muon.gathered, ["Muon, rows and columns", "NorMuon, rows and columns"]),
+        ("average", averages.sharded, averages.KINDS),
+        ("average swapped", averages.swapped, averages.KINDS),
+        ("average loaded", averages.load, averages.KINDS),
     ],
 }
 
