@@ -185,14 +185,17 @@ class WeightAverage(Optimizer):
 
         That is a copy: in a sum, a NaN from before the start would stay.
         """
-        averages = [self.state[p][AVERAGE] for p in params]
-        if all([p.dtype == average.dtype for p, average in zip(params, averages)]):
-            to, values = _shards(averages), _shards(params)
-            torch._foreach_copy_(to, values) if weight == 1.0 else torch._foreach_lerp_(to, values, weight)
+        averages, shards = self._averages(params), _shards(params)
+        if all([x.dtype == average.dtype for x, average in zip(shards, averages)]):
+            torch._foreach_copy_(averages, shards) if weight == 1.0 else torch._foreach_lerp_(averages, shards, weight)
             return
-        for p, average in zip(params, averages):  # one after the other, as each takes memory
-            here, value = local(average, p), local(self._weights(p), p).to(average.dtype)
-            here.copy_(value) if weight == 1.0 else here.lerp_(value, weight)
+        for p, x, average in zip(params, shards, averages):  # one after the other, as each takes memory
+            value = x if self.optimizer is None else local(self._weights(p), p)
+            average.copy_(value) if weight == 1.0 else average.lerp_(value.to(average.dtype), weight)
+
+    def _averages(self, params: list[Tensor]) -> list[Tensor]:
+        """The averages of this rank."""
+        return _shards([self.state[p][AVERAGE] for p in params])
 
     def _move_compiled(self, moving: list[tuple[list[Tensor], float]]) -> None:
         """The same for several groups, in one graph."""
@@ -200,7 +203,7 @@ class WeightAverage(Optimizer):
         values: list[Tensor] = []
         factors: list[Tensor] = []
         for params, weight in moving:
-            averages += _shards([self.state[p][AVERAGE] for p in params])
+            averages += self._averages(params)
             values += _shards(params)
             factors += [torch.tensor(weight, dtype=torch.float64)] * len(params)
         assert self._compiled is not None
@@ -222,12 +225,7 @@ class WeightAverage(Optimizer):
         """1 - k for a group; 0 where no time has passed since its last step."""
         last, now = self._moment(group, "last"), self.clock.timestamp
         start, of_start = self._place(self.start)
-        if self.start is None:
-            start = _count(self._moment(group, "start"), of_start)
-        if isinstance(self.half_life, Time):
-            half_life, counter = self._place(self.half_life)
-        else:
-            half_life, counter = self.half_life, of_start
+        half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, of_start)
         for each in {counter} if self.start is None else {counter, of_start}:
             self._refuse_counter(each)
         before, after = _count(last, counter), _count(now, counter)
@@ -239,14 +237,20 @@ class WeightAverage(Optimizer):
             )
         if after == before:
             return 0.0
-        if not group["begun"] or _count(last, of_start) < start or _count(now, of_start) < start:
+        if self.start is not None and not (group["begun"] and _count(last, of_start) >= start and self._has_begun()):
             return 1.0
-        if isinstance(self.half_life, Time):
+        if self._is_exponential:
             return -math.expm1(-math.log(2) * float(Fraction(after - before) / half_life))
+        if self.start is None:
+            start = _count(self._moment(group, "start"), of_start)
         share = float(Fraction(after - before) / (after - start))
         if half_life is None or share == 1.0:
             return share
         return -math.expm1(math.log(2) / half_life * math.log1p(-share))
+
+    @property
+    def _is_exponential(self) -> bool:
+        return isinstance(self.half_life, Time)
 
     def _has_begun(self) -> bool:
         """Whether the start lies at or before the clock's moment."""
