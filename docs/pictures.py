@@ -1,5 +1,5 @@
-"""Draws two pictures in docs/_static with the Python that `tools/env.py docs` prints: three_schedules.svg of the README,
-and averages.svg.
+"""Draws two pictures in docs/_static with the Python that `tools/env.py docs` prints: the README's, and
+that of averages.md.
 """
 
 import io
