@@ -12,9 +12,9 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import optim
+from tests.building import bits, equal, network, train
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot, trained
 from tests.optim.rows import BY_NAME
-from tests.optim.training import bits, equal, network, train
 
 
 @BY_NAME

@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
+from tests.building import sgd
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
 from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
@@ -22,10 +23,6 @@ PLAN = BatchPlan({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "batch_plans.json").read_text(encoding="utf-8"))
 SAME = [case for case in CASES if case["checked_against_peer_code"]]
 UNFIXED = [TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
-
-
-def sgd():
-    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
 
 
 def state(batch, sample, token=0):

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-import torch
 
 import timesched
+from tests.building import sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 COSINE = CosineAnnealingScheduler()
@@ -13,7 +13,7 @@ STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
 def made(schedule, duration, **rates):
-    return bind(schedule, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), Clock(duration, **rates))
+    return bind(schedule, sgd(), Clock(duration, **rates))
 
 
 def run(bound, batches):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import optim
+from tests.building import sgd
 from timesched import (
     Clock,
     CosineAnnealingScheduler,
@@ -19,7 +20,7 @@ from timesched.time import Time, Timestamp
 
 
 def scheduled(schedule, batches_per_epoch, epochs=12, **options):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    optimizer = sgd()
     clock = Clock(f"{epochs}ep", batches_per_epoch=batches_per_epoch)
     return optimizer.param_groups[0], clock, bind(schedule, optimizer, clock, **options)
 
@@ -120,7 +121,7 @@ def test_a_closed_form_of_epochs():
     """The closed forms count the epochs of their clock likewise."""
     rates, saved = [], None
     for length in (10, 5):
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        optimizer = sgd()
         clock = Clock("10ep", batches_per_epoch=length)
         scheduler = optim.lr_scheduler.MultiStepLR(optimizer, 1.0, 0.5, ["2ep", "6ep"], clock=clock)
         if saved is not None:

@@ -16,6 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optim
+from tests.building import sgd, values
 from timesched import (
     BatchPlan,
     Clock,
@@ -241,19 +242,19 @@ def test_what_is_refused(call, words):
 def test_it_is_written_as_it_is():
     """To floats and tensors, of one group or all, whatever was there; on a clock and on another state."""
     tensor = torch.tensor(0.3, dtype=torch.float64)
-    optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.ones(1))]}], lr=0.1, momentum=0.9)
+    optimizer = sgd(momentum=0.9)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "momentum": tensor, "tags": "head"})
     clock = Clock("100ba", samples_per_batch=BatchPlan({"0sp": 8, "16sp": 16}))
     scheduler = bind(HalfLife("8sp"), optimizer, clock, key="momentum")
     seen = []
     for _ in range(3):
-        seen.append([float(group["momentum"]) for group in optimizer.param_groups])
+        seen.append(values(optimizer, "momentum"))
         clock.tick()
         scheduler.step()
     assert seen == [[0.5, 0.5], [0.5, 0.5], [0.25, 0.25]] and optimizer.param_groups[1]["momentum"] is tensor
     assert [group["initial_momentum"] for group in optimizer.param_groups] == [0.9, 0.3]
     bind(HalfLife("1ba"), optimizer, clock, key="momentum", tags="head")
-    assert [float(group["momentum"]) for group in optimizer.param_groups] == [0.25, 0.5]
+    assert values(optimizer, "momentum") == [0.25, 0.5]
     state = SimpleNamespace(timestamp=Timestamp(), max_duration="8ep", dataloader_len=4)
     other = adam()
     bind(HalfLife("0.25ep"), other, state, key="betas[1]")
@@ -478,7 +479,7 @@ def test_a_state_of_a_multiplier_is_not_that_of_a_value():
     """Also where both would write the same number."""
     made = []
     for schedule in (ConstantScheduler(0.5), HalfLife("1ba")):
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+        optimizer = sgd(momentum=0.9)
         made.append(bind(schedule, optimizer, Clock("10ba"), key="momentum"))
     multiplier, value = made
     with pytest.raises(ValueError, match="one of them is a multiplier, the other a value"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
+from tests.building import parameters, run, sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import Binding, Schedulers
 
@@ -17,28 +18,9 @@ COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
-def parameters(n=1):
-    torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
-
-
-def sgd(*groups, lr=1.0):
-    return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, momentum=0.5)
-
-
 def made(schedule=LINEAR, duration="10ba", on_change="same", key="lr", tags=None, **rates):
-    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]})
+    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]}, momentum=0.5)
     return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
-
-
-def run(steps, clock, optimizer, scheduler):
-    values = []
-    for _ in range(steps):
-        optimizer.step()
-        clock.tick()
-        scheduler.step()
-        values.append(optimizer.param_groups[0]["lr"])
-    return values
 
 
 # Whole runs, as they are saved with parameters and optimizer
@@ -320,7 +302,7 @@ def test_keys_and_tags_are_compared_whatever_is_to_change():
 
 
 def several(duration, on_change="same"):
-    clock, optimizer = Clock(duration), sgd()
+    clock, optimizer = Clock(duration), sgd(momentum=0.5)
     return clock, optimizer, Schedulers(optimizer, clock, [STABLE, Binding(COSINE, "momentum")], on_change)
 
 
