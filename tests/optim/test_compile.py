@@ -1,4 +1,4 @@
-"""Law 14: a compiled step is one graph, whatever the hyperparameters do, and does what the eager step does."""
+"""A compiled step is one graph, whatever the hyperparameters do, and does what the eager step does."""
 
 import pytest
 import torch

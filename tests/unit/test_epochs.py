@@ -1,4 +1,4 @@
-"""Law 6b in whole runs: epochs are epochs, also after a change of the batch size."""
+"""The law of epochs in whole runs: epochs are epochs, also after a change of the batch size."""
 
 from types import SimpleNamespace
 

@@ -136,7 +136,7 @@ def test_two_batch_sizes_and_a_plan_keep_the_same_share():
 
 @given(st.data(), runs(), BETAS, RATIOS)
 def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
-    """Law 4 for what depends on the length of a step: that of a batch is not stretched, nor is a time in it."""
+    """The ratio and the length of a step: that of a batch is not stretched, nor is a time in it."""
     time, batch = data.draw(times(run)), data.draw(st.integers(0, run.batches))
     found = HalfLife.of(beta, time)._now(run.state(batch, sigma), None)
     longer = time.exact * sigma if time.unit is TimeUnit.DURATION else time.exact
@@ -146,7 +146,7 @@ def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
 
 @given(runs(), st.integers(1, 5), st.fractions(Fraction(1, 100), 100))
 def test_an_epoch_is_as_long_as_it_is_now(run, more, epochs):
-    """Law 6b: after a change of the number of batches in an epoch, as much is kept of an epoch as before."""
+    """Epochs: after a change of the number of batches in an epoch, as much is kept of an epoch as before."""
     later = dataclasses.replace(run, batches_per_epoch=more * run.batches_per_epoch)
     schedule = HalfLife(Time(epochs, "ep"))
     kept = [schedule._now(each.state(3), None) ** each.batches_per_epoch for each in (run, later)]

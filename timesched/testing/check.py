@@ -58,7 +58,7 @@ def _check(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
         examples()
     except Flaky as error:
         raise LawBroken(
-            f"law 7 (purity): {schedule!r} broke a law and then kept it on the same example: it depends on what was "
+            f"law 'purity': {schedule!r} broke a law and then kept it on the same example: it depends on what was "
             f"asked before."
         ) from error
 
