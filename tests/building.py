@@ -1,5 +1,7 @@
 """What many tests need and mean alike: small optimizers and models, their training, and what the groups hold."""
 
+import io
+
 import torch
 
 
@@ -18,13 +20,21 @@ def values(optimizer, key="lr"):
     return [float(group[key]) for group in optimizer.param_groups]
 
 
-def run(steps, clock, optimizer, scheduler):
+def tick(clock, batches, *schedulers, **amounts):
+    """So many batches of a loop whose schedulers follow a clock; `amounts`: the samples and tokens of each."""
+    for _ in range(batches):
+        clock.tick(**amounts)
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+def run(steps, clock, optimizer, scheduler, **amounts):
     """The first group's learning rate after each step of a loop; `clock`: None where the scheduler counts steps."""
     found = []
     for _ in range(steps):
         optimizer.step()
         if clock is not None:
-            clock.tick()
+            clock.tick(**amounts)
         scheduler.step()
         found.append(values(optimizer)[0])
     return found
@@ -52,6 +62,13 @@ def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
             scheduler.step()
         losses.append(loss.item())
     return losses
+
+
+def in_a_file(value):
+    """A copy that was saved and loaded."""
+    torch.save(value, file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file, weights_only=False)
 
 
 def bits(model):

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import timesched
-from tests.building import sgd
+from tests.building import sgd, tick
 from tests.torchrun import Report
 from timesched import Clock, CosineAnnealingScheduler, bind
 
@@ -80,9 +80,7 @@ def a_clock_that_counts_alone_says_so_once() -> None:
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             scheduler = bind(schedule, sgd(lr=0.5), clock)
-            for _ in range(4):
-                clock.tick(tokens=given)
-                scheduler.step()
+            tick(clock, 4, scheduler, tokens=given)
         return [str(each.message) for each in found]
 
     linear = timesched.LinearScheduler()

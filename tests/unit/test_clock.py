@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timesched.clock
-from tests.building import sgd
+from tests.building import sgd, tick
 from timesched import (
     BatchPlan,
     Clock,
@@ -142,8 +142,7 @@ def test_a_wrong_state_is_refused(wrong, words):
 def test_a_state_without_epochs_is_placed_by_its_batches():
     """Where nobody counted epochs; counted ones stay."""
     unknown, known = Clock("100ba"), Clock("100ba", batches_per_epoch=10)
-    for _ in range(57):
-        unknown.tick()
+    tick(unknown, 57)
     state = unknown.state_dict()
     known.load_state_dict(state)
     assert (known.timestamp.epoch, known.timestamp.batch_in_epoch, known.timestamp.batch) == (5, 7, 57)
@@ -255,9 +254,7 @@ def test_extend_writes_the_value_on_the_longer_run():
     """The rates and the ratio are kept, and the new length may be in another unit."""
     clock = Clock("20ba", batches_per_epoch=10, ssr=0.5)
     scheduler = bind(LinearScheduler(), sgd(), clock)
-    for _ in range(10):
-        clock.tick()
-        scheduler.step()
+    tick(clock, 10, scheduler)
     assert clock.done and scheduler.get_last_lr() == [0.0]
     clock.extend("4ep")
     assert not clock.done and scheduler.get_last_lr() == [0.5] and clock.fraction == 0.5
@@ -283,9 +280,7 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
     clock = Clock(length, **options)
     schedule = LinearScheduler()
     follower, other = (bind(each, sgd(), clock) for each in (schedule, LinearScheduler(t_max="1000ba")))
-    for _ in range(20):
-        clock.tick()
-        follower.step(), other.step()
+    tick(clock, 20, follower, other)
     rates, unmoved = clock.horizon.rates, other.get_last_lr()
     clock.end_after(time)
     assert clock.max_duration == Time.from_input(end) and (clock.horizon.rates, clock.timestamp.batch) == (rates, 20)
@@ -321,9 +316,7 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
 def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
     clock = Clock("51ba")
     scheduler = bind(schedule, sgd(), clock)
-    for _ in range(batches):
-        clock.tick()
-        scheduler.step()
+    tick(clock, batches, scheduler)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lengthen(clock)
@@ -353,8 +346,7 @@ def test_several_ticks_between_two_steps_are_nothing(write):
     clock = Clock("40ba")
     scheduler, _ = (bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler()))
     for ticks in (2, 5, 5):
-        for _ in range(ticks):
-            clock.tick()
+        tick(clock, ticks)
         getattr(scheduler, write)()
     for _ in range(5):
         copy.deepcopy(clock).tick()

@@ -16,7 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optim
-from tests.building import sgd, values
+from tests.building import sgd, tick, values
 from timesched import (
     BatchPlan,
     Clock,
@@ -271,9 +271,7 @@ def resumed(schedule, length, size, saved=None, on_change="same"):
     if saved is not None:
         scheduler.load_state_dict(saved)
         return optimizer.param_groups[0]["betas"][1], clock
-    for _ in range(10):
-        clock.tick()
-        scheduler.step()
+    tick(clock, 10, scheduler)
     return scheduler.state_dict()
 
 

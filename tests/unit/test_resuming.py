@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
-from tests.building import parameters, run, sgd
+from tests.building import parameters, run, sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import Binding, Schedulers
 
@@ -133,9 +133,7 @@ def test_a_group_that_was_added_belongs_to_the_state(added_before, saved_after_a
     clock, optimizer, scheduler = made()
     alone = scheduler.state_dict()
     optimizer.add_param_group({"params": parameters(), "lr": 0.5})
-    for _ in range(saved_after_a_step):
-        clock.tick()
-        scheduler.step()
+    tick(clock, saved_after_a_step, scheduler)
     with pytest.raises(ValueError, match="2 parameter groups are selected here"):
         scheduler.load_state_dict(alone)
     state = scheduler.state_dict()
@@ -160,9 +158,7 @@ def test_a_refused_load_leaves_an_added_group_to_the_next_step():
     assert optimizer.param_groups == before
     with pytest.raises(ValueError, match="lacks"):
         both.load_state_dict({"schedulers": [{**both.bound[0].state_dict(), "base": [0.25, 0.5]}, {}]})
-    for _ in range(5):
-        clock.tick()
-        both.step()
+    tick(clock, 5, both)
     assert both.get_last_lr() == [0.5, 0.25] and len(both.bound[0].get()) == 2
 
 

@@ -18,10 +18,7 @@ STEPS = 25
 EAGER = "eager"  # captures graphs, and compiles nothing
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    with fresh():
-        yield
+pytestmark = pytest.mark.usefixtures("compiles_afresh")
 
 
 def rate_and_decay(on):
