@@ -31,14 +31,14 @@ def check_schedule_laws(
     those laws apply that its signature allows. `promise`: its start, end, range, ..., or a function of it and the
     horizon that returns them; None promises that values are finite. `laws`: which of these are checked, all by default:
 
-        'purity': the value depends on the moment and the run alone, whatever was asked before
-        'ratio': stretched by a ratio, the schedule has at time t the value that it has at t / ratio without
-        'unit': written in another unit, it has the same values
-        'ends': what is promised
-        'epochs': times in epochs stay where they are when the batches of an epoch become more
-        'one formula': numbers and tensors give the same value
-        'rates': a missing rate is named, and none is asked for without need
-        'cost': a value late in the run takes no longer than an early one
+    * 'purity': the value depends on the moment and the run alone, whatever was asked before
+    * 'ratio': stretched by a ratio, the schedule has at time t the value that it has at t / ratio without
+    * 'unit': written in another unit, it has the same values
+    * 'ends': what is promised
+    * 'epochs': times in epochs stay where they are when the batches of an epoch become more
+    * 'one formula': numbers and tensors give the same value
+    * 'rates': a missing rate is named, and none is asked for without need
+    * 'cost': a value late in the run takes no longer than an early one
 
     Raises `LawBroken` with the smallest example found; returns None otherwise.
 
