@@ -67,7 +67,10 @@ class Built:
         0.5   2  0.05
           1   4     0
         """
-        return values_table([source for each in self.schedulers for source in sources(each, self.clock)], every)
+        found = []
+        for each in self.schedulers:
+            found += sources(each, self.clock)
+        return values_table(found, every)
 
 
 def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
@@ -292,9 +295,10 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
     with located(spec.path):
         if issubclass(spec.cls, Schedule):
             return spec.cls(**arguments)
-        takes = inspect.signature(spec.cls).parameters
-        shared = {next(iter(takes)): optimizer, TAGS: tags, "clock": clock}
-        return spec.cls(**{k: v for k, v in shared.items() if v is not None and k in takes} | arguments)
+        parameters = inspect.signature(spec.cls).parameters
+        shared = {next(iter(parameters)): optimizer, TAGS: tags, "clock": clock}
+        shared = {name: value for name, value in shared.items() if value is not None and name in parameters}
+        return spec.cls(**shared | arguments)
 
 
 def check_written(scheduler: Any, spared: set[int], path: str) -> None:
@@ -302,8 +306,9 @@ def check_written(scheduler: Any, spared: set[int], path: str) -> None:
     with located(path):
         if isinstance(scheduler, Bound):
             scheduler.refresh()
-        absolute = isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"  # a multiple of 0 stays 0
-        hit = spared.intersection(scheduler.indices if absolute else ())
+        # a closed form writes its own value, where a multiple of 0 would stay 0
+        decays = isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"
+        hit = spared.intersection(scheduler.indices) if decays else set()
         if hit:
             raise ValueError(
                 f"it would give weight decay to parameter group {min(hit)}, which 'no_decay' leaves without: give the "

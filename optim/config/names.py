@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -34,10 +35,10 @@ class Family:
         if not isinstance(name, str):
             raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
         # of a class that was defined again, as in a notebook, the last definition counts
-        users = {_full(cls): cls for base in self.bases for cls in _users(base)}
-        for text in (name.lower(), f"{name}{self.suffix}".lower()):
-            ours = [cls for own, cls in self.own.items() if text == own.lower()]
-            found = ours or [cls for full, cls in users.items() if text in (full.lower(), cls.__name__.lower())]
+        users = {_full(cls): cls for cls in chain.from_iterable(map(_users, self.bases))}
+        for wanted in (name.lower(), f"{name}{self.suffix}".lower()):
+            ours = [cls for own, cls in self.own.items() if wanted == own.lower()]
+            found = ours or [cls for full, cls in users.items() if wanted in (full.lower(), cls.__name__.lower())]
             if len(found) > 1:
                 names = " and ".join(sorted(map(_full, found)))
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")

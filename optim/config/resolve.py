@@ -72,27 +72,32 @@ def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
 
 
 def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True) -> dict[str, Any]:
-    """The arguments as the constructor takes them: a list becomes a tuple where the default is one.
+    """The arguments as the constructor arguments them: a list becomes a tuple where the default is one.
 
     Raises `ValueError` for arguments that the constructor does not name, with the nearest one that it has (or one of
     `also`, which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
     """
-    parameters = inspect.signature(cls).parameters
-    takes = {
-        name: each for name, each in parameters.items() if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    }
-    takes.pop("clock", None)
-    first = next(iter(takes), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
-    if not issubclass(cls, Schedule) and first not in ("scheduler", "schedulers"):
-        takes.pop(first, None)
+    arguments = _arguments(cls)
     for name in given:
-        if name not in takes:
-            raise ValueError(f"{path}: {cls.__name__} has no argument {name!r}{nearest(name, [*takes, *also])}")
-    missing = [name for name, each in takes.items() if each.default is each.empty and name not in given]
+        if name not in arguments:
+            raise ValueError(f"{path}: {cls.__name__} has no argument {name!r}{nearest(name, [*arguments, *also])}")
+    missing = [name for name, each in arguments.items() if each.default is each.empty and name not in given]
     if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
-    tuples = {name for name, each in takes.items() if isinstance(each.default, tuple)}
+    tuples = {name for name, each in arguments.items() if isinstance(each.default, tuple)}
     return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in given.items()}
+
+
+def _arguments(cls: type) -> dict[str, inspect.Parameter]:
+    """The arguments of a constructor that a config may give: not the optimizer or its parameters, nor the clock."""
+    arguments = {}
+    for name, each in inspect.signature(cls).parameters.items():
+        if name != "clock" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            arguments[name] = each
+    first = next(iter(arguments), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
+    if not issubclass(cls, Schedule) and first not in ("scheduler", "schedulers"):
+        arguments.pop(first, None)
+    return arguments
 
 
 @contextmanager
@@ -129,7 +134,7 @@ def optimizer(entry: Any) -> Any:
 
 def scheduler(entry: Any, path: str, clock: Any) -> Any:
     """The specification of a scheduler; or the entry itself, where it is a scheduler or a function."""
-    return entry if _stands_for_itself(entry) else _spec(*_named(entry, path), SCHEDULER, clock)
+    return entry if _stands_for_itself(entry) else _spec(*_named(entry, path), family=SCHEDULER, clock=clock)
 
 
 def _stands_for_itself(entry: Any) -> bool:
@@ -137,29 +142,33 @@ def _stands_for_itself(entry: Any) -> bool:
     return not isinstance(entry, (type, Schedule)) and (callable(entry) or hasattr(entry, "step"))
 
 
-def _spec(name: Any, given: dict[str, Any], path: str, family: Family, clock: Any, counted: bool = False) -> Spec:
+def _spec(
+    name: Any, given: dict[str, Any], path: str, *, family: Family, clock: Any, in_sequence: bool = False
+) -> Spec:
     """The specification of a named scheduler or schedule, and of those inside it.
 
-    `counted`: it stands in a sequence without milestones, so that its `total_iters` may be there for its length alone.
+    `in_sequence`: it is in a sequence without milestones, where its `total_iters` may be there for its length alone.
     """
     cls = family.find(name, path)
-    takes, length = inspect.signature(cls).parameters, given.get("total_iters")
-    timed = issubclass(cls, Schedule)
-    bound = timed and family is SCHEDULER  # and not inside another one
+    parameters, length = inspect.signature(cls).parameters, given.get("total_iters")
+    is_schedule = issubclass(cls, Schedule)
+    bound = is_schedule and family is SCHEDULER  # and not inside another one
     options = {new: given.pop(old) for old, new in BIND.items() if bound and old in given}
-    if counted and "total_iters" not in takes:
+    if in_sequence and "total_iters" not in parameters:
         given.pop("total_iters", None)
-    inside = SCHEDULE if timed else CLOSED_FORM
-    one, several = ("schedule", "schedules") if timed else ("scheduler", "schedulers")
+    inside = SCHEDULE if is_schedule else CLOSED_FORM
+    one, several = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
     if one in given:
-        given[one] = _spec(*_named(given[one], f"{path}.{one}"), inside, clock, counted)
+        named = _named(given[one], f"{path}.{one}")
+        given[one] = _spec(*named, family=inside, clock=clock, in_sequence=in_sequence)
     if several in given:
-        entries, sequence = given[several], not timed and "milestones" in takes and "milestones" not in given
+        entries = given[several]
         if not isinstance(entries, list):
             raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {inside.kind} after a dash.")
-        named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
-        given[several] = [_spec(*each, inside, clock, sequence) for each in named]
-        if sequence:
+        all_named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
+        no_milestones = not is_schedule and "milestones" in parameters and "milestones" not in given
+        given[several] = [_spec(*each, family=inside, clock=clock, in_sequence=no_milestones) for each in all_named]
+        if no_milestones:
             given["milestones"] = _milestones(given[several], clock)
     return Spec(path, cls, checked(cls, given, path), length, options)
 
@@ -172,15 +181,18 @@ def rate(given: Any, path: str) -> Spec:
     entries = [dict(each) if isinstance(each, Mapping) else {} for each in (given if several else [given])]
     if not all("scheduler" in each for each in entries):
         raise TypeError(f"{path}={given!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts.")
-    mains = {LR.find(each.pop("main_scheduler"), path) for each in entries if several and "main_scheduler" in each}
-    chained = LR.own["ChainedLR"] in mains
-    paths = [f"{path}[{i}]" if several else path for i in range(len(entries))]
-    counted = several and not chained
-    inside = [_spec(each.pop("scheduler"), each, at, LR, None, counted) for each, at in zip(entries, paths)]
     if not several:
-        return inside[0]
-    milestones = {} if chained else {"milestones": _milestones(inside, None)}
-    return Spec(path, LR.own["ChainedLR" if chained else "SequentialLR"], {"schedulers": inside, **milestones})
+        (entry,) = entries
+        return _spec(entry.pop("scheduler"), entry, path, family=LR, clock=None)
+    mains = [LR.find(each.pop("main_scheduler"), path) for each in entries if "main_scheduler" in each]
+    chained = LR.own["ChainedLR"] in mains
+    inside = []
+    for i, entry in enumerate(entries):
+        name = entry.pop("scheduler")
+        inside.append(_spec(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not chained))
+    if chained:
+        return Spec(path, LR.own["ChainedLR"], {"schedulers": inside})
+    return Spec(path, LR.own["SequentialLR"], {"schedulers": inside, "milestones": _milestones(inside, None)})
 
 
 def _milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..base.hyperparameters import RATE, as_tags
 from .matrices import Decision, decisions
 from .parameters import named
-from .rules import Claim, Selector, checked_selectors, claims_of_factors, claims_of_rules, comparable, matched, merged
+from .rules import Claim, Selector, claims_of_factors, claims_of_rules, claims_of_selectors, comparable, matched, merged
 
 
 def configure_param_groups(
@@ -100,50 +100,72 @@ def configure_param_groups(
     for what, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
             raise TypeError(f"{what}={switch!r} is of type {type(switch).__name__}: it is True or False.")
-    claims = claims_of_rules(rules)
-    claims += claims_of_factors({} if adjust_learning_rate is None else adjust_learning_rate)
-    if weight_decay is not None:
-        RATE.check("weight_decay", weight_decay)
-    if not isinstance(no_decay, bool):
-        for selector in checked_selectors(no_decay, "no_decay"):
-            claims.append(Claim(f"no_decay ({selector!r})", (selector,), settings={"weight_decay": 0.0}, layers=True))
-    if no_decay is not False and not isinstance(model, nn.Module):
-        raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
+    claims = _claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
     if matrices not in (None, "muon") or (matrices and not isinstance(model, nn.Module)):
         raise ValueError(f"matrices={matrices!r} of a {type(model).__name__}: pass 'muon' with the model, or None.")
+    head_claims: list[Claim] = []
     if matrices and output_head is not None:
-        for selector in checked_selectors(output_head, "output_head"):
-            claims.append(Claim(f"output_head ({selector!r})", (selector,), settings={"algorithm": "adamw"}))
-    more = as_tags(decay_tag, "decay_tag: ")
+        head_claims = claims_of_selectors(output_head, "output_head", {"algorithm": "adamw"})
+    decay_tags = as_tags(decay_tag, "decay_tag: ")
     parameters = named(model)
-    hits = matched(parameters, claims)
-    asked = [merged(each, one.name) for each, one in zip(hits, parameters)]
-    made: Sequence[Decision | None] = [None] * len(parameters)
+    # What is asked for each parameter, its tags and settings; then the algorithm of each; then their groups.
+    hits = matched(parameters, claims + head_claims)
+    asked = [merged(each, parameter.name) for each, parameter in zip(hits, parameters)]
+    decided: Sequence[Decision | None] = [None] * len(parameters)
     if matrices:
-        heads = [any(claim.what.startswith("output_head") for claim in each) for each in hits]
         chosen = [settings for _, settings in asked]
-        made = decisions(parameters, chosen, None if output_head is None else heads)
+        heads = None if output_head is None else list(map(bool, matched(parameters, head_claims)))
+        decided = decisions(parameters, chosen, heads)
     groups: dict[Any, dict[str, Any]] = {}
-    for each, choice, (of_rules, given) in zip(parameters, made, asked):
-        if not (frozen or each.tensor.requires_grad):
+    for parameter, own, decision in zip(parameters, asked, decided):
+        if not (frozen or parameter.tensor.requires_grad):
             continue
-        decays = no_decay is False or each.decays
-        tags, settings = set(of_rules), dict(given)
-        if choice is not None:
-            settings = {"algorithm": choice.algorithm, **choice.settings, **settings}
-            tags.add(str(choice.algorithm))
-        if weight_decay is not None or not decays:
-            settings.setdefault("weight_decay", weight_decay if decays else 0.0)
-        if comparable(settings.get("weight_decay")) != 0:
-            tags |= more
-        settings = dict(sorted(settings.items()))
-        key = (frozenset(tags), comparable(list(settings.items())))
-        if key not in groups:
-            groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
-        groups[key]["params"].append((each.name, each.tensor) if names else each.tensor)
-        if choice is not None:
-            groups[key].setdefault("reasons", []).append(choice.reason)
+        own_decay = weight_decay if no_decay is False or parameter.decays else 0.0
+        tags, settings = _completed(*own, decision, own_decay, decay_tags)
+        group = _group_of(tags, settings, groups)
+        group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
+        if decision is not None:
+            group.setdefault("reasons", []).append(decision.reason)
     if not groups:
         only = "" if frozen or not parameters else " that require a gradient, and frozen=False leaves out the others"
         raise ValueError(f"model={type(model).__name__} has no parameters{only}: pass a model that has some.")
     return list(groups.values())
+
+
+def _claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: Any) -> list[Claim]:
+    """What rules, factors and `no_decay` ask for, of the parameters that they select."""
+    claims = claims_of_rules(rules)
+    claims += claims_of_factors({} if factors is None else factors)
+    if weight_decay is not None:
+        RATE.check("weight_decay", weight_decay)
+    if not isinstance(no_decay, bool):
+        claims += claims_of_selectors(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
+    if no_decay is not False and not isinstance(model, nn.Module):
+        raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
+    return claims
+
+
+def _completed(
+    tags: frozenset[str], settings: dict[str, Any], decision: Decision | None, weight_decay: Any, decay_tags: set[str]
+) -> tuple[frozenset[str], dict[str, Any]]:
+    """The tags and settings of a parameter: those that claims give it, and what its algorithm and its decay add.
+
+    A setting of a claim wins. `decay_tags`: for what has weight decay, or leaves it to the optimizer.
+    """
+    if decision is not None:
+        tags |= {str(decision.algorithm)}
+        settings = {"algorithm": decision.algorithm, **decision.settings, **settings}
+    if weight_decay is not None:
+        settings = {"weight_decay": weight_decay, **settings}
+    if comparable(settings.get("weight_decay")) != 0:
+        tags |= decay_tags
+    return tags, settings
+
+
+def _group_of(tags: frozenset[str], settings: dict[str, Any], groups: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """The group of these tags and values; a new one, added to `groups`, where there is none."""
+    settings = dict(sorted(settings.items()))
+    key = (tags, comparable(list(settings.items())))
+    if key not in groups:
+        groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
+    return groups[key]

@@ -60,13 +60,13 @@ def decisions(
 
 
 def _by_module(each: Named) -> Decision:
-    shape, kinds = each.tensor.shape, [kind for kind, _ in each.owners]
+    shape = each.tensor.shape
     owner, attribute = next(iter(each.owners))
     if not each.decays:
         return Decision("adamw", "norm or bias")
     if each.tensor.numel() <= max(shape, default=1):
         return Decision("adamw", "vector")
-    if any(issubclass(kind, EMBEDDINGS) for kind in kinds):
+    if _is(each, EMBEDDINGS):
         return Decision("adamw", "embedding")
     if _is_of_a_router(each):
         return Decision("adamw", "router")
@@ -128,4 +128,4 @@ def _output_head(parameters: Sequence[Named]) -> Named | None:
 
 
 def _is(each: Named, kinds: Any) -> bool:
-    return any(issubclass(kind, kinds) for kind, _ in each.owners)
+    return any(issubclass(kind, kinds) for kind in each.kinds)

@@ -32,6 +32,11 @@ class Named(NamedTuple):
     path: list[nn.Module]  # by the first name: the model, and the modules down to the one that has it, no wrappers
 
     @property
+    def kinds(self) -> list[type[nn.Module]]:
+        """The types of its owners."""
+        return [kind for kind, _ in self.owners]
+
+    @property
     def decays(self) -> bool:
         """Whether one of its owners is no norm, and it is no bias there; also where the owners are unknown."""
         return not self.owners or not all(map(is_norm_or_bias, self.owners))

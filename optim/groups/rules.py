@@ -88,25 +88,34 @@ def claims_of_factors(factors: Any) -> list[Claim]:
     return claims
 
 
+def claims_of_selectors(given: Any, what: str, settings: Mapping[str, Any], layers: bool = False) -> list[Claim]:
+    """A claim for each of the globs and layer types that the argument `what` is."""
+    selectors = checked_selectors(given, what)
+    return [Claim(f"{what} ({each!r})", (each,), settings=settings, layers=layers) for each in selectors]
+
+
 def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
     """For each parameter the claims that select it. Every selector has to select one."""
     hits: list[list[Claim]] = [[] for _ in parameters]
-    names = [(name, i) for i, each in enumerate(parameters) for name in each.names]
-    kinds = dict.fromkeys(kind for each in parameters for kind, _ in each.owners)
+    kinds = dict.fromkeys(chain.from_iterable(each.kinds for each in parameters))
     for claim in claims:
         selected: set[int] = set()
         for selector in claim.selectors:
-            matches = re.compile(fnmatch.translate(selector)).match if isinstance(selector, str) else None
-            found = {i for name, i in names if matches(name)} if matches else set()
             layers = {kind for kind in kinds if claim.layers and _is_kind(kind, selector)}
-            if layers:
-                found |= {i for i, each in enumerate(parameters) if any(kind in layers for kind, _ in each.owners)}
+            found = set()
+            for i, parameter in enumerate(parameters):
+                if _has_name(parameter, selector) or not layers.isdisjoint(parameter.kinds):
+                    found.add(i)
             if not found:
                 raise ValueError(_no_match(claim, selector, parameters, kinds))
             selected |= found
         for i in selected:
             hits[i].append(claim)
     return hits
+
+
+def _has_name(parameter: Named, selector: Selector) -> bool:
+    return isinstance(selector, str) and any(fnmatch.fnmatchcase(name, selector) for name in parameter.names)
 
 
 def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:

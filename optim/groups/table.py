@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,37 +35,47 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     total              4        63
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
-    keys = sorted({key for group in rows for key in group} - {"params", "param_names", "tags", "reasons"})
-    values = {key: [comparable(group[key]) if key in group else "-" for group in rows] for key in keys}
-    several = {key: set(values[key]) for key in keys}
-    if isinstance(groups, torch.optim.Optimizer):  # what a group lacks is for another algorithm
-        several = {key: found - {"-"} if key in KNOWN else found for key, found in several.items()}
-    kept = [key for key in keys if key in ("lr", "weight_decay") or len(several[key]) > 1]
-    lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
+    shown: dict[str, list[str]] = {}  # by the hyperparameter, what its column has for each group
+    for key in sorted(set().union(*rows) - {"params", "param_names", "tags", "reasons"}):
+        values = [comparable(group[key]) if key in group else "-" for group in rows]
+        different = set(values)
+        if isinstance(groups, torch.optim.Optimizer) and key in KNOWN:  # what a group lacks is for another algorithm
+            different.discard("-")
+        if key in ("lr", "weight_decay") or len(different) > 1:
+            shown[key] = list(map(_shown, values))
+    lines = [["group", "tags", "tensors", "elements", *shown, "names"]]
     count = size = 0
     for i, group in enumerate(rows):
         given = list(group["params"])
-        known = group.get("param_names") or [p[0] for p in given if isinstance(p, tuple)]
-        reasons = group.get("reasons") or [""] * len(known)
-        most = (len(known) if "reasons" in group else 3) if names is None else names
-        found = {reason: [name for name, other in zip(known, reasons) if other == reason] for reason in reasons}
-        listed = "; ".join(f"{reason}: " * bool(reason) + _listed(which, most) for reason, which in found.items())
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
         tags = ", ".join(sorted(as_tags(group.get("tags"), f"Parameter group {i}: ")))
-        shown = (_shown(values[key][i]) for key in kept)
-        lines.append([str(i), tags or "-", str(len(given)), str(elements), *shown, listed or "-"])
+        hyperparameters = [column[i] for column in shown.values()]
+        listed = _names_of(group, given, names)
+        lines.append([str(i), tags or "-", str(len(given)), str(elements), *hyperparameters, listed or "-"])
         count, size = count + len(given), size + elements
-    lines.append(["total", "", str(count), str(size), *("" for _ in kept), ""])
+    lines.append(["total", "", str(count), str(size), *("" for _ in shown), ""])
     columns = []
-    for number, column in enumerate(zip(*lines)):
+    for i, column in enumerate(zip(*lines)):
         width = max(map(len, column))
-        to_left = number in (0, 1, len(lines[0]) - 1)
+        to_left = i in (0, 1, len(lines[0]) - 1)
         columns.append([cell.ljust(width) if to_left else cell.rjust(width) for cell in column])
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
-def _listed(known: list[str], most: int) -> str:
-    return ", ".join(known[:most]) + (f" and {len(known) - most} more" if len(known) > most else "")
+def _names_of(group: Mapping[str, Any], params: Sequence[Any], most: int | None) -> str:
+    """The names of a group's parameters, at most so many; those for each reason to be in it, if it tells reasons."""
+    names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
+    reasons = group.get("reasons") or [""] * len(names)
+    if most is None:
+        most = len(names) if "reasons" in group else 3
+    by_reason: dict[str, list[str]] = {reason: [] for reason in reasons}
+    for name, reason in zip(names, reasons):
+        by_reason[reason].append(name)
+    listed = []
+    for reason, those in by_reason.items():
+        more = f" and {len(those) - most} more" if len(those) > most else ""
+        listed.append((f"{reason}: " if reason else "") + ", ".join(those[:most]) + more)
+    return "; ".join(listed)
 
 
 def _shown(value: Any) -> str:

@@ -7,10 +7,12 @@ import math
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import optim
 from optim.groups.parameters import named
@@ -62,10 +64,37 @@ examples:
     check.set_defaults(run=_check)
 
 
+class Course:
+    """What a scheduler writes over a run. `jump` and `far`: what the options allow, as shares of the largest value."""
+
+    def __init__(self, source: Source, scheduler: Any, options: argparse.Namespace) -> None:
+        self.source, self.scheduler, self.is_learning_rate = source, scheduler, scheduler.key == "lr"
+        self.unit, self.length = counted(source.horizon)  # what all counts below are in, and that of the end
+        self.values = values(source)  # by their counts, in order
+        self.marks, self.curve = source.marks(), source.curve(self.unit)
+        self.largest = max(map(abs, self.values.values()))
+        self.jump, self.far = options.jump / 100, options.far / 100
+
+    @cached_property
+    def corrected_betas(self) -> Tensor:
+        """The betas of the first steps, if they are of an average whose bias is corrected; otherwise none."""
+        group = self.scheduler.optimizer.param_groups[self.scheduler.indices[0]]
+        kind = optim.muon.muon.ALGORITHMS.get(group.get("algorithm"), type(self.scheduler.optimizer))
+        corrected = issubclass(kind, _CORRECTED.get(self.scheduler.key, ())) and group.get("correct_bias", True)
+        # after these steps, nothing is left of the first in the average of any beta that is in use
+        steps = min(int(self.length), 20_000) if corrected and self.unit is TimeUnit.BATCH else 0
+        return torch.tensor([self.curve(step) for step in range(steps)], dtype=torch.float64)
+
+    def time(self, count: Exact) -> str:
+        """A count as a time in the unit of the run's length, as in 5ep."""
+        unit, position = axis(self.source.horizon, None)
+        return f"{number(position(count))}{unit.value}"
+
+
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
     made = trial_of(options.schedule, run_of(options), model)
-    found, highest = list(made.problems), dict[int, float]()
+    lines, highest = list(made.problems), dict[int, float]()
     for path, scheduler in made.schedulers.items():
         if scheduler is None:
             continue
@@ -76,106 +105,127 @@ def _check(options: argparse.Namespace) -> int:
             continue
         try:
             for source in written:
-                rate = scheduler.key == "lr"
-                for group in scheduler.indices if rate else ():
-                    highest[group] = max(highest.get(group, 0.0), *values(source).values())
-                lines = [*findings(source, options, rate), *miscorrected(source, options, scheduler)]
-                found += [f"{path}, {source.name}: {what}" for what in lines]
-        except (TypeError, ValueError) as error:
-            found.append(f"{path}: {error}")
+                course = Course(source, scheduler, options)
+                for group in scheduler.indices if course.is_learning_rate else ():
+                    highest[group] = max(highest.get(group, 0.0), *course.values.values())
+                lines += [f"{path}, {source.name}: {finding}" for finding in findings(course)]
+        except (TypeError, ValueError) as error:  # such as a time that does not convert
+            lines.append(f"{path}: {error}")
     if model is not None and made.optimizer is not None:
-        found += decayed(model, made.optimizer, list(made.schedulers.values()))
-        found += unmoved(made.optimizer, highest)
-    for each in dict.fromkeys(found) or ["nothing found"]:
-        print(" ".join(each.split()))
+        lines += decayed(model, made.optimizer, list(made.schedulers.values()))
+        lines += unmoved(made.optimizer, highest)
+    for line in dict.fromkeys(lines) or ["nothing found"]:
+        print(" ".join(line.split()))
     if model is None and "SCHEDULE" not in made.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
-    return 1 if found else 0
+    return 1 if lines else 0
 
 
-def findings(source: Source, options: argparse.Namespace, rate: bool) -> Iterator[str]:
-    """What may be wrong with one schedule; of a learning `rate` also that it begins at 0, or falls below. Raises
-    `ValueError` where a time does not convert.
-    """
-    unit, length = counted(source.horizon)
-    found, marks, value = values(source), source.marks(), source.curve(unit)
-    wanted, place = axis(source.horizon, None)
+def findings(course: Course) -> list[str]:
+    """What may be wrong with one schedule. Raises `ValueError` where a time does not convert."""
+    found = list(not_finite(course))
+    for finding in OF_BETAS if found else [*OF_FINITE_VALUES, *OF_BETAS]:
+        found += finding(course)
+    return found
 
-    def at(count: Exact) -> str:
-        return f"{number(place(count))}{wanted.value}"
 
-    for count, each in found.items():
-        if not math.isfinite(each):
-            yield (
-                f"the value is {each:.4g} at {at(count)}, where a step stops with an error: end the "
-                f"schedule before, or change its arguments"
-            )
-            return
-    below = next((count for count, each in found.items() if each < 0), None)
-    if rate and below is not None:
+def not_finite(course: Course) -> Iterator[str]:
+    count = next((count for count, value in course.values.items() if not math.isfinite(value)), None)
+    if count is not None:
         yield (
-            f"the learning rate is {found[below]:.4g} at {at(below)}, and steps go uphill from there: end at 0 or above"
+            f"the value is {course.values[count]:.4g} at {course.time(count)}, where a step stops with an error: end "
+            f"the schedule before, or change its arguments"
         )
-    for name, count in marks:
-        where, end = at(count), at(end_of(source.horizon))
-        if name == "warmup" and count > length:
-            yield f"the warmup takes {where}, longer than the run of {end}: shorten it"
-        elif (name in ("decay", "milestone", "phase") and count >= length) or (
-            name in ("peak", "point") and count > length
-        ):
-            yield f"the {name} at {where} is never reached in the run of {end}: move it, or leave it out"
-    if rate and found[0] == 0.0:
+
+
+def negative_rate(course: Course) -> Iterator[str]:
+    count = next((count for count, value in course.values.items() if value < 0), None)
+    if course.is_learning_rate and count is not None:
+        yield (
+            f"the learning rate is {course.values[count]:.4g} at {course.time(count)}, and steps go uphill from "
+            f"there: end at 0 or above"
+        )
+
+
+def never_reached(course: Course) -> Iterator[str]:
+    """A line for each mark after the end; a decay, a milestone or a phase has no batch at the end itself, either."""
+    end = course.time(end_of(course.source.horizon))
+    for kind, count in course.marks:
+        if kind == "warmup" and count > course.length:
+            yield f"the warmup takes {course.time(count)}, longer than the run of {end}: shorten it"
+        begins_late = kind in ("decay", "milestone", "phase") and count >= course.length
+        ends_late = kind in ("peak", "point") and count > course.length
+        if begins_late or ends_late:
+            yield f"the {kind} at {course.time(count)} is never reached in the run of {end}: move it, or leave it out"
+
+
+def first_rate_of_zero(course: Course) -> Iterator[str]:
+    if course.is_learning_rate and course.values[0] == 0.0:
         yield (
             "the first batch has a learning rate of 0, and changes nothing: start above 0, with alpha_s or "
             "initial_learning_rate"
         )
-    largest = max(map(abs, found.values()))
-    intended = {count for name, count in marks if name in _INTENDED}
-    places = sorted({count for _, count in marks if 0 < count < length} - intended)
-    sides = [(count, value(Fraction(count) - _CLOSE), value(count)) for count in places]
-    jumps = [each for each in sides if abs(each[2] - each[1]) > options.jump / 100 * largest]
-    for count, before, after in jumps[:1]:
-        more = f", and {len(jumps) - 1} more" if jumps[1:] else ""
+
+
+def jumps(course: Course) -> Iterator[str]:
+    """A line for the first jump at a mark where none is meant, with the number of the others."""
+    intended = {count for kind, count in course.marks if kind in _INTENDED}
+    found = []
+    for count in sorted({count for _, count in course.marks if 0 < count < course.length} - intended):
+        before, after = course.curve(Fraction(count) - _CLOSE), course.curve(count)
+        if abs(after - before) > course.jump * course.largest:
+            found.append((count, before, after))
+    if found:
+        count, before, after = found[0]
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         yield (
-            f"a jump from {before:.4g} to {after:.4g} at {at(count)}{more}: give the phases that meet "
+            f"a jump from {before:.4g} to {after:.4g} at {course.time(count)}{more}: give the phases that meet "
             f"there one value, or pass --jump for a larger one"
         )
-    ends = [count for name, count in marks if name in ("end", "point")]
-    if ends and max(ends) > length:
-        last = length - 1 if unit is TimeUnit.BATCH else length
-        now, then = value(last), value(max(ends))
-        reached = min(takewhile(lambda count: value(count) == then, sorted(ends, reverse=True)))
-        if reached > length and abs(now - then) > options.far / 100 * largest:
-            yield (
-                f"the last batch has {now:.4g}, and the end value {then:.4g} comes at {at(reached)}, "
-                f"in a run of {at(end_of(source.horizon))}: end the schedule with the run, as with '1dur'"
-            )
 
 
-def miscorrected(source: Source, options: argparse.Namespace, scheduler: Any) -> Iterator[str]:
+def far_from_end(course: Course) -> Iterator[str]:
+    """Whether the end value comes after the run, and the last batch is far from it."""
+    ends = sorted((count for kind, count in course.marks if kind in ("end", "point")), reverse=True)
+    if not ends or ends[0] <= course.length:
+        return
+    last = course.curve(course.length - 1 if course.unit is TimeUnit.BATCH else course.length)
+    end_value = course.curve(ends[0])
+    reached = min(takewhile(lambda count: course.curve(count) == end_value, ends))
+    if reached > course.length and abs(last - end_value) > course.far * course.largest:
+        yield (
+            f"the last batch has {last:.4g}, and the end value {end_value:.4g} comes at {course.time(reached)}, "
+            f"in a run of {course.time(end_of(course.source.horizon))}: end the schedule with the run, as with '1dur'"
+        )
+
+
+def beta_out_of_range(course: Course) -> Iterator[str]:
+    betas = course.corrected_betas
+    wrong = torch.nonzero((betas < 0) | (betas >= 1))
+    if len(wrong):
+        i = int(wrong[0])
+        yield f"it is {betas[i]:.4g} at step {i + 1}, and has to be at least 0 and below 1: change the schedule"
+
+
+def miscorrected(course: Course) -> Iterator[str]:
     """The step after which the average of a beta is furthest from its gradients, if they are constant: the bias is
     corrected as if all steps had had the beta of the present one.
     """
-    group = scheduler.optimizer.param_groups[scheduler.indices[0]]
-    kind = optim.muon.muon.ALGORITHMS.get(group.get("algorithm"), type(scheduler.optimizer))
-    unit, length = counted(source.horizon)
-    corrected = issubclass(kind, _CORRECTED.get(scheduler.key, ())) and group.get("correct_bias", True)
-    if corrected and unit is TimeUnit.BATCH:
-        # later, nothing is left of the first steps in the average of any beta that is in use
-        curve, steps = source.curve(unit), torch.arange(1, min(int(length), 20_000) + 1)
-        betas = torch.tensor([curve(int(step) - 1) for step in steps], dtype=torch.float64)
-        strange = torch.nonzero((betas < 0) | (betas >= 1))
-        if len(strange):
-            at = int(strange[0])
-            yield f"it is {betas[at]:.4g} at step {at + 1}, and has to be at least 0 and below 1: change the schedule"
-            return
-        off = (1 - betas.cumprod(0)) / (1 - betas**steps)
-        at = int(off.log().abs().argmax())
-        if abs(math.log(off[at])) > math.log1p(options.jump / 100):
-            yield (
-                f"after step {at + 1} the average is {off[at]:.3g} times what it should be, as the bias correction "
-                f"takes {betas[at]:.4g} for the beta of all steps so far: change it later, or less"
-            )
+    betas = course.corrected_betas
+    if not len(betas) or ((betas < 0) | (betas >= 1)).any():
+        return
+    steps = torch.arange(1, len(betas) + 1)
+    ratios = (1 - betas.cumprod(0)) / (1 - betas**steps)  # of the average to the gradient
+    i = int(ratios.log().abs().argmax())
+    if abs(math.log(ratios[i])) > math.log1p(course.jump):
+        yield (
+            f"after step {i + 1} the average is {ratios[i]:.3g} times what it should be, as the bias correction "
+            f"takes {betas[i]:.4g} for the beta of all steps so far: change it later, or less"
+        )
+
+
+OF_FINITE_VALUES = [negative_rate, never_reached, first_rate_of_zero, jumps, far_from_end]
+OF_BETAS = [beta_out_of_range, miscorrected]
 
 
 def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:

@@ -112,10 +112,17 @@ def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | No
         given = entry_of(text)
         if "max_duration" not in run and given.keys() <= SCHEDULE.own.keys():
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
-        if "'HalfLife': {" in str(given):  # a value, which is no learning rate
+        if _has_half_life(given):  # a value, which is no learning rate
             given = {name: {"key": "momentum", **arguments} for name, arguments in given.items()}
         optimizer = {"SGD": {"lr": 1.0 if rate is None else rate, "momentum": 0.9}}
         return trial({"optimizer": optimizer, "schedulers": [given]}, model, run, "SCHEDULE")
+
+
+def _has_half_life(entry: Any) -> bool:
+    """Whether an entry is a `HalfLife`, or one of its arguments is."""
+    if isinstance(entry, list):
+        return any(map(_has_half_life, entry))
+    return isinstance(entry, dict) and ("HalfLife" in entry or any(map(_has_half_life, entry.values())))
 
 
 def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> list[Source]:

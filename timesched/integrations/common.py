@@ -87,7 +87,7 @@ class Schedulers(LRScheduler):
     @cached_property
     def units(self) -> set[TimeUnit]:
         """What the schedules read of the clock."""
-        return {unit for each in self.bound for unit in each.units()}
+        return set().union(*(each.units() for each in self.bound))
 
     def step(self, epoch: int | None = None) -> None:
         """Write the values of this moment."""
@@ -106,7 +106,10 @@ class Schedulers(LRScheduler):
 
     def named_values(self) -> dict[str, float]:
         """The value of each number that is scheduled, by the names that logs show: see `Bound.named_values`."""
-        return {name: value for each in self.bound for name, value in each.named_values().items()}
+        values = {}
+        for each in self.bound:
+            values.update(each.named_values())
+        return values
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound})"
@@ -124,7 +127,9 @@ class Schedulers(LRScheduler):
         states = state_dict.get("schedulers", [])
         pairs = list(zip(self.bound, states))
         if self.on_change == "new":
-            pairs = [(each, state) for each in self.bound for state in states if each.is_of(state)]
+            pairs = []
+            for each in self.bound:
+                pairs += [(each, state) for state in states if each.is_of(state)]
         elif len(states) != len(self.bound):
             raise ValueError(
                 f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from composer import Callback
@@ -188,7 +189,7 @@ class Schedules(Callback):
         self._batch = int(state.timestamp.batch)
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            numbers = sorted(number for scheduler in self.schedulers for number in _numbers_of(scheduler))
+            numbers = sorted(chain.from_iterable(map(_numbers_of, self.schedulers)))
             logger.log_metrics(named_values(optimizer.param_groups, numbers))
 
     def epoch_end(self, state: Any, logger: Any) -> None:

@@ -84,10 +84,8 @@ def schedule(
         "ssr": ssr,
         "log": log,
     }
-    # Those whose schedulers the Trainer has are of an earlier fit, as after `lr_find`.
-    there = [each.scheduler for each in trainer.lr_scheduler_configs]
     found = [each for each in trainer.callbacks if isinstance(each, _Counting)]
-    counting = next((each for each in found if not any(made in there for made in each.made)), None)
+    counting = next((each for each in found if not each.configs(trainer)), None)  # others are of an earlier fit
     if counting is None:
         counting = _Counting(trainer, module, options)
     elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0, "log": True}):
@@ -177,6 +175,10 @@ class _Counting(Callback):
         self.began = self.clock.timestamp.batch  # when training began
         self.resumed = False  # whether the Trainer's place in a resumed epoch is yet to be taken up
 
+    def configs(self, trainer: Any) -> list[Any]:
+        """What the Trainer has of its schedulers: something once it has begun a fit, as `lr_find` does, too."""
+        return [each for each in trainer.lr_scheduler_configs if each.scheduler in self.made]
+
     def count_batch(self) -> None:
         """Count the batch that was handed out since the last one was counted, if there is one."""
         if self.made[0].counts is not None:
@@ -184,7 +186,7 @@ class _Counting(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Refuse schedulers that Lightning would not step after each step of the optimizer."""
-        configs = [each for each in trainer.lr_scheduler_configs if each.scheduler in self.made]
+        configs = self.configs(trainer)
         if not configs or any((each.interval, each.frequency) != ("step", 1) for each in configs):
             raise ValueError(
                 "The scheduler has to be stepped after each step of the optimizer: let configure_optimizers() return "
@@ -220,8 +222,10 @@ class _Counting(Callback):
         log = self.options["log"] and self.made[0].counts is None  # once for each step of the optimizer
         self.made[0].counts = added(self.made[0].counts, counted(self.count, batch))
         if log and trainer._logger_connector.should_update_logs:  # what `LearningRateMonitor` asks
-            found = [each.named_values().items() for each in self.made]
-            values = {f"{name}-{i}" if i else name: value for i, each in enumerate(found) for name, value in each}
+            values = {}
+            for i, schedulers in enumerate(self.made):
+                suffix = f"-{i}" if i else ""
+                values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
             for logger in trainer.loggers:
                 logger.log_metrics(values, step=trainer.fit_loop.epoch_loop._batches_that_stepped)
 

@@ -90,7 +90,9 @@ def schedule(
     given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
-    counting = _Counting(trainer, bindings(entries), max_duration, count, tokens_per_sample, ssr, on_change, log)
+    counting = _Counting(
+        trainer, bindings(entries), max_duration, count, tokens_per_sample, ssr=ssr, on_change=on_change, log=log
+    )
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -105,14 +107,14 @@ class _TrainersClock(Clock):
 
     skips_data = True  # in an epoch that is resumed; else the Trainer reads all of it again
 
-    def place(self, batches: int) -> dict[str, int]:
+    def epoch_after(self, batches: int) -> dict[str, int]:
         """The Trainer's epoch, and its place in the data loader, when it is resumed after so many batches."""
         epoch, within = divmod(batches, self.dataloader_len or batches + 1)
         return {"epoch": epoch, "batch_in_epoch": within if self.skips_data else 0}
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
         stamp = super().read_state(state)
-        return stamp.copy(**self.place(stamp.batch.value))
+        return stamp.copy(**self.epoch_after(stamp.batch.value))
 
 
 class _TrainersSchedulers(CountingSchedulers):
@@ -140,32 +142,33 @@ class _Epoch:
     """What a data loader hands out in an epoch, to all ranks."""
 
     batches: int | None  # steps of the optimizer; None where the loader has no length
-    batch: int  # the samples of a full one
+    samples_per_batch: int  # of a full one
     samples: int  # of all of them, without those that ranks repeat to fill a batch
 
-    def before(self, batches: int) -> int:
+    def samples_of(self, batches: int) -> int:
         """The samples of the first so many batches of a run."""
         epochs, more = divmod(batches, self.batches or 1)
-        return epochs * self.samples + min(more * self.batch, self.samples)
+        return epochs * self.samples + min(more * self.samples_per_batch, self.samples)
 
 
 def _epoch_of(loader: Any, trainer: Any) -> _Epoch:
     """The epoch of a Trainer's data loader: by the loader's own sizes, where it has a batch sampler with a length."""
     accumulation, size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
     ranks = trainer.get_total_train_batch_size(trainer.args) // (accumulation * size)
-    batches = getattr(loader, "batch_sampler", None)
-    inner = getattr(batches, "batch_sampler", batches)  # which a shard of accelerate's divides among the ranks
-    size, samples = getattr(inner, "batch_size", None) or size, None
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # which a shard of accelerate's divides among ranks
+    size = getattr(inner, "batch_size", None) or size
     sampler: Any = getattr(inner, "sampler", None)
+    samples = None
     if has_length(sampler):
         samples = len(sampler)
-        if isinstance(batches, BatchSamplerShard):
-            ranks = batches.num_processes
+        if isinstance(batch_sampler, BatchSamplerShard):
+            ranks = batch_sampler.num_processes
         elif isinstance(sampler, DistributedSampler):
             samples = trainer.num_examples(loader)
         elif not isinstance(loader, DataLoaderDispatcher):
             samples *= ranks  # each of which has a sampler of its own
-    split = getattr(batches, "split_batches", False) or getattr(loader, "split_batches", False)
+    split = getattr(batch_sampler, "split_batches", False) or getattr(loader, "split_batches", False)
     microbatch = size if split else size * ranks
     batch = microbatch * accumulation
     if not has_length(loader):
@@ -181,19 +184,20 @@ class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(
-        self, trainer: Any, entries: Any, length: Any, count: Any, tokens: Any, ssr: float, on_change: Any, log: bool
+        self, trainer: Any, entries: Any, length: Any, count: Any, tokens: Any, *, ssr: float, on_change: Any, log: bool
     ) -> None:
         self.trainer, self.entries, self.on_change, self.logs = trainer, entries, on_change, log
         self.max_duration, self.count, self.tokens_per_sample, self.ssr = length, count, tokens, ssr
+        # The Trainer's own methods, which are called by those that replace them.
         self.make_loader, self.log_before = trainer.get_train_dataloader, trainer.log
         self.read_batches = trainer.get_batch_samples
-        # Of a run:
+        # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
-        self.epoch: Any = None
-        self.made: Any = None
+        self.epoch: Any = None  # an _Epoch of this loader
         self.units: set[TimeUnit] = set()  # that its schedules and its length read
-        self.began: Any = None  # the batch
+        self.made: Any = None  # its schedulers
         self.tokens = 0  # that the Trainer has counted
+        self.began: Any = None  # the batch
         self.ran_with: dict[str, float] = {}  # the last batch
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
@@ -218,40 +222,44 @@ class _Counting(TrainerCallback):
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
         self.epoch = _epoch_of(self.loader, self.trainer)
         clock = self._clock(num_training_steps)
+        self.units = {clock.max_duration.unit}.union(*(units_of(each.schedule, clock) for each in self.entries))
+        self._refuse_uncounted(clock)
+        own_counts = self.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
+        clock.process_group = self.trainer.args.world_size > 1 and own_counts
         self.made = self.trainer.lr_scheduler = _TrainersSchedulers(optimizer, clock, self.entries, self.on_change)
         return self.made
 
     def _clock(self, num_training_steps: int) -> Clock:
-        """The clock of a run. Raises `ValueError` where nobody counts what it needs."""
-        args = self.trainer.args
+        """The clock of a run, with the rates of its data loader."""
         clock = _TrainersClock(
             f"{num_training_steps}ba" if self.max_duration is None else self.max_duration,
             batches_per_epoch=self.epoch.batches,
-            samples_per_batch=self.epoch.batch,
+            samples_per_batch=self.epoch.samples_per_batch,
             tokens_per_sample=self.tokens_per_sample,
             ssr=self.ssr,
             process_group=False,
         )
-        clock.skips_data = not args.ignore_data_skip
-        units = self.units = {clock.max_duration.unit}.union(*(units_of(each.schedule, clock) for each in self.entries))
-        uncounted = args.include_num_input_tokens_seen == "no" and self.count is self.tokens_per_sample is None
-        if TimeUnit.TOKEN in units and uncounted:
+        clock.skips_data = not self.trainer.args.ignore_data_skip
+        return clock
+
+    def _refuse_uncounted(self, clock: Clock) -> None:
+        """Raise `ValueError` where nobody counts what the run is measured in."""
+        counts_tokens = self.trainer.args.include_num_input_tokens_seen != "no"
+        if TimeUnit.TOKEN in self.units and not counts_tokens and self.count is self.tokens_per_sample is None:
             raise ValueError(
                 "This run counts tokens, and the Trainer does not: set "
                 "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
             )
-        if TimeUnit.EPOCH in units and clock.dataloader_len is None:
+        if TimeUnit.EPOCH in self.units and clock.dataloader_len is None:
             raise ValueError(
                 "This run counts epochs, and the data loader has no length: give times in batches, samples or tokens."
             )
-        clock.process_group = args.world_size > 1 and (self.count is not None or TimeUnit.SECOND in units)
-        return clock
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take up the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
         self.tokens, clock = state.num_input_tokens_seen, self.made.clock
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
-        counts |= {"sample": self.epoch.before(state.global_step), **clock.place(state.global_step)}
+        counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
         self.made.begin_at(state.global_step, **counts)
         self.began = clock.timestamp.batch
 
@@ -259,8 +267,8 @@ class _Counting(TrainerCallback):
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
         made, clock = self.made, self.made.clock
         self.ran_with = made.named_values() if self.logs else {}
-        at, own = clock.timestamp.batch_in_epoch.value, made.counts or {}
-        counts = {"samples": self.epoch.before(at + 1) - self.epoch.before(at)}
+        done, own = clock.timestamp.batch_in_epoch.value, made.counts or {}  # own: by the user's function
+        counts = {"samples": self.epoch.samples_of(done + 1) - self.epoch.samples_of(done)}
         if args.include_num_input_tokens_seen != "no":
             counts["tokens"] = state.num_input_tokens_seen - self.tokens
             self.tokens = state.num_input_tokens_seen
