@@ -1,4 +1,4 @@
-"""Law 13: saved and loaded at any step equals the uninterrupted run, also to and from torch's optimizers. A dict that
+"""Saved and loaded at any step equals the uninterrupted run, also to and from torch's optimizers. A dict that
 does not fit is refused, and the optimizer is left as it was, bit for bit."""
 
 import copy

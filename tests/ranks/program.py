@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import timesched
+from tests.building import sgd, tick
 from tests.torchrun import Report
 from timesched import Clock, CosineAnnealingScheduler, bind
 
@@ -21,10 +22,6 @@ from timesched import Clock, CosineAnnealingScheduler, bind
 def tokens_of(rank: int, step: int) -> int:
     """Each rank has its own number of tokens in each batch."""
     return 100 + 13 * rank + 7 * (step % 5)
-
-
-def optimizer() -> torch.optim.Optimizer:
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
 
 
 def same_on_all_ranks(value: Any) -> None:
@@ -35,7 +32,7 @@ def same_on_all_ranks(value: Any) -> None:
 
 def counts_are_summed() -> None:
     clock, rank, world = Clock("20000tok", process_group=True), dist.get_rank(), dist.get_world_size()
-    scheduler = bind(CosineAnnealingScheduler(), optimizer(), clock)
+    scheduler = bind(CosineAnnealingScheduler(), sgd(lr=0.5), clock)
     for step in range(9):
         clock.tick(samples=torch.tensor(4 + rank), tokens=tokens_of(rank, step))
         scheduler.step()
@@ -82,10 +79,8 @@ def a_clock_that_counts_alone_says_so_once() -> None:
         clock = Clock(*arguments, **options)
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            scheduler = bind(schedule, optimizer(), clock)
-            for _ in range(4):
-                clock.tick(tokens=given)
-                scheduler.step()
+            scheduler = bind(schedule, sgd(lr=0.5), clock)
+            tick(clock, 4, scheduler, tokens=given)
         return [str(each.message) for each in found]
 
     linear = timesched.LinearScheduler()

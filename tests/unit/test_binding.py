@@ -8,25 +8,13 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from tests.building import parameters, sgd, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.binding.unchanged import unchanged_on_error
 
 
-def parameters(n=1):
-    torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
-
-
 def groups(*keys):
     return [{"params": parameters(), **key} for key in keys]
-
-
-def sgd(*keys, lr=1.0, **more):
-    return torch.optim.SGD(groups(*keys) if keys else parameters(), lr=lr, **more)
-
-
-def rates(optimizer):
-    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def test_batch_k_uses_the_value_at_k():
@@ -204,7 +192,7 @@ def test_a_product_that_overflows_though_its_factors_do_not():
     clock.tick()
     with pytest.raises(ValueError, match="set 'lr' to -inf"):
         scheduler.step()
-    assert rates(optimizer) == [1e-3, -1e300, 0.0]
+    assert values(optimizer) == [1e-3, -1e300, 0.0]
 
 
 def test_an_infinite_first_value_of_a_group_that_is_added():
@@ -215,7 +203,7 @@ def test_an_infinite_first_value_of_a_group_that_is_added():
         with pytest.raises(ValueError, match="to inf"):
             scheduler.step()
     assert "initial_lr" not in optimizer.param_groups[1] and scheduler.base_lrs == [0.5, 1e300]
-    assert rates(optimizer) == [5e9, 1e300]
+    assert values(optimizer) == [5e9, 1e300]
 
 
 def test_groups_that_share_a_tensor_have_one_initial_value():
@@ -229,7 +217,7 @@ def test_groups_that_share_a_tensor_have_one_initial_value():
     assert shared.item() == 0.5
     clock.tick()
     scheduler.step()
-    assert rates(optimizer) == pytest.approx([0.45] * 2) and optimizer.param_groups[1]["lr"] is shared
+    assert values(optimizer) == pytest.approx([0.45] * 2) and optimizer.param_groups[1]["lr"] is shared
 
 
 @pytest.mark.parametrize("first", [float("inf"), float("nan"), "1", torch.tensor(float("nan"))])
@@ -237,7 +225,7 @@ def test_an_initial_value_that_is_no_number(first):
     optimizer = sgd({"initial_lr": first}, lr=0.5)
     with pytest.raises(ValueError, match="initial_lr"):
         bind(LinearScheduler(), optimizer, Clock("4ba"))
-    assert rates(optimizer) == [0.5] and optimizer.param_groups[0]["initial_lr"] is first
+    assert values(optimizer) == [0.5] and optimizer.param_groups[0]["initial_lr"] is first
 
 
 def test_after_an_error_the_earlier_scheduler_owns_its_key_again():

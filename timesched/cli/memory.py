@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 from typing import Any
 
 from optim import WeightAverage
@@ -40,13 +41,17 @@ def memory_table(optimizer: Any, averaged: bool = False) -> Table:
     if averaged:
         for p, state in WeightAverage(list(state_of), Clock("1ba")).state.items():
             state_of[p].update(state)
-    kinds = list(dict.fromkeys(kind for state in state_of.values() for kind in state))
+    kinds = dict.fromkeys(chain.from_iterable(state_of.values()))  # each once, in order
     rows: list[tuple[Any, ...]] = []
+    numbers = []
     for i, group in enumerate(optimizer.param_groups):
-        parameters = group["params"]
-        states = [state_of[p] for p in parameters]
-        each = [nbytes(state[kind] for state in states if kind in state) for kind in kinds]
-        tags = ", ".join(group.get("tags", ())) or "-"
-        rows.append((i, tags, sum(p.numel() for p in parameters), *each, sum(each)))
-    total = [sum(row[k] for row in rows) for k in range(2, len(kinds) + 4)]
-    return Table(("group", "tags", "parameters", *kinds, "bytes"), [*rows, ("all", "", *total)])
+        states = [state_of[p] for p in group["params"]]
+        bytes_of_kinds = [_bytes_of(kind, states) for kind in kinds]
+        numbers.append([sum(p.numel() for p in group["params"]), *bytes_of_kinds, sum(bytes_of_kinds)])
+        rows.append((i, ", ".join(group.get("tags", ())) or "-", *numbers[-1]))
+    rows.append(("all", "", *map(sum, zip(*numbers))))
+    return Table(("group", "tags", "parameters", *kinds, "bytes"), rows)
+
+
+def _bytes_of(kind: str, states: list[dict[str, Any]]) -> int:
+    return nbytes(state[kind] for state in states if kind in state)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from timesched import shapes
 from timesched.curves import inverse_root_to, power_law, rex
 from timesched.fields import choice, flag, number, time
-from timesched.positions import Frame, Mark, Resolved, Span, stages
+from timesched.positions import Frame, Mark, Resolved, Span, UnsuitableRun, stages
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
 from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
@@ -17,13 +17,13 @@ from timesched.time.value import TimeLike
 
 
 def check_room(what: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
-    """Raise `TimeError`, which begins with `what`, where a warmup and a decay take longer than the time there is: three
-    counts of a unit, of the arguments that have these names.
+    """Raise `UnsuitableRun`, which begins with `what`, where a warmup and a decay take longer than the time there is:
+    three counts of a unit, of the arguments that have these names.
     """
     warmup, decay, total = counts
     if warmup + decay > total:
         first, second, third = (f"{name} ({number_text(exact(each))}{unit.value})" for name, each in zip(names, counts))
-        raise TimeError(
+        raise UnsuitableRun(
             f"{what}: {first} and {second} take longer than {third}, the numbers being those of this run: shorten one "
             f"of the two."
         )
