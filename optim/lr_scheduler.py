@@ -76,10 +76,19 @@ class LRScheduler(Scheduler):
 
     param_group_key = "lr"
     hook = "_get_closed_form_lr"
+    argument_names = {  # noqa: RUF012 (ClassVar, as in the base)
+        "val": "learning_rate", "vals": "learning_rates", "initial_val": "initial_learning_rate",
+        "end_val": "end_learning_rate", "base_val": "base_lr", "max_val": "max_lr",
+    }  # fmt: skip
 
     def _get_closed_form_lr(self) -> Tensor:
         """The learning rate at `last_epoch`, a 0-dim tensor."""
         return self._get_closed_form()
+
+    def _overrides_hook(self) -> bool:
+        return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
+
+    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
 
     def get_lr(self) -> list[Any]:
         """The learning rate of this moment for each parameter group; the present one where a group is not selected."""
@@ -119,7 +128,8 @@ class ConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Constant, locals())
+        closed_form = formulas.Constant(learning_rate, total_iters, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class PolynomialLR(LRScheduler):
@@ -161,7 +171,8 @@ class PolynomialLR(LRScheduler):
         power: float = 1.0, cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Polynomial, locals())
+        closed_form = formulas.Polynomial(initial_learning_rate, end_learning_rate, total_iters, power, cycle, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LinearLR(LRScheduler):
@@ -203,7 +214,8 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Linear, locals())
+        closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ExponentialLR(LRScheduler):
@@ -244,7 +256,8 @@ class ExponentialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Exponential, locals())
+        closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
@@ -288,7 +301,10 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         decay_rate: float, staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.InverseExponentialTimeDecay, locals())
+        closed_form = formulas.InverseExponentialTimeDecay(
+            initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseSquareRootDecayLR(LRScheduler):
@@ -327,7 +343,8 @@ class InverseSquareRootDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0,
         warmup_steps: Steps = 1.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.InverseSquareRootDecay, locals())
+        closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineDecayLR(LRScheduler):
@@ -367,7 +384,8 @@ class CosineDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineDecay, locals())
+        closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class WarmupStableDecayLR(LRScheduler):
@@ -426,7 +444,12 @@ class WarmupStableDecayLR(LRScheduler):
         warmup: str = "linear", decay: str = "linear", decay_rate: float = 0.5, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.WarmupStableDecay, locals())
+        closed_form = formulas.WarmupStableDecay(
+            val=learning_rate, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
+            initial_val=initial_learning_rate, end_val=end_learning_rate, warmup=warmup, decay=decay,
+            decay_rate=decay_rate, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class SequentialLR(LRScheduler):
@@ -508,7 +531,8 @@ class PiecewiseConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.PiecewiseConstant, locals())
+        closed_form = formulas.PiecewiseConstant(learning_rates, milestones, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiStepLR(LRScheduler):
@@ -548,7 +572,8 @@ class MultiStepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.MultiStep, locals())
+        closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class StepLR(LRScheduler):
@@ -585,7 +610,8 @@ class StepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Step, locals())
+        closed_form = formulas.Step(initial_learning_rate, step_size, gamma, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -623,7 +649,8 @@ class CosineAnnealingLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineAnnealing, locals())
+        closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LambdaLR(hooks.Functions, LRScheduler):
@@ -663,7 +690,7 @@ class LambdaLR(hooks.Functions, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Lambda, locals())
+        self._follow(optimizer, formulas.Lambda(initial_learning_rate, of=self), param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -706,7 +733,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1,
         eta_min: float = 0.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineAnnealingWarmRestarts, locals())
+        closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiplicativeLR(hooks.Coefficient, LRScheduler):
@@ -742,7 +770,8 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Multiplicative, locals())
+        closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ChainedLR(LRScheduler):
@@ -831,7 +860,11 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
         scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Cyclic, locals())
+        closed_form = formulas.Cyclic(
+            base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
+            gamma=gamma, scale_mode=scale_mode, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class OneCycleLR(LRScheduler):
@@ -883,7 +916,11 @@ class OneCycleLR(LRScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.OneCycle, locals())
+        closed_form = formulas.OneCycle(
+            initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,
+            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ScalePerParamLR(LRScheduler):

@@ -1,14 +1,14 @@
-"""The schedules of the closed-form schedulers.
+"""The closed forms that the schedulers of optim follow, one class each.
 
-A formula is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times. What
-its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
+A closed form is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times.
+What its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, InitVar, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -25,8 +25,7 @@ from timesched.schedulers.decay import check_room
 from timesched.time.units import TimeError, TimeUnit, exact
 from timesched.time.value import Time
 
-Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time
-Count = int | Time[Any]  # and how it is kept
+Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; it is kept as int or Time
 
 
 def time(steps: Any) -> Time[Any]:
@@ -50,22 +49,32 @@ def left_of_cycles(period: Period) -> Resolved:
     return lambda counts: rest_of_cycle(done(counts), complete(counts))
 
 
+def argument_name(field_name: str, scheduler: Any) -> str:
+    """What the argument of a scheduler is called that stands in a field of its closed form."""
+    names: Mapping[str, str] = getattr(scheduler, "argument_names", {})
+    return names.get(field_name, field_name)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Formula(Schedule):
+class ClosedForm(Schedule):
     """A schedule of values over steps.
 
-    `called`: what error messages call the class and its fields, in their order: the names of a scheduler.
+    `of`: the scheduler that it is made for. Its class and the names of its arguments stand in error messages.
     """
 
-    called: InitVar[Sequence[str]] = field(default=(), kw_only=True)
+    of: InitVar[Any] = field(default=None, kw_only=True)
 
-    def __post_init__(self, called: Sequence[str]) -> None:
-        name, *names = called or (type(self).__name__, *(field.name for field in fields(self)))
-        for own, given in zip(fields(self), names):
-            read = own.metadata.get("read")
-            if read is not None:
-                object.__setattr__(self, own.name, read(f"{name}.{given}", getattr(self, own.name)))
+    def __post_init__(self, of: Any) -> None:
+        name = type(self if of is None else of).__name__
+        for own in self.arguments():
+            argument = argument_name(own.name, of)
+            value = own.metadata["read"](f"{name}.{argument}", getattr(self, own.name))
+            object.__setattr__(self, own.name, value)
         self.check(name)
+
+    def arguments(self) -> list[Field[Any]]:
+        """The fields that a user gives: those that are read and checked."""
+        return [own for own in fields(self) if "read" in own.metadata]
 
     def check(self, name: str) -> None:
         """Raise `TimeError`, which begins with a name, where fields contradict each other."""
@@ -77,23 +86,23 @@ def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Constant(Formula):
+class Constant(ClosedForm):
     """The same value throughout."""
 
     val: float = number()
-    total_iters: Count | None = count(None, optional=True)
+    total_iters: Steps | None = count(None, optional=True)
 
     def resolve(self, frame: Frame) -> Resolved:
         return lambda counts: self.val
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Polynomial(Formula):
+class Polynomial(ClosedForm):
     """From one value to another along a power of the share of the steps that is left."""
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count()
+    total_iters: Steps = count()
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
 
@@ -107,12 +116,12 @@ class Polynomial(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Linear(Formula):
+class Linear(ClosedForm):
     """A straight line from one value to another."""
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count()
+    total_iters: Steps = count()
     cycle: bool = flag(False)
 
     def check(self, name: str) -> None:
@@ -125,11 +134,11 @@ class Linear(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exponential(Formula):
+class Exponential(ClosedForm):
     """The initial value times a power of the decay rate."""
 
     initial_val: float = number()
-    total_iters: Count = count(least=1)
+    total_iters: Steps = count(least=1)
     decay_rate: float = number(least=0)
     staircase: bool = flag(False)
 
@@ -140,12 +149,12 @@ class Exponential(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InverseExponentialTimeDecay(Formula):
+class InverseExponentialTimeDecay(ClosedForm):
     """The initial value over one plus a multiple of a power of the step count."""
 
     initial_val: float = number()
     step_exponent: float = number(least=0)
-    total_iters: Count = count(least=1)
+    total_iters: Steps = count(least=1)
     decay_rate: float = number(least=0)
     staircase: bool = flag(False)
 
@@ -169,12 +178,12 @@ class InverseExponentialTimeDecay(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InverseSquareRootDecay(Formula):
+class InverseSquareRootDecay(ClosedForm):
     """Constant first, then falling with the root of the step count."""
 
     initial_val: float = number(1.0)
     scale: float = number(1.0)
-    warmup_steps: Count = count(1.0, least=1)
+    warmup_steps: Steps = count(1.0, least=1)
 
     def resolve(self, frame: Frame) -> Resolved:
         steps, least = in_steps(frame, time(self.warmup_steps))
@@ -183,25 +192,25 @@ class InverseSquareRootDecay(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineDecay(Formula):
+class CosineDecay(ClosedForm):
     """The falling half of a cosine from one value to another."""
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count()
+    total_iters: Steps = count()
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.cosine(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WarmupStableDecay(Formula):
+class WarmupStableDecay(ClosedForm):
     """Up to a value, constant, and down to the last value."""
 
     val: float = number()
-    total_iters: Count = count()
-    warmup_iters: Count = count()
-    decay_iters: Count = count()
+    total_iters: Steps = count()
+    warmup_iters: Steps = count()
+    decay_iters: Steps = count()
     initial_val: float = number(0.0)
     end_val: float = number(0.0)
     warmup: str = choice("linear", *shapes.WARMUPS)
@@ -224,16 +233,16 @@ class WarmupStableDecay(Formula):
         return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)
 
 
-def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
+def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
     return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PiecewiseConstant(Formula):
+class PiecewiseConstant(ClosedForm):
     """One value after another, each from its milestone on."""
 
     vals: Sequence[float] = numbers()
-    milestones: Sequence[Count] = counts()
+    milestones: Sequence[Steps] = counts()
 
     def check(self, name: str) -> None:
         if len(self.vals) != len(self.milestones) + 1:
@@ -254,23 +263,23 @@ class PiecewiseConstant(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MultiStep(Formula):
+class MultiStep(ClosedForm):
     """The initial value times `gamma` for each milestone that has been reached."""
 
     initial_val: float = number()
     gamma: float = number()
-    milestones: Sequence[Count] = counts()
+    milestones: Sequence[Steps] = counts()
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.milestones(rising(frame, self.milestones), self.gamma, self.initial_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Step(Formula):
+class Step(ClosedForm):
     """The initial value times `gamma` for each `step_size` that is complete."""
 
     initial_val: float = number()
-    step_size: Count = count(least=1)
+    step_size: Steps = count(least=1)
     gamma: float = number()
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -278,11 +287,11 @@ class Step(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineAnnealing(Formula):
+class CosineAnnealing(ClosedForm):
     """A cosine wave between two values."""
 
     initial_val: float = number()
-    T_max: Count = count(least=1)
+    T_max: Steps = count(least=1)
     eta_min: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -292,11 +301,11 @@ class CosineAnnealing(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineAnnealingWarmRestarts(Formula):
+class CosineAnnealingWarmRestarts(ClosedForm):
     """Falling halves of a cosine, each longer than the one before."""
 
     initial_val: float = number()
-    T_0: Count = count(least=1)
+    T_0: Steps = count(least=1)
     T_mult: float = number(1)
     eta_min: float = number(0.0)
 
@@ -308,13 +317,13 @@ class CosineAnnealingWarmRestarts(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cyclic(Formula):
+class Cyclic(ClosedForm):
     """Straight lines up and down again, over and over."""
 
     base_val: float = number()
     max_val: float = number()
-    step_size_up: Count = count(2000, least=1)
-    step_size_down: Count | None = count(None, least=1, optional=True)
+    step_size_up: Steps = count(2000, least=1)
+    step_size_down: Steps | None = count(None, least=1, optional=True)
     mode: str = choice("triangular", "triangular", "triangular2", "exp_range")
     gamma: float = number(1.0, least=0)
     scale_mode: str = choice("cycle", "cycle", "iterations")
@@ -348,12 +357,12 @@ def as_tensor(number: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OneCycle(Formula):
+class OneCycle(ClosedForm):
     """Up to the highest value, then down to the least."""
 
     initial_val: float = number()
     max_val: float = number()
-    total_steps: Count = count(1000, least=1)
+    total_steps: Steps = count(1000, least=1)
     pct_start: float = number(0.3, least=0)
     final_div_factor: float = number(1e4, above=0)
     three_phase: bool = flag(False)
@@ -387,22 +396,19 @@ def as_step(count: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Multiplicative(Formula):
-    """The initial value times a coefficient once for each step, or times the product of functions of it."""
+class Multiplicative(ClosedForm):
+    """The initial value times a coefficient once for each step."""
 
     initial_val: float = number()
     coefficient: float = number()
-    functions: Sequence[Callable[[Tensor], Any]] = ()  # in its place
 
     def resolve(self, frame: Frame) -> Resolved:
-        if self.functions:
-            return Lambda(self.initial_val, self.functions).resolve(frame)
         steps, _ = in_steps(frame, time(0))
         return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lambda(Formula):
+class Lambda(ClosedForm):
     """The initial value times the product of functions of the step tensor."""
 
     initial_val: float = number()
@@ -424,7 +430,7 @@ class Lambda(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Chain(Formula):
+class Chain(ClosedForm):
     """The first of several schedules, times the ratio of each other one to its own first value."""
 
     schedules: Sequence[Schedule] = ()
@@ -450,8 +456,8 @@ class Chain(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Closed(Formula):
-    """The closed form of a scheduler that defines its own, as a function of its step."""
+class UserClosedForm(ClosedForm):
+    """What a subclass of a user defines in its scheduler, as a function of the step."""
 
     form: Callable[[Any], Any] = float
 
