@@ -452,7 +452,7 @@ class WarmupStableDecayLR(LRScheduler):
         self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class SequentialLR(LRScheduler):
+class SequentialLR(composed.Sequential, LRScheduler):
     """One scheduler after another: each begins at its milestone, and counts its steps from there.
 
     Formula:
@@ -486,13 +486,6 @@ class SequentialLR(LRScheduler):
     >>> SequentialLR(optimizer, schedulers, milestones=[2]).values(4)
     [0.0, 0.05, 0.1, 0.1]
     """
-
-    def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
-        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.sequence(self, optimizer, schedulers, milestones, last_epoch, common)
 
 
 class PiecewiseConstantLR(LRScheduler):
@@ -774,7 +767,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
         self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ChainedLR(LRScheduler):
+class ChainedLR(composed.Chained, LRScheduler):
     """The first of several schedulers, times the ratio of each other one to its own first learning rate.
 
     Formula:
@@ -804,12 +797,6 @@ class ChainedLR(LRScheduler):
 
     Source: `ChainedScheduler` of torch.
     """
-
-    def __init__(
-        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        composed.chain(self, schedulers, {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change})
 
 
 class CyclicLR(hooks.ScaleFunction, LRScheduler):
@@ -923,7 +910,7 @@ class OneCycleLR(LRScheduler):
         self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ScalePerParamLR(LRScheduler):
+class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):
     """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
 
     Formula:
@@ -951,13 +938,6 @@ class ScalePerParamLR(LRScheduler):
     >>> ScalePerParamLR(optimizer, ConstantLR(optimizer, 0.1)).get_last_value()
     [0.05]
     """
-
-    def __init__(
-        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.scale_per_param(self, optimizer, scheduler, common)
 
 
 ChainedScheduler = ChainedLR

@@ -192,15 +192,8 @@ class WarmupStableDecayWD(WeightDecayScheduler):
         self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class SequentialWD(WeightDecayScheduler):
+class SequentialWD(composed.Sequential, WeightDecayScheduler):
     """`SequentialLR` for the weight decay."""
-
-    def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
-        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.sequence(self, optimizer, schedulers, milestones, last_epoch, common)
 
 
 class PiecewiseConstantWD(WeightDecayScheduler):
@@ -279,14 +272,8 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
         self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ChainedWD(WeightDecayScheduler):
+class ChainedWD(composed.Chained, WeightDecayScheduler):
     """`ChainedLR` for the weight decay."""
-
-    def __init__(
-        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        composed.chain(self, schedulers, {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change})
 
 
 class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
@@ -319,12 +306,5 @@ class OneCycleWD(WeightDecayScheduler):
         self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ScalePerParamWD(WeightDecayScheduler):
+class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):
     """`ScalePerParamLR` for the weight decay."""
-
-    def __init__(
-        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.scale_per_param(self, optimizer, scheduler, common)
