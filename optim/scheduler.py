@@ -115,8 +115,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.param_group_tags = param_group_tags
         steps = checked_count(last_epoch, name, least=-1) + 1
         self.optimizer, self.clock, self._count = optimizer, clock, steps  # what a closed form may ask for
-        key = self.param_group_key
-        Bound.__init__(self, optimizer, schedule, key, param_group_tags, clock, None, steps, on_change)
+        Bound.__init__(
+            self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock, steps=steps,
+            on_change=on_change,
+        )  # fmt: skip
 
     def _follow(
         self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Any, clock: Any, on_change: str

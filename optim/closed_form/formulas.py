@@ -159,22 +159,21 @@ class InverseExponentialTimeDecay(ClosedForm):
     staircase: bool = flag(False)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end = time(self.total_iters)
+        quotient, rate, start = self._quotient(frame), self.decay_rate, self.initial_val
+        return lambda counts: inverse_time(quotient(counts), rate, start)
+
+    def _quotient(self, frame: Frame) -> Resolved:
+        """The power of the step count over `total_iters`, rounded down with `staircase`."""
+        end, power = time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
-        if self.step_exponent != 1.0:
-            steps, length = in_steps(frame, end)
-
-        def value(counts: Counts) -> Any:
-            if self.staircase and self.step_exponent == 1.0:
-                x = ops.real(complete(counts))
-            elif self.step_exponent == 1.0:
-                x = done(counts, limit=False)
-            else:
-                x = ops.root(steps(counts), self.step_exponent) / length
-                x = ops.floor(x) if self.staircase else x
-            return inverse_time(x, self.decay_rate, self.initial_val)
-
-        return value
+        if power == 1.0 and self.staircase:
+            return lambda counts: ops.real(complete(counts))
+        if power == 1.0:
+            return lambda counts: done(counts, limit=False)
+        steps, length = in_steps(frame, end)
+        if self.staircase:
+            return lambda counts: ops.floor(ops.root(steps(counts), power) / length)
+        return lambda counts: ops.root(steps(counts), power) / length
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -331,23 +330,28 @@ class Cyclic(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         up = frame.mark(time(self.step_size_up))
-        down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
-        length = up.count + (up.count if down is up else frame.length(time(self.step_size_down), up.unit))
+        down = up.count if self.step_size_down is None else frame.length(time(self.step_size_down), up.unit)
+        length = up.count + down
         frame.note("peak", up)
         frame.note("period", Mark(up.counter, up.unit, length))
-        cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
-        complete, function, mode, gamma = cycles.complete, self.scale_fn, self.mode, self.gamma
-        by_cycle = self.scale_mode == "cycle" if function else self.mode != "exp_range"
-        steps = None if by_cycle else in_steps(frame, time(self.step_size_up))[0]
+        cycles, peak = Period(up.counter, length), float(up.count / Fraction(length))
+        shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
+        scale = self._scale(frame, cycles.complete)
+        return shapes.triangles(cycles, peak, self.base_val, self.max_val, scale, shrinks=shrinks)
 
-        def scale(counts: Counts) -> Any:
-            n = complete(counts) + 1 if steps is None else steps(counts)
-            if function is not None:
-                return function(as_tensor(n))
-            return 1.0 if mode == "triangular" else decay(n - 1, 0.5) if mode == "triangular2" else decay(n, gamma)
-
-        shrinks = function is None and (mode != "exp_range" or gamma <= 1.0)
-        return shapes.triangles(cycles, share, self.base_val, self.max_val, scale, shrinks)
+    def _scale(self, frame: Frame, complete: Resolved) -> Resolved:
+        """What the height of a cycle is multiplied by, where `complete` ones are over."""
+        function, gamma = self.scale_fn, self.gamma
+        if function is None and self.mode == "triangular":
+            return lambda counts: 1.0
+        if function is None and self.mode == "triangular2":
+            return lambda counts: decay(complete(counts), 0.5)
+        if function is not None and self.scale_mode == "cycle":
+            return lambda counts: function(as_tensor(complete(counts) + 1))
+        steps, _ = in_steps(frame, time(self.step_size_up))
+        if function is None:  # "exp_range", by steps: a factor for each cycle would be another number
+            return lambda counts: decay(steps(counts), gamma)
+        return lambda counts: function(as_tensor(steps(counts)))
 
 
 def as_tensor(number: Any) -> Tensor:
