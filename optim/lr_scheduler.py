@@ -48,18 +48,7 @@ class LRScheduler(Scheduler):
 
     A subclass says in `_get_closed_form_lr()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
 
-    Args:
-        optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> class Ramp(LRScheduler):
@@ -105,18 +94,11 @@ class ConstantLR(LRScheduler):
         lr = learning_rate
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         learning_rate: the learning rate, finite.
         total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
             Default: None.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -142,21 +124,14 @@ class PolynomialLR(LRScheduler):
     `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         power: the exponent, 0 or more; 1 is a straight line. Default: 1.0.
         cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
             False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -185,20 +160,13 @@ class LinearLR(LRScheduler):
     `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
             False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -228,19 +196,12 @@ class ExponentialLR(LRScheduler):
     `t` counts the steps taken, and `x` the decays.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         total_iters: the number of steps in which it is multiplied by `decay_rate` once, 1 or more.
         decay_rate: the factor, 0 or more.
         staircase: decay at multiples of `total_iters` only. Default: False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -270,20 +231,13 @@ class InverseExponentialTimeDecayLR(LRScheduler):
     `t` counts the steps taken, in steps also where `total_iters` is a time; `x` is the quotient.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         step_exponent: the exponent of the step count, 0 or more.
         total_iters: what the power of the step count is divided by, 1 or more.
         decay_rate: the factor of the quotient, 0 or more.
         staircase: round the quotient down to a whole number. Default: False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -316,18 +270,11 @@ class InverseSquareRootDecayLR(LRScheduler):
     `t` counts the steps taken, in steps also where `warmup_steps` is a time.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate where `scale` and the root are 1, finite. Default: 1.0.
         scale: a factor, finite; the root of the model's dimension, inverted, in the paper. Default: 1.0.
         warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more. Default: 1.0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -357,18 +304,11 @@ class CosineDecayLR(LRScheduler):
     `t` counts the steps taken; `x` is the fraction of `total_iters` that is done.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -406,7 +346,6 @@ class WarmupStableDecayLR(LRScheduler):
     `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         learning_rate: the learning rate between the warmup and the decay, finite.
         total_iters: the step at which the decay ends, 0 or more.
         warmup_iters: the number of steps of the warmup, 0 or more; 0 starts at `learning_rate`.
@@ -417,15 +356,11 @@ class WarmupStableDecayLR(LRScheduler):
         decay: "linear", "cosine", "1-sqrt", "1-square", "exponential"; or "geometric" or "harmonic", for which
             `learning_rate` and `end_learning_rate` are above 0. Default: "linear".
         decay_rate: of an exponential decay, above 0; with 1 it is a straight line. Default: 0.5.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
-        ValueError: the warmup and the decay take longer than `total_iters`; a number is not finite or out of its range;
-            a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        ValueError: the warmup and the decay take longer than `total_iters`.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -467,18 +402,13 @@ class SequentialLR(composed.Sequential, LRScheduler):
         schedulers: one or more schedulers of the same key, whose schedules are taken; they own nothing from then on.
         milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
             the same step, the last one does.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
         ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the milestones fall, or
-            are not one less than the schedulers; a number is not finite or out of its range; a time is given without a
-            clock; no group has the tags.
-        TypeError: `schedulers` is not a list of closed-form schedulers; `optimizer` is not a `torch.optim.Optimizer`,
-            or `clock` is not a clock.
+            are not one less than the schedulers.
+        TypeError: `schedulers` is not a list of closed-form schedulers.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -498,17 +428,10 @@ class PiecewiseConstantLR(LRScheduler):
     `t` counts the steps taken, and `n` the milestones reached.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         learning_rates: the learning rates, finite; one more than the milestones.
         milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -538,18 +461,11 @@ class MultiStepLR(LRScheduler):
     `t` counts the steps taken, and `n` the milestones reached.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate before the first milestone, finite.
         gamma: the factor, finite.
         milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -578,18 +494,11 @@ class StepLR(LRScheduler):
     `t` counts the steps taken.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at first, finite.
         step_size: the steps from one decay to the next, 1 or more.
         gamma: the factor, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -616,18 +525,11 @@ class CosineAnnealingLR(LRScheduler):
     `t` counts the steps taken.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         T_max: half of the wave's length in steps, 1 or more.
         eta_min: the learning rate at `T_max`, finite. Default: 0.0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -657,16 +559,9 @@ class LambdaLR(hooks.Functions, LRScheduler):
     with `t.double()`. The product is taken in double precision.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: what the product of the functions is multiplied by, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -697,19 +592,12 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     `t` counts the steps taken, and `i` the cycles that are over; `x` is the fraction of the present one that is done.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at the start of each cycle, finite.
         T_0: the steps of the first cycle, 1 or more.
         T_mult: the growth of the cycles, 1 or at least 1.1. Default: 1.
         eta_min: the learning rate towards which each cycle falls, finite. Default: 0.0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -739,17 +627,10 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     `t` counts the steps taken. A subclass may return functions of it in `set_lr_lambda()`: see `LambdaLR`.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         coefficient: the factor, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -778,16 +659,13 @@ class ChainedLR(composed.Chained, LRScheduler):
     Args:
         schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own
             nothing from then on.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
         ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps; one but the first
-            starts at 0; a number is not finite or out of its range; a time is given without a clock; no group has the
-            tags.
-        TypeError: `schedulers` is not a list of closed-form schedulers; `clock` is not a clock.
+            starts at 0.
+        TypeError: `schedulers` is not a list of closed-form schedulers.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -814,7 +692,6 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
     height of the present cycle is multiplied by. A subclass may return another function in `set_scale_fn()`.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         base_lr: the lowest learning rate, and the one at step 0, finite.
         max_lr: the highest learning rate of the first cycle, finite.
         step_size_up: the steps up, 1 or more. Default: 2000.
@@ -824,14 +701,8 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         gamma: the base of "exp_range", 0 or more. Default: 1.0.
         scale_mode: what the function of a subclass's `set_scale_fn()` takes: the number of the "cycle", from 1 on, or
             that of "iterations", from 0 on. The modes take no notice of it. Default: "cycle".
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -871,7 +742,6 @@ class OneCycleLR(LRScheduler):
     step `peak`; with `three_phase` as fast down again until step `m`; then to `low` at the last step.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite; with torch, the highest one over `div_factor`. Where
             `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
         max_lr: the highest learning rate, finite.
@@ -880,14 +750,8 @@ class OneCycleLR(LRScheduler):
         final_div_factor: the initial learning rate over the last one, more than 0. Default: 10,000.
         three_phase: come down to the initial learning rate as fast as up, and then to the last one. Default: False.
         anneal_strategy: "cos" or "linear", the shape of each phase. Default: "cos".
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -921,16 +785,13 @@ class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):
     Args:
         optimizer: the optimizer that the scheduler was made with.
         scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
         ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
-            steps; a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `scheduler` is not a closed-form scheduler; `optimizer` is not a `torch.optim.Optimizer`, or `clock`
-            is not a clock.
+            steps.
+        TypeError: `scheduler` is not a closed-form scheduler.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

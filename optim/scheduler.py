@@ -43,19 +43,20 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     `hold_tensors()` before. Nothing is patched onto the optimizer.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the optimizer whose parameter groups are set.
         total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
+            Default: None.
+        last_epoch: the index of the last step before this one. Default: -1, which starts at 0.
         param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
-            without tags.
-        clock: a `timesched.Clock` or another state, whose counters are followed instead of the calls of `step()`;
-            counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run whose value is another one: "same" refuses
-            it, "new" continues with the present schedule.
+            without tags. Default: None.
+        clock: a `timesched.Clock` or another state, such as Composer's `State`, whose counters are followed instead of
+            the calls of `step()`; counts may then be times, such as "0.1dur" or "2e9tok". Default: None.
+        on_change: what a load does with the state of another schedule or run whose value is another one: "same" (the
+            default) raises, "new" continues with this schedule.
 
     Raises:
-        ValueError: no group carries such a tag, a group lacks the key, a value is not a finite number, or a time is
-            given without a clock.
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags;
+            a group lacks the key.
         TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock; where a subclass is defined:
             it overrides a method of a step, which is not called.
 

@@ -50,18 +50,7 @@ class WeightDecayScheduler(Scheduler):
 
     A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
 
-    Args:
-        optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> class Ramp(WeightDecayScheduler):

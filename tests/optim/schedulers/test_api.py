@@ -76,14 +76,19 @@ def test_signatures_names_and_bases(signature, family):
     assert stem in EXAMPLES and len(SIGNATURES) == len(EXAMPLES)
 
 
+def described(doc):
+    """The arguments that a docstring describes."""
+    return re.findall(r"^    (\w+): ", doc.split("\nArgs:\n")[1].split("\n\n")[0], re.MULTILINE)
+
+
 @pytest.mark.parametrize("stem", EXAMPLES)
 def test_docstrings(stem):
-    """Every argument, between the formula and the example; those of weight decays lead to them."""
-    cls = class_of(stem)
-    doc = inspect.getdoc(cls)
-    listed = re.findall(r"^    (\w+(?:, \w+)*): ", doc[doc.index("Args:") : doc.index(">>>")], re.M)
-    names = [name for several in listed for name in several.split(", ") if not name.endswith("Error")]
-    assert names == list(inspect.signature(cls).parameters)
+    """The arguments of its own, and where the common ones are described; those of weight decays lead to them."""
+    doc, parameters = inspect.getdoc(class_of(stem)), list(inspect.signature(class_of(stem)).parameters)
+    own, common = described(doc), described(inspect.getdoc(scheduler.Scheduler))
+    assert doc.count("\n\nCommon arguments and errors: `help(optim.scheduler.Scheduler)`.\n") == 1
+    assert own == [name for name in parameters if name in own]
+    assert set(common) >= {*parameters} - {*own} >= {"param_group_tags", "clock", "on_change"}
     assert f"`{name_of(stem, 'lr')}`" in class_of(stem, "wd").__doc__
 
 
