@@ -1,4 +1,4 @@
-"""Learning-rate schedulers that set absolute values, from the number of steps by one formula (a closed form).
+"""Learning-rate schedulers in closed form: each sets the learning rate itself, from the number of steps alone.
 
 The same schedules for the weight decay are in `optim.weight_decay_scheduler`; their arguments are the same, with the
 names of values. Any other hyperparameter takes a schedule of timesched: `timesched.bind(schedule, optimizer, clock,

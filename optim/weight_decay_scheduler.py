@@ -1,4 +1,4 @@
-"""Weight-decay schedulers that set absolute values: those of `optim.lr_scheduler`, whose arguments say `val` here.
+"""Weight-decay schedulers in closed form: those of `optim.lr_scheduler`, whose arguments say `val` here.
 
 >>> import torch
 >>> optimizer = torch.optim.SGD(

@@ -218,7 +218,11 @@ def public_bases(env: BuildEnvironment, thing: Any) -> list[Any]:
             return [base]
         return [other for inherited in original_bases(cls) for other in shown(inherited)]
 
-    return list(dict.fromkeys(other for base in original_bases(thing) for other in shown(base)))
+    bases = list(dict.fromkeys(other for base in original_bases(thing) for other in shown(base)))
+    inherited: set[Any] = set()  # the bases of bases are not named
+    for base in bases:
+        inherited.update(getattr(get_origin(base) or base, "__mro__", ())[1:])
+    return [base for base in bases if base not in inherited]
 
 
 def original_bases(cls: Any) -> tuple[Any, ...]:
