@@ -22,7 +22,7 @@ from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, counter
 
-from .closed_form.formulas import ClosedForm, UserClosedForm, argument_name, as_step, as_tensor
+from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
 __all__ = ["Scheduler"]
 
@@ -126,7 +126,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     ) -> None:
         """The constructor of a class that has a closed form, whose arguments become attributes, as they were read."""
         for field in closed_form.arguments():
-            vars(self)[argument_name(field.name, self)] = getattr(closed_form, field.name)
+            name = self.argument_names.get(field.name, field.name)
+            vars(self)[name] = getattr(closed_form, field.name)
         closed_form = self._with_functions(closed_form)
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
         Scheduler.__init__(

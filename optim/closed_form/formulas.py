@@ -34,8 +34,8 @@ def time(steps: Any) -> Time[Any]:
 
 
 def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """The number of steps, that is batches of the unstretched run, for a formula that depends on their number, not on
-    a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
+    """The number of steps, that is batches of the unstretched run, for a closed form that depends on their number, not
+    on a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
     """
     mark = frame.mark(end)
     one = frame.length(time(1), mark.unit)
@@ -49,27 +49,21 @@ def left_of_cycles(period: Period) -> Resolved:
     return lambda counts: rest_of_cycle(done(counts), complete(counts))
 
 
-def argument_name(field_name: str, scheduler: Any) -> str:
-    """What the argument of a scheduler is called that stands in a field of its closed form."""
-    names: Mapping[str, str] = getattr(scheduler, "argument_names", {})
-    return names.get(field_name, field_name)
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedForm(Schedule):
     """A schedule of values over steps.
 
-    `of`: the scheduler that it is made for. Its class and the names of its arguments stand in error messages.
+    `of`: the scheduler that it is made for, whose class and names of arguments stand in error messages.
     """
 
     of: InitVar[Any] = field(default=None, kw_only=True)
 
     def __post_init__(self, of: Any) -> None:
         name = type(self if of is None else of).__name__
+        names: Mapping[str, str] = getattr(of, "argument_names", {})
         for own in self.arguments():
-            argument = argument_name(own.name, of)
-            value = own.metadata["read"](f"{name}.{argument}", getattr(self, own.name))
-            object.__setattr__(self, own.name, value)
+            where = f"{name}.{names.get(own.name, own.name)}"
+            object.__setattr__(self, own.name, own.metadata["read"](where, getattr(self, own.name)))
         self.check(name)
 
     def arguments(self) -> list[Field[Any]]:
@@ -97,12 +91,18 @@ class Constant(ClosedForm):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Polynomial(ClosedForm):
-    """From one value to another along a power of the share of the steps that is left."""
+class Between(ClosedForm):
+    """From one value to another in a number of steps."""
 
     initial_val: float = number()
     end_val: float = number()
     total_iters: Steps = count()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Polynomial(Between):
+    """From one value to another along a power of the share of the steps that is left."""
+
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
 
@@ -116,12 +116,9 @@ class Polynomial(ClosedForm):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Linear(ClosedForm):
+class Linear(Between):
     """A straight line from one value to another."""
 
-    initial_val: float = number()
-    end_val: float = number()
-    total_iters: Steps = count()
     cycle: bool = flag(False)
 
     def check(self, name: str) -> None:
@@ -191,12 +188,8 @@ class InverseSquareRootDecay(ClosedForm):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineDecay(ClosedForm):
+class CosineDecay(Between):
     """The falling half of a cosine from one value to another."""
-
-    initial_val: float = number()
-    end_val: float = number()
-    total_iters: Steps = count()
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.cosine(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
