@@ -218,11 +218,9 @@ class WarmupStableDecay(ClosedForm):
         start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
         check_room(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
-        begin = Mark(end.counter, end.unit, start)
-        frame.note("decay", begin)
-        warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
-        levels = (self.initial_val, self.val, self.end_val)
-        return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)
+        levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
+        decay = shapes.decaying(self.decay, self.decay_rate)
+        return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
 def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
@@ -322,12 +320,9 @@ class Cyclic(ClosedForm):
     scale_fn: Callable[[Tensor], Tensor] | None = None
 
     def resolve(self, frame: Frame) -> Resolved:
-        up = frame.mark(time(self.step_size_up))
-        down = up.count if self.step_size_down is None else frame.length(time(self.step_size_down), up.unit)
-        length = up.count + down
-        frame.note("peak", up)
-        frame.note("period", Mark(up.counter, up.unit, length))
-        cycles, peak = Period(up.counter, length), float(up.count / Fraction(length))
+        down = None if self.step_size_down is None else time(self.step_size_down)
+        end, peak = shapes.up_and_down(frame, time(self.step_size_up), down)
+        cycles = Period(end.counter, end.count)
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
         scale = self._scale(frame, cycles.complete)
         return shapes.triangles(cycles, peak, self.base_val, self.max_val, scale, shrinks=shrinks)
@@ -371,15 +366,12 @@ class OneCycle(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps), note="end")
+        end = Mark(total.counter, total.unit, frame.before(total, time(1)))
         peak = frame.before(Mark(total.counter, total.unit, exact(self.pct_start) * total.count), time(1))
-        last = (frame.before(total, time(1)), self.initial_val / self.final_div_factor)
+        levels = (self.initial_val, self.max_val, self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
-        turns = [(peak, self.max_val), (2 * peak, self.initial_val)] if self.three_phase else [(peak, self.max_val)]
-        ends = [(exact(0), self.initial_val), *turns, last]
-        frame.note("peak", Mark(total.counter, total.unit, peak))
-        points = [(Mark(total.counter, total.unit, end), to, shape) for end, to in ends]
-        value = shapes.through(frame, points)
-        if peak != 0 or peak == last[0]:
+        value = shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
+        if peak != 0 or peak == end.count:
             return value
         # the way up is step 0 alone, where it starts
         return lambda counts: ops.where(counts[total.counter] == 0, self.initial_val, value(counts))
