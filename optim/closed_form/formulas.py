@@ -325,7 +325,7 @@ class Cyclic(ClosedForm):
         cycles = Period(end.counter, end.count)
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
         scale = self._scale(frame, cycles.complete)
-        return shapes.triangles(cycles, peak, self.base_val, self.max_val, scale, shrinks=shrinks)
+        return shapes.triangles(cycles, peak, base=self.base_val, top=self.max_val, scale=scale, shrinks=shrinks)
 
     def _scale(self, frame: Frame, complete: Resolved) -> Resolved:
         """What the height of a cycle is multiplied by, where `complete` ones are over."""

@@ -127,4 +127,4 @@ class CyclicScheduler(Schedule):
             "exp_range": lambda counts: decay(done(counts, False), gamma),
         }[self.mode]
         shrinks = self.mode != "exp_range" or gamma <= 1.0
-        return shapes.triangles(cycles, peak, self.alpha_i, self.alpha_f, scale, shrinks=shrinks)
+        return shapes.triangles(cycles, peak, base=self.alpha_i, top=self.alpha_f, scale=scale, shrinks=shrinks)
