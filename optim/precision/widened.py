@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..base.tensor_lists import Tensors
-from .bits import _like, _low, _put, bits, joined_, round_, split_
-from .noise import _SPREAD, Place, _mixed, _mixed_number, _place, indices, noise
+from .bits import as_integers, bitcast, join_, round_stochastically_, round_to_nearest, split_, split_like
+from .noise import Place, indices, noise, place_of, tensor_seeds
 from .options import has_remedy
 
 
@@ -33,7 +33,7 @@ def low(group: Mapping[str, Any], params: Tensors, numbers: Mapping[Tensor, int]
         return None
     remainder = short and bool(group.get("master_weights"))
     rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or not remainder)
-    places = [_place(numbers[p], p) for p in params] if rounds and numbers else []
+    places = [place_of(numbers[p], p) for p in params] if rounds and numbers else []
     return Low(remainder, places, group.get("rounding_seed", 0))
 
 
@@ -53,8 +53,7 @@ def seeds(how: Low, steps: Tensors, columns: Sequence[Tensors]) -> dict[int, lis
     for column in narrow(columns):
         if column == 1 or (column == 0 and how.remainder):  # gradients, and what is split
             continue
-        x = count ^ _mixed_number(how.seed + column * _SPREAD)
-        x = _mixed(_mixed(x) ^ number)
+        x = tensor_seeds(how.seed, column, count, number)
         on_host = x.is_cpu and not torch.compiler.is_compiling()
         found[column] = x.tolist() if on_host else list(x.unbind())
     return found
@@ -99,15 +98,15 @@ def in_float32(
         n = sum(x.numel() for x in p)
         values = {j: [x] for j, x in zip(short, flat[: n * len(short)].float().view(len(short), n).unbind())}
         if remainders:
-            values[0] = [joined_(values[0][0], bits(flat[-n:], torch.int16))]
+            values[0] = [join_(values[0][0], bitcast(flat[-n:], torch.int16))]
     else:
         values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
-        lows = [buffers.cast(_low(x), "int32", torch.int32) for x in remainders]
+        lows = [buffers.cast(as_integers(x), "int32", torch.int32) for x in remainders]
         if remainders:
-            values[0] = list(map(joined_, values[0], lows))
+            values[0] = list(map(join_, values[0], lows))
     wide = [list(column) for column in columns]
     for j in short:
-        wide[j] = _like(p, values[j][0]) if joined else values[j]
+        wide[j] = split_like(values[j][0], p) if joined else values[j]
     if 1 not in short:
         wide[1] = [g.float() for g in columns[1]]
     yield wide
@@ -124,6 +123,6 @@ def in_float32(
                     for y, place, seed in zip(to, places[chosen], seeds[j][chosen])
                 ]
                 index = torch.cat(parts) if joined else parts[0]
-                round_(x, to, noise(index, buffers.get((x.numel(),), "int32 too")))
+                round_stochastically_(x, to, noise(index, buffers.get((x.numel(),), "int32 too")))
             elif j != 1:
-                _put(x, to, torch.bfloat16)
+                round_to_nearest(x, to)
