@@ -104,7 +104,7 @@ def indices(place: Place, start: int, count: int, device: torch.device, memory: 
 
 
 def _joined_dims(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The innermost first: one that goes on where the one inside it ends is joined to it, those of size 1 are left out."""
+    """The innermost first; one that goes on where the one inside it ends is joined to it. Without those of size 1."""
     joined: list[tuple[int, int]] = []
     for size, stride in reversed(dims):
         if joined and joined[-1][0] * joined[-1][1] == stride:
