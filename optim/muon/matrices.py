@@ -29,49 +29,49 @@ def blocks_of(rows: int, group: Mapping[str, Any]) -> list[int]:
     return [rows // heads] * heads if heads else list(group.get("split_sizes") or [rows])
 
 
-def directions(k: Factors, g: Tensors, buffer: Tensors) -> Tensors:
+def directions(h: Factors, g: Tensors, buffer: Tensors) -> Tensors:
     """The momentum, or the look-ahead from it."""
-    if not k["nesterov"]:
+    if not h["nesterov"]:
         return buffer
-    return (add if k["adjust_lr_fn"] == "cerebras" else lerp)(g, buffer, k["momentum"])
+    return (add if h["adjust_lr_fn"] == "cerebras" else lerp)(g, buffer, h["momentum"])
 
 
-def steps(k: Factors, whole: Tensors, moments: Tensors) -> Tensors:
+def steps(h: Factors, f: Factors, whole: Tensors, moments: Tensors) -> Tensors:
     """The orthogonal matrices next to tensors of one shape, as `move` takes them; updates second moments in place."""
     together = torch.stack(list(whole)) if len(whole) > 1 else whole[0][None]
-    stack, rows, columns = matrix(whole[0].shape, k)
-    runs = [(size, len(list(alike))) for size, alike in itertools.groupby(blocks_of(rows, k))]
+    stack, rows, columns = matrix(whole[0].shape, h)
+    runs = [(size, len(list(alike))) for size, alike in itertools.groupby(blocks_of(rows, h))]
     sizes = [size * count for size, count in runs]
     cut = list(torch.split(together.reshape(len(whole), *stack, rows, columns), sizes, -2))
-    scales = [scale(whole[0].shape, k, size) for size, _ in runs]
+    scales = [scale(whole[0].shape, h, size) for size, _ in runs]
     seconds: Any = None
     if moments:  # a single one is a view
         seconds = (torch.stack(list(moments)) if len(moments) > 1 else moments[0]).view(len(whole), *stack, rows, 1)
     for i, (size, count) in enumerate(runs):
         blocks = (len(whole), *stack, count, size)
-        found = orthogonal(cut[i].reshape(*blocks, columns), k)
+        found = orthogonal(cut[i].reshape(*blocks, columns), h)
         if seconds is not None:
-            found = _even(found, torch.split(seconds, sizes, -2)[i].view(*blocks, 1), k["one_minus_beta2"])
+            found = _even(found, torch.split(seconds, sizes, -2)[i].view(*blocks, 1), f["one_minus_beta2"])
         cut[i] = found.flatten(-3, -2) if i == 0 else found.flatten(-3, -2) * (scales[i] / scales[0])
     if len(moments) > 1:
         torch._foreach_copy_(moments, [x.view(y.shape) for x, y in zip(seconds, moments)])
     return list((torch.cat(cut, -2) if len(cut) > 1 else cut[0]).reshape(together.shape).unbind())
 
 
-def move(k: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
+def move(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
     """Let parameters of one shape decay, and add the steps to them: to all elements, or to those of this rank."""
-    step_size = k["lr"] * scale(shape, k, blocks_of(matrix(shape, k)[1], k)[0])
-    rate = step_size if k["adjust_lr_fn"] == "cerebras" else k["lr"]
-    if k["cautious_weight_decay"]:
-        decay_along_(p, 1 - rate * k["weight_decay"], steps)
-    elif not is_zero(k["weight_decay"]):
-        mul_(p, 1 - rate * k["weight_decay"])
+    step_size = h["lr"] * scale(shape, h, blocks_of(matrix(shape, h)[1], h)[0])
+    rate = step_size if h["adjust_lr_fn"] == "cerebras" else h["lr"]
+    if h["cautious_weight_decay"]:
+        decay_along_(p, 1 - rate * h["weight_decay"], steps)
+    elif not is_zero(h["weight_decay"]):
+        mul_(p, 1 - rate * h["weight_decay"])
     add_(p, steps, -step_size)
 
 
-def scale(shape: torch.Size, k: Mapping[str, Any], rows: int) -> float:
+def scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> float:
     """Of blocks of so many rows."""
-    form, (stack, _, columns) = k["adjust_lr_fn"], matrix(shape, k)
+    form, (stack, _, columns) = h["adjust_lr_fn"], matrix(shape, h)
     if form == "cerebras" and not stack:
         columns = shape[1]
     if form in ("cerebras", "match_rms_adamw"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
 from ..base.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
-from ..base.sharding import distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
+from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
 from ..base.tensor_lists import Tensors, by_shape, copy_, lerp_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
@@ -175,17 +175,17 @@ class Muon(RuleOptimizer):
         self.process_group = checked(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
-    def rules(self) -> list[Any]:
+    def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
 
-    def rule(self, group: Mapping[str, Any]) -> Any:
+    def algorithm_of(self, group: Mapping[str, Any]) -> Any:
         algorithm = group.get("algorithm", "muon")
         return self if algorithm == "muon" else self._others.get(algorithm, self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         kept, rule = self.defaults, self
         if isinstance(param_group, dict):
-            rule = self.rule(param_group)
+            rule = self.algorithm_of(param_group)
             algorithm = param_group.get("algorithm", "muon")
             strange = [key for key in param_group if key in KNOWN and key not in {*rule.hyper, "algorithm"}]
             if strange:
@@ -255,13 +255,23 @@ class Muon(RuleOptimizer):
         return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        lerp_(states[0], g, k["one_minus_momentum"])
+    def update(
+        h: Factors,
+        f: Factors,
+        p: Tensors,
+        g: Tensors,
+        momentum_buffer: Tensors,
+        variance_neuron: Tensors = (),
+        placement: Placement | None = None,
+    ) -> None:
+        lerp_(momentum_buffer, g, f["one_minus_momentum"])
         # One list after the other, as directions take memory.
-        for chosen in by_shape(p, k["placement"] is not None, TOGETHER, TOGETHER):
-            _update(k, chosen[0], *([column[i] for i in chosen] for column in (p, g, *states)))
+        for chosen in by_shape(p, placement is not None, TOGETHER, TOGETHER):
+            variance = [variance_neuron[i] for i in chosen] if variance_neuron else []
+            some_p, some_g, buffer = ([column[i] for i in chosen] for column in (p, g, momentum_buffer))
+            _update(h, f, placement, chosen[0], some_p, some_g, buffer, variance)
 
-    def take_shared(self, works: list[Work]) -> list[Work]:
+    def step_shared(self, works: list[Work]) -> list[Work]:
         own = own_steps if self._compiled is None or self._own is own_steps else self._take_compiled
         left, everywhere = take(works, self.process_group, own)
         if everywhere and not self._warned:
@@ -386,23 +396,32 @@ def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> 
     return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
 
 
-def _update(k: Factors, i: int, p: Tensors, g: Tensors, buffer: Tensors, *variance: Tensors) -> None:
+def _update(
+    h: Factors,
+    f: Factors,
+    placement: Placement | None,
+    i: int,
+    p: Tensors,
+    g: Tensors,
+    buffer: Tensors,
+    variance: Tensors,
+) -> None:
     """Update parameters of one shape, of which the first is the `i`-th of the work.
 
     Where matrices are split among ranks, every rank has all of them here.
     """
-    placement, shape = k["placement"], p[0].shape
+    shape = p[0].shape
     if placement is not None:  # then it is one parameter
         shape = placement.full[i][0]
-        stack = len(matrix(shape, k)[0])
+        stack = len(matrix(shape, h)[0])
         if all(dim is None or dim < stack for dim in map(shard_dim, placement.placements)):
             placement = None  # of a stack, whole matrices are here
-    parts = [from_local(x, placement, i) for x in directions(k, g, buffer)]
-    moments = list(variance[0]) if variance else []
+    parts = [from_local(x, placement, i) for x in directions(h, g, buffer)]
+    moments = list(variance)
     if placement is not None and moments:
         rows = from_local(moments[0], of_rows(placement, stack + 1), i)
         moments = [full_tensor(rows)]
-    found = steps(k, [full_tensor(x) for x in parts], moments)
+    found = steps(h, f, [full_tensor(x) for x in parts], moments)
     if placement is not None and moments:
-        copy_(variance[0], [local(distributed_as(moments[0], rows), rows)])
-    move(k, p, [local(x, x) for x in (distributed_as(x, part) for x, part in zip(found, parts))], shape)
+        copy_(variance, [local(distributed_as(moments[0], rows), rows)])
+    move(h, p, [local(x, x) for x in (distributed_as(x, part) for x, part in zip(found, parts))], shape)

@@ -66,33 +66,33 @@ def iterations(coefficients: Any, of_a_triple: int | None) -> int | None:
     return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
 
 
-def orthogonal(x: Tensor, k: Factors) -> Tensor:
+def orthogonal(x: Tensor, h: Factors) -> Tensor:
     """The orthogonal matrices next to those of the last two dimensions, about: singular values near 1."""
-    dtype = as_dtype(k["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
+    dtype = as_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
     flat = x.flatten(0, -3).to(dtype)
     tall = flat.shape[-2] > flat.shape[-1]
     flat = flat.mT if tall else flat
     most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
     with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's has another dtype
-        found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
+        found = [_newton_schulz(each, h) for each in torch.split(flat, most)]
     flat = torch.cat(found) if len(found) > 1 else found[0]
     # Contiguous: torch adds transposed bfloat16 tensors with another rounding.
     return (flat.mT if tall else flat).to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)
 
 
-def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
+def _newton_schulz(y: Tensor, h: Factors) -> Tensor:
     """For wide matrices in one tensor of three dimensions."""
-    triples, factor = k["ns_coefficients"], 1.0
+    triples, factor = h["ns_coefficients"], 1.0
     if isinstance(triples, str):
         triples, factor = TABLES[triples]
     elif not isinstance(triples[0], tuple):
-        triples = [triples] * k["ns_steps"]
+        triples = [triples] * h["ns_steps"]
     if y.numel() == 0:
         return y
     alone = len(y) == 1
     y = y[0] if alone else y
     norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
-    y = y / (norm if factor == 1.0 else norm * factor).clamp(min=k["eps"])
+    y = y / (norm if factor == 1.0 else norm * factor).clamp(min=h["eps"])
     for a, b, c in triples:
         gram = y @ y.mT
         y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)

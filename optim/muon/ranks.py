@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from ..base.sharding import shard_dim
 from ..base.tensor_lists import Tensors, copy_, lerp_
 from ..precision.options import as_dtype
-from ..step.execution import opened
+from ..step.execution import begin
 from ..step.work import Factors, Work
 from .matrices import blocks_of, directions, matrix, move, steps
 from .newton_schulz import TOGETHER
@@ -52,19 +51,19 @@ def take(works: list[Work], group: Any, own: Callable[..., Any]) -> tuple[list[W
     left, everywhere = [], False
     shared: dict[Any, tuple[Any, list[Shared]]] = {}
     for number, work in enumerate(works):
-        if "ns_coefficients" not in work.h or (work.placement is None and group is None):
+        if "ns_coefficients" not in work.hyper or (work.placement is None and group is None):
             left.append(work)
             continue
         rest, dtype = [], _sent_as(work)
-        for i in range(len(work.params)):
+        for i in range(len(work.columns["p"])):
             by, dim = _split(work, i, group)
             if by is None:
                 rest.append(i)
                 everywhere |= dim is not None
             else:
-                alike = by.group_name, work.params[i].device, dim is None, dtype
+                alike = by.group_name, work.columns["p"][i].device, dim is None, dtype
                 shared.setdefault(alike, (by, []))[1].append(_shared(work, number, i, dim))
-        left += [work.selected(rest) if len(rest) < len(work.params) else work] if rest else []
+        left += [work.selected(rest) if len(rest) < len(work.columns["p"]) else work] if rest else []
     for (*_, same, dtype), (by, entries) in shared.items():
         for batch in batches(entries, by.size()):
             _take(works, batch, by, same, dtype, own)
@@ -79,31 +78,31 @@ def _split(work: Work, i: int, group: Any) -> tuple[Any, int | None]:
 
     mesh, placements, full = work.placement
     split = [j for j, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(j) > 1]
-    kept = len(matrix(full[i][0], work.h)[0])
+    kept = len(matrix(full[i][0], work.hyper)[0])
     if all(placements[j].dim < kept for j in split):
         return None, None  # matrices of a stack are here
     kind = placements[split[0]]
-    alone = len(split) == 1 and type(kind) is Shard and ("beta2" not in work.h or kind.dim <= kept)
+    alone = len(split) == 1 and type(kind) is Shard and ("beta2" not in work.hyper or kind.dim <= kept)
     return mesh.get_group(split[0]) if alone else None, kind.dim
 
 
 def _shared(work: Work, number: int, i: int, dim: int | None) -> Shared:
-    shape = work.placement.full[i][0] if work.placement else work.params[i].shape
-    stack, rows, columns = matrix(shape, work.h)
+    shape = work.placement.full[i][0] if work.placement else work.columns["p"][i].shape
+    stack, rows, columns = matrix(shape, work.hyper)
     of_rows = torch.Size((*stack, rows, *[1] * (len(shape) - len(stack) - 1)))
-    sides = [(min(size, columns), max(size, columns)) for size in blocks_of(rows, work.h)]
+    sides = [(min(size, columns), max(size, columns)) for size in blocks_of(rows, work.hyper)]
     cost = math.prod(stack) * sum(OVERHEAD + a * a * (a + 2 * b) for a, b in sides)
-    return Shared(number, i, dim, (shape, of_rows) if "beta2" in work.h else (shape,), cost)
+    return Shared(number, i, dim, (shape, of_rows) if "beta2" in work.hyper else (shape,), cost)
 
 
 def _sent_as(work: Work) -> torch.dtype:
     """The dtype of what is sent: that of the iterations, with which they begin and end, if no other number follows."""
-    p = work.params[0]
-    dtype = torch.float32 if work.low else p.dtype
-    if "beta2" in work.h:
-        return torch.promote_types(dtype, work.tensors[1][0].dtype)
-    narrow = as_dtype(work.h["ns_dtype"]) or (torch.float32 if p.is_cpu else torch.bfloat16)
-    return narrow if narrow.itemsize < dtype.itemsize and not work.h.get("split_sizes") else dtype
+    p = work.columns["p"][0]
+    dtype = torch.float32 if work.widening else p.dtype
+    if "beta2" in work.hyper:
+        return torch.promote_types(dtype, work.columns["variance_neuron"][0].dtype)
+    narrow = as_dtype(work.hyper["ns_dtype"]) or (torch.float32 if p.is_cpu else torch.bfloat16)
+    return narrow if narrow.itemsize < dtype.itemsize and not work.hyper.get("split_sizes") else dtype
 
 
 def batches(entries: Iterable[Shared], ranks: int) -> list[Batch]:
@@ -130,42 +129,46 @@ def _take(works: list[Work], batch: Batch, group: Any, same: bool, dtype: torch.
     mine = set(batch[dist.get_rank(group)])
     held: Held = {}
     parts = []
-    with ExitStack() as stack:
-        for (number, shape), some in alike.items():
-            work = works[number].selected([x.place for x in some])
-            k, (p, g, buffer, *variance) = stack.enter_context(opened(work, own is own_steps))
-            lerp_(buffer, g, k["one_minus_momentum"])
-            here = [i for i, x in enumerate(some) if x in mine or not same]
-            if here:
-                found = directions(k, [g[i] for i in here], [buffer[i] for i in here])
-                held.update((some[i], [y, *(v[i] for v in variance)]) for i, y in zip(here, found))
-            parts.append((k, shape, some, p, variance))
-        empty = torch.empty(0, dtype=dtype, device=p[0].device)
-        if not same:
-            held = _gathered(batch, held, group, empty)
-        _replace_by_steps(held, [(k, [x for x in some if x in held]) for k, _, some, *_ in parts], own)
-        held = _scattered(batch, held, group, same, empty)
-        for k, shape, some, p, variance in parts:
-            for moments in variance:
-                copy_(moments, [held[x][1] for x in some])
-            move(k, p, [held[x][0].to(p[0].dtype) for x in some], shape)
+    for (number, shape), some in alike.items():
+        h, f, piece = begin(works[number].selected([x.place for x in some]), own is own_steps)
+        columns = piece.read()
+        g, buffer = columns["g"], columns["momentum_buffer"]
+        variance = [columns["variance_neuron"]] if "variance_neuron" in columns else []
+        lerp_(buffer, g, f["one_minus_momentum"])
+        here = [i for i, x in enumerate(some) if x in mine or not same]
+        if here:
+            found = directions(h, [g[i] for i in here], [buffer[i] for i in here])
+            held.update((some[i], [y, *(v[i] for v in variance)]) for i, y in zip(here, found))
+        parts.append((h, f, shape, some, columns["p"], variance, piece))
+    empty = torch.empty(0, dtype=dtype, device=columns["p"][0].device)
+    if not same:
+        held = _gathered(batch, held, group, empty)
+    _replace_by_steps(held, [(h, f, [x for x in some if x in held]) for h, f, _, some, *_ in parts], own)
+    held = _scattered(batch, held, group, same, empty)
+    for h, _, shape, some, p, variance, piece in parts:
+        for moments in variance:
+            copy_(moments, [held[x][1] for x in some])
+        move(h, p, [held[x][0].to(p[0].dtype) for x in some], shape)
+        piece.write_back()
 
 
-def _replace_by_steps(held: Held, parts: Sequence[tuple[Factors, list[Shared]]], own: Callable[..., Any]) -> None:
+def _replace_by_steps(
+    held: Held, parts: Sequence[tuple[Factors, Factors, list[Shared]]], own: Callable[..., Any]
+) -> None:
     """Directions that this rank owns by the steps."""
-    tensors = [(k, [held[x][0] for x in xs], [y for x in xs for y in held[x][1:]]) for k, xs in parts if xs]
+    tensors = [(h, f, [held[x][0] for x in xs], [y for x in xs for y in held[x][1:]]) for h, f, xs in parts if xs]
     made = own(tensors) if tensors else []
-    for x, step in zip(chain.from_iterable(xs for _, xs in parts), made):
+    for x, step in zip(chain.from_iterable(xs for *_, xs in parts), made):
         held[x][0] = step
 
 
-def own_steps(parts: Sequence[tuple[Factors, Tensors, Tensors]]) -> list[Tensor]:
+def own_steps(parts: Sequence[tuple[Factors, Factors, Tensors, Tensors]]) -> list[Tensor]:
     """The steps of whole matrices, in lists of one shape; updates their second moments in place."""
     found: list[Tensor] = []
-    for k, whole, moments in parts:
+    for h, f, whole, moments in parts:
         count = max(1, TOGETHER // max(1, whole[0].numel()))
         for i in range(0, len(whole), count):
-            found += steps(k, whole[i : i + count], moments[i : i + count])
+            found += steps(h, f, whole[i : i + count], moments[i : i + count])
     return found
 
 

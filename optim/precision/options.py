@@ -94,7 +94,7 @@ def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
     return as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
 
 
-def has_remedy(group: Mapping[str, Any]) -> bool:
+def has_precision_option(group: Mapping[str, Any]) -> bool:
     """Whether a group's bfloat16 parameters are kept from losing updates."""
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
@@ -107,7 +107,7 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: se
     Warns of bfloat16 parameters that lose updates, once in a process.
     """
     named = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_remedy(group) and not _warned and not p.is_meta:
+    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned and not p.is_meta:
         _warned.append(where)
         warnings.warn(
             f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
@@ -116,7 +116,7 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: se
             stacklevel=2,
         )
     same_exponents = p.dtype in (torch.float32, torch.bfloat16)
-    if (named and not same_exponents) or (p.dtype is torch.float16 and has_remedy(group)):
+    if (named and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
         raise ValueError(
             f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
             "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
