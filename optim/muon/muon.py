@@ -13,7 +13,7 @@ from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
 from ..base.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
 from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
-from ..base.tensor_lists import Tensors, by_shape, copy_, lerp_
+from ..base.tensor_lists import Columns, Tensors, by_shape, copy_, lerp_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
@@ -144,7 +144,7 @@ class Muon(RuleOptimizer):
     elementwise = False
     reads = ()
     process_group: Any = None
-    _compiled_own_steps: Callable[..., Any] | None = None
+    _compiled_own_steps: Callable[..., list[Tensor]] | None = None
     _has_warned_of_redundancy = False
 
     def __init__(
@@ -265,14 +265,16 @@ class Muon(RuleOptimizer):
         placement: Placement | None = None,
     ) -> None:
         lerp_(momentum_buffer, g, f["one_minus_momentum"])
+        columns = {"p": p, "g": g, "momentum_buffer": momentum_buffer, "variance_neuron": variance_neuron}
         # One list after the other, as directions take memory.
         for indices in by_shape(p, placement is not None, TOGETHER, TOGETHER):
-            columns = _chosen(indices, p), _chosen(indices, g), _chosen(indices, momentum_buffer)
-            second_moments = _chosen(indices, variance_neuron) if variance_neuron else []
+            chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
             if placement is None or _has_full_matrices(placement, indices[0], h):
-                _update_full(h, f, *columns, second_moments)
-            else:
-                _update_gathered(h, f, *columns, second_moments, placement=placement, i=indices[0])
+                directions = directions_of(h, chosen["g"], chosen["momentum_buffer"])
+                found = steps_along(h, f, directions, chosen["variance_neuron"])
+                move(h, chosen["p"], found, chosen["p"][0].shape)
+            else:  # then it is one parameter
+                _update_gathered(h, f, chosen, placement, indices[0])
 
     def step_shared(self, works: list[Work]) -> list[Work]:
         is_compiled = self._compiled is not None and self._compiled_own_steps is not None
@@ -290,8 +292,7 @@ class Muon(RuleOptimizer):
     def _own_steps_compiled(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
         if self._compiled_own_steps is not None:
             try:
-                found: list[Tensor] = self._compiled_own_steps(inputs)
-                return found
+                return self._compiled_own_steps(inputs)
             except torch._dynamo.exc.FailOnRecompileLimitHit:
                 self._compiled_own_steps = None
                 warnings.warn(
@@ -405,8 +406,8 @@ def _other_algorithms(precision: Mapping[str, Any], **given: Mapping[str, Any] |
     return found
 
 
-def _chosen(indices: Sequence[int], xs: Tensors) -> list[Tensor]:
-    return [xs[i] for i in indices]
+def _chosen(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
+    return [xs[i] for i in indices] if xs else []
 
 
 def _has_full_matrices(placement: Placement, i: int, h: Factors) -> bool:
@@ -415,27 +416,10 @@ def _has_full_matrices(placement: Placement, i: int, h: Factors) -> bool:
     return all(dim is None or dim < stack_dims for dim in map(shard_dim, placement.placements))
 
 
-def _update_full(
-    h: Factors, f: Factors, p: Tensors, g: Tensors, momentum_buffer: Tensors, second_moments: Tensors
-) -> None:
-    """Update parameters of one shape, whose matrices are here."""
-    found = steps_along(h, f, directions_of(h, g, momentum_buffer), second_moments)
-    move(h, p, found, p[0].shape)
-
-
-def _update_gathered(
-    h: Factors,
-    f: Factors,
-    p: Tensors,
-    g: Tensors,
-    momentum_buffer: Tensors,
-    second_moments: Tensors,
-    *,
-    placement: Placement,
-    i: int,
-) -> None:
-    """Update the `i`-th parameter of a work, alone in each list, of which ranks have shards: all compute the step."""
-    direction = from_local(directions_of(h, g, momentum_buffer)[0], placement, i)
+def _update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
+    """Update the `i`-th parameter of a work, alone in the columns, of which ranks have shards: all compute the step."""
+    second_moments = columns["variance_neuron"]
+    direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
     full_moments: list[Tensor] = []
     if second_moments:
         stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
@@ -445,4 +429,4 @@ def _update_gathered(
     if second_moments:
         copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
     sharded_step = distributed_as(step, direction)
-    move(h, p, [local(sharded_step, sharded_step)], placement.full[i][0])
+    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i][0])

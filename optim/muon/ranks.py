@@ -74,14 +74,6 @@ class OwnMatrices(NamedTuple):
 ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # own_steps, or that compiled
 
 
-class Sharing(NamedTuple):
-    """How a parameter is shared."""
-
-    process_group: Any  # of the ranks of which one can be the owner; None: there are none
-    split_dim: int | None = None
-    is_redundant: bool = False  # every rank has to gather and compute it
-
-
 class Exchange(NamedTuple):
     """How tensors are sent: those of matrices for which this is the same may be in one message."""
 
@@ -137,17 +129,14 @@ def step_shared(
             continue
         params, not_shared = work.columns["p"], []
         for i in range(len(params)):
-            sharing = _sharing(work, i, process_group)
-            if sharing.process_group is None:
+            sharing_group, split_dim = _sharing(work, i, process_group)
+            if sharing_group is None:
                 not_shared.append(i)
-                has_redundant |= sharing.is_redundant
-                continue
-            is_replicated = sharing.split_dim is None
-            exchange = Exchange(sharing.process_group, params[i].device, _sent_dtype(work), is_replicated)
-            shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, sharing.split_dim))
-        if len(not_shared) == len(params):
-            left.append(work)
-        elif not_shared:
+                has_redundant |= split_dim is not None
+            else:
+                exchange = Exchange(sharing_group, params[i].device, _sent_dtype(work), split_dim is None)
+                shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
+        if not_shared:
             left.append(work.selected(not_shared))
     for exchange, matrices in shared.items():
         for batch in batches(matrices, exchange.process_group.size()):
@@ -156,24 +145,27 @@ def step_shared(
     return left, has_redundant
 
 
-def _sharing(work: Work, i: int, process_group: Any) -> Sharing:
-    """How ranks share the `i`-th parameter of a work."""
+def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None]:
+    """The process group whose ranks share the `i`-th parameter of a work, and the dimension along which they split it.
+
+    The group is None where this rank has full matrices (the dimension is None, too), and where they are split in a way
+    that no rank can own them.
+    """
     if work.placement is None:
-        return Sharing(process_group)
+        return process_group, None
     from torch.distributed.tensor import Shard
 
     mesh, placements, full = work.placement
     mesh_dims = [j for j, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(j) > 1]
     stack_dims = len(matrix_shape(full[i][0], work.hyper).stack)
     if all(placements[j].dim < stack_dims for j in mesh_dims):
-        return Sharing(None)  # this rank has whole matrices, and steps these alone
+        return None, None
     placement = placements[mesh_dims[0]]
     is_split_once = len(mesh_dims) == 1 and type(placement) is Shard
     # The second moments of a matrix, one for each row, are split as it is, but where its columns are split.
     splits_columns = placement.dim > stack_dims
-    if is_split_once and not (splits_columns and "variance_neuron" in work.columns):
-        return Sharing(mesh.get_group(mesh_dims[0]), placement.dim)
-    return Sharing(None, is_redundant=True)
+    can_be_owned = is_split_once and not (splits_columns and "variance_neuron" in work.columns)
+    return mesh.get_group(mesh_dims[0]) if can_be_owned else None, placement.dim
 
 
 def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
@@ -197,8 +189,8 @@ def _sent_dtype(work: Work) -> torch.dtype:
     if "variance_neuron" in work.columns:
         return torch.promote_types(dtype, work.columns["variance_neuron"][0].dtype)
     of_iterations: torch.dtype = as_dtype(work.hyper["ns_dtype"]) or (torch.float32 if p.is_cpu else torch.bfloat16)
-    is_narrower = of_iterations.itemsize < dtype.itemsize
-    return of_iterations if is_narrower and not work.hyper.get("split_sizes") else dtype  # blocks are scaled after them
+    is_scaled_after = bool(work.hyper.get("split_sizes"))
+    return of_iterations if of_iterations.itemsize < dtype.itemsize and not is_scaled_after else dtype
 
 
 def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
