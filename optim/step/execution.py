@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Columns, Tensors
-from ..precision.widened import Buffers, FlatPiece, Rounding, SeparatePiece, widened_piece
+from ..precision.widened import FlatPiece, SeparatePiece, WidenedStep
 from .blocks import Block, blocks, limited
 from .known_counts import KnownCounts
 from .work import Factors, Work, by_layout
@@ -166,10 +166,9 @@ def _pieces(work: Work, in_blocks: bool) -> Iterator[tuple[Sequence[int], Piece]
         for part in parts:
             yield part.indices, InPlace(part.columns)
         return
-    rounding = Rounding(work.widening, work.scalars.get(STEP, []), columns)
-    buffers = Buffers(reuse=in_blocks)
+    step = WidenedStep(work.widening, columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
     for part in parts:
-        yield part.indices, widened_piece(part.columns, part.indices, part.start, rounding, buffers)
+        yield part.indices, step.piece(part.columns, part.indices, part.start)
 
 
 def _fill(counters: Tensors, value: Any) -> None:
