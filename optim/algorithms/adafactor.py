@@ -162,19 +162,9 @@ class Adafactor(RuleOptimizer):
 
     @staticmethod
     def update(
-        h: Factors,
-        f: Factors,
-        p: Tensors,
-        g: Tensors,
-        exp_avg: Tensors = (),
-        exp_avg_sq_row: Tensors = (),
-        exp_avg_sq_col: Tensors = (),
-        exp_avg_sq: Tensors = (),
-        placement: Placement | None = None,
+        h: Factors, f: Factors, p: Tensors, g: Tensors, placement: Placement | None = None, **states: Tensors
     ) -> None:
-        columns = {"p": p, "g": g, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
-        columns |= {"exp_avg_sq_row": exp_avg_sq_row, "exp_avg_sq_col": exp_avg_sq_col}
-        columns = {name: xs for name, xs in columns.items() if xs}
+        columns = {"p": p, "g": g, **states}
         for chosen in by_shape(p, alone=placement is not None, on_cpu=SMALL):
             shape = placement.full[chosen[0]][0] if placement else p[chosen[0]].shape
             if p[chosen[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums

@@ -89,7 +89,7 @@ class ASGD(RuleOptimizer):
         return ("ax",)
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        # A lazily traced device keeps equal numbers in one buffer: each parameter needs one of its own from the first
+        # XLA, a lazy device, keeps equal numbers in one buffer: each parameter needs one of its own from the first
         # step on, as the second step, after which their etas are apart, would otherwise be another graph.
         state = super().parameter_state(p, group)
         return {**state, "eta": state["eta"].clone()}

@@ -46,29 +46,6 @@ def widening(
     return Widening(places, group.get("rounding_seed", 0), column_numbers)
 
 
-class Rounding:
-    """The stochastic rounding of one step: what each tensor's noise is made of."""
-
-    def __init__(self, how: Widening, step_counts: Tensors, columns: Columns) -> None:
-        self.places = how.places
-        self.seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
-        if not how.places:
-            return
-        counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
-        # The numbers of the parameters are made on their device: nothing is copied there from the host.
-        every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=counts.device)
-        numbers = torch.cat([every[place.number : place.number + 1] for place in how.places])
-        for name in _in_bfloat16(columns):
-            if name in how.column_numbers:
-                seeds = tensor_seeds(how.seed, how.column_numbers[name], counts, numbers)
-                on_host = seeds.is_cpu and not torch.compiler.is_compiling()
-                self.seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
-
-    def hash_inputs(self, column: str, i: int, start: int, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Integers of which the noise for `x` is a hash: the elements from `start` on of the `i`-th tensor."""
-        return indices(self.places[i], start, x.numel(), x.device, memory).bitwise_xor_(self.seeds[column][i])
-
-
 class Buffers:
     """Memory that the pieces of a step use one after the other; without `reuse`, each gets its own."""
 
@@ -90,16 +67,44 @@ class Buffers:
         return x.to(dtype) if memory is None else memory.copy_(x)
 
 
+class WidenedStep:
+    """One step in float32: what its pieces have in common, which are the seeds of the noise and memory."""
+
+    def __init__(self, how: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
+        self.buffers = Buffers(reuse_memory)
+        self.places = how.places
+        self.seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
+        if not how.places:
+            return
+        counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
+        # The numbers of the parameters are made on their device: nothing is copied there from the host.
+        every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=counts.device)
+        numbers = torch.cat([every[place.number : place.number + 1] for place in how.places])
+        for name in _in_bfloat16(columns):
+            if name in how.column_numbers:
+                seeds = tensor_seeds(how.seed, how.column_numbers[name], counts, numbers)
+                on_host = seeds.is_cpu and not torch.compiler.is_compiling()
+                self.seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
+
+    def hash_inputs(self, column: str, i: int, start: int, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """Integers of which the noise for `x` is a hash: the elements from `start` on of the `i`-th tensor."""
+        return indices(self.places[i], start, x.numel(), x.device, memory).bitwise_xor_(self.seeds[column][i])
+
+    def piece(self, columns: Columns, indices: Sequence[int], start: int) -> FlatPiece | SeparatePiece:
+        """The tensors of these indices, from the element `start` on, in the layout that suits them."""
+        several = len(columns["p"]) > 1 and bool(_in_bfloat16(columns)) and not torch.compiler.is_compiling()
+        if several and all([x.is_contiguous() for x in chain(*columns.values())]):
+            return FlatPiece(self, columns, indices, start)
+        return SeparatePiece(self, columns, indices, start)
+
+
 class _WidenedPiece:
     """Tensors of a step, from the element `start` on of the parameters of these indices, with bfloat16 among them."""
 
-    def __init__(
-        self, columns: Columns, indices: Sequence[int], start: int, rounding: Rounding, buffers: Buffers
-    ) -> None:
+    def __init__(self, step: WidenedStep, columns: Columns, indices: Sequence[int], start: int) -> None:
+        self.step, self.indices, self.start = step, indices, start
         self.remainders = columns.get(REMAINDER, [])
         self.columns = {name: xs for name, xs in columns.items() if name != REMAINDER}
-        self.indices, self.start = indices, start
-        self.rounding, self.buffers = rounding, buffers
 
 
 class FlatPiece(_WidenedPiece):
@@ -125,9 +130,11 @@ class FlatPiece(_WidenedPiece):
             to = self.columns[name]
             if name == "p" and self.remainders:
                 split_(value, to, self.remainders)
-            elif name in self.rounding.seeds:
-                inputs = [self.rounding.hash_inputs(name, i, self.start, x) for i, x in zip(self.indices, to)]
-                round_stochastically_(value, to, noise(torch.cat(inputs), self.buffers.get(value.shape, "shifted")))
+            elif name in self.step.seeds:
+                inputs = [self.step.hash_inputs(name, i, self.start, x) for i, x in zip(self.indices, to)]
+                round_stochastically_(
+                    value, to, noise(torch.cat(inputs), self.step.buffers.get(value.shape, "shifted"))
+                )
             elif name != "g":
                 round_to_nearest(value, to)
 
@@ -139,9 +146,9 @@ class SeparatePiece(_WidenedPiece):
         """The columns in float32."""
         self.values: Columns = {}
         for name in _in_bfloat16(self.columns):
-            self.values[name] = [self.buffers.cast(x, name, torch.float32) for x in self.columns[name]]
+            self.values[name] = [self.step.buffers.cast(x, name, torch.float32) for x in self.columns[name]]
         if self.remainders:
-            lows = [self.buffers.cast(as_integers(x), "int32", torch.int32) for x in self.remainders]
+            lows = [self.step.buffers.cast(as_integers(x), "int32", torch.int32) for x in self.remainders]
             self.values["p"] = list(map(join_, self.values["p"], lows))
         wide = {**self.columns, **self.values}
         wide["g"] = [g.float() for g in wide["g"]]
@@ -153,22 +160,12 @@ class SeparatePiece(_WidenedPiece):
             for k, x in enumerate(self.columns[name]):
                 if name == "p" and self.remainders:
                     split_(values[k], [x], [self.remainders[k]])
-                elif name in self.rounding.seeds:
-                    memory = self.buffers.get((x.numel(),), "int32")
-                    inputs = self.rounding.hash_inputs(name, self.indices[k], self.start, x, memory)
-                    round_stochastically_(values[k], [x], noise(inputs, self.buffers.get((x.numel(),), "shifted")))
+                elif name in self.step.seeds:
+                    memory = self.step.buffers.get((x.numel(),), "int32")
+                    inputs = self.step.hash_inputs(name, self.indices[k], self.start, x, memory)
+                    round_stochastically_(values[k], [x], noise(inputs, self.step.buffers.get((x.numel(),), "shifted")))
                 elif name != "g":
                     round_to_nearest(values[k], [x])
-
-
-def widened_piece(
-    columns: Columns, indices: Sequence[int], start: int, rounding: Rounding, buffers: Buffers
-) -> FlatPiece | SeparatePiece:
-    """A piece of a step, in the layout that suits it: the tensors of these indices, from the element `start` on."""
-    several = len(columns["p"]) > 1 and bool(_in_bfloat16(columns)) and not torch.compiler.is_compiling()
-    if several and all([x.is_contiguous() for x in chain(*columns.values())]):
-        return FlatPiece(columns, indices, start, rounding, buffers)
-    return SeparatePiece(columns, indices, start, rounding, buffers)
 
 
 def _in_bfloat16(columns: Columns) -> list[str]:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Columns, Tensors
-from ..precision.widened import Buffers, FlatPiece, Rounding, SeparatePiece, widened_piece
+from ..precision.widened import FlatPiece, SeparatePiece, WidenedStep
 from .blocks import Block, blocks, limited
 from .known_counts import KnownCounts
 from .work import Factors, Work, by_layout
@@ -49,11 +49,12 @@ def eager_step(work: Work, known_counts: KnownCounts) -> None:
     if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
         for column in work.scalars.values():
             known_counts.lose(column)
-    work = work._replace(hyper={name: _placed(value, device, read=True) for name, value in work.hyper.items()})
+    work = work._replace(hyper=_hyperparameters(work, read_on_host=True))
     for part, contiguous in by_layout(work):
         in_blocks = device.type == "cpu" and contiguous and part.algorithm.elementwise
         for some in [part] if in_blocks else limited(part):
-            kernel = some.algorithm.fused(some) if contiguous and some.algorithm.fused is not None else None
+            fused = some.algorithm.fused if contiguous else None
+            kernel = None if fused is None else fused(some)
             if kernel is None:
                 _step_on_numbers(some, known_counts, in_blocks)
             else:
@@ -73,14 +74,14 @@ def _step_by_kernel(work: Work, kernel: Any) -> None:
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
     """A step for which the counts are numbers: parameters with the same counts go together."""
     names = [name for name in work.algorithm.reads if name in work.scalars]
-    found = [known_counts.of(work.scalars[name]) for name in names]
-    if None in found:
+    columns = [known_counts.of(work.scalars[name]) for name in names]
+    if None in columns:
         step_on_tensors([work])
         for name in names:
             known_counts.compute(work.scalars[name])
         return
     _count_step(work)
-    rows = list(zip(*found)) or [()] * len(work.columns["p"])  # the counts of each parameter
+    rows = list(zip(*columns)) or [()] * len(work.columns["p"])  # the counts of each parameter
     for row in dict.fromkeys(rows):
         part, s = work, dict(zip(names, row))
         if rows.count(row) < len(rows):
@@ -93,16 +94,16 @@ def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> 
 
 def step_on_tensors(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
-    for work in map(_with_dimensions, works):
+    for given in works:
+        work = _with_dimensions(given)._replace(hyper=_hyperparameters(given, read_on_host=False))
         device = work.columns["p"][0].device
-        hyper = {name: _placed(value, device) for name, value in work.hyper.items()}
         _count_step(work)
         s = {
-            name: torch.cat(work.scalars[name]).to(_wide(device))
+            name: torch.cat(work.scalars[name]).to(_double(device))
             for name in work.algorithm.reads
             if name in work.scalars
         }
-        _update(work._replace(hyper=hyper), s, in_blocks=False)
+        _update(work, s, in_blocks=False)
 
 
 class Begun(NamedTuple):
@@ -113,15 +114,14 @@ class Begun(NamedTuple):
     piece: Piece  # all tensors
 
 
-def begin(work: Work, read_counts_on_host: bool) -> Begun:
+def begin(work: Work, read_on_host: bool) -> Begun:
     """Begin a step, outside of graphs, of an algorithm whose factors need no counts: the caller updates the piece.
 
-    `read_counts_on_host`: hyperparameters that are tensors on the CPU become numbers.
+    With `read_on_host`, hyperparameters that are tensors on the CPU become numbers.
     """
-    params = work.columns["p"]
-    hyper = {name: _placed(value, params[0].device, read_counts_on_host) for name, value in work.hyper.items()}
+    hyper = _hyperparameters(work, read_on_host)
     _count_step(work)
-    h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), params[0])
+    h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
     ((_, piece),) = _pieces(work, in_blocks=False)
     return Begun(h, f, piece)
 
@@ -166,10 +166,9 @@ def _pieces(work: Work, in_blocks: bool) -> Iterator[tuple[Sequence[int], Piece]
         for part in parts:
             yield part.indices, InPlace(part.columns)
         return
-    rounding = Rounding(work.widening, work.scalars.get(STEP, []), columns)
-    buffers = Buffers(reuse=in_blocks)
+    step = WidenedStep(work.widening, columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
     for part in parts:
-        yield part.indices, widened_piece(part.columns, part.indices, part.start, rounding, buffers)
+        yield part.indices, step.piece(part.columns, part.indices, part.start)
 
 
 def _fill(counters: Tensors, value: Any) -> None:
@@ -185,19 +184,24 @@ def _fill(counters: Tensors, value: Any) -> None:
         torch._foreach_copy_(counters, [torch.tensor(value, dtype=dtype, device="cpu")] * n)
 
 
-def _placed(value: Any, device: torch.device, read: bool = False) -> Any:
-    """A hyperparameter as the factors take it: a number, or a 0-dim tensor in double precision on the device.
+def _hyperparameters(work: Work, read_on_host: bool) -> Factors:
+    """The hyperparameters as the factors need them: numbers, or 0-dim tensors in double precision on the device.
 
-    With `read`, a tensor on the CPU becomes a number.
+    With `read_on_host`, tensors on the CPU become numbers.
     """
+    device = work.columns["p"][0].device
+    return {name: _number_or_tensor(value, device, read_on_host) for name, value in work.hyper.items()}
+
+
+def _number_or_tensor(value: Any, device: torch.device, read_on_host: bool) -> Any:
     if isinstance(value, (tuple, list)):
-        return tuple(_placed(x, device, read) for x in value)
+        return tuple(_number_or_tensor(x, device, read_on_host) for x in value)
     if isinstance(value, Tensor):
-        return value.item() if read and value.is_cpu else value.reshape(()).to(device, _wide(device))
+        return value.item() if read_on_host and value.is_cpu else value.reshape(()).to(device, _double(device))
     return value if value is None or isinstance(value, (float, int, str, torch.dtype)) else float(value)
 
 
-def _wide(device: torch.device) -> torch.dtype:
+def _double(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 

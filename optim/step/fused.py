@@ -35,9 +35,7 @@ def fused_sgd(work: Work) -> Kernel | None:
 
     def kernel(step_counts: Tensors, p: Tensors, g: Tensors, momentum_buffer: Tensors = ()) -> None:
         torch._fused_sgd_(
-            p,
-            g,
-            momentum_buffer,
+            *(p, g, momentum_buffer),
             momentum=h["momentum"],
             dampening=h["dampening"],
             nesterov=h["nesterov"],
@@ -56,16 +54,9 @@ def fused_adam(work: Work) -> Kernel | None:
     beta1, beta2 = h["betas"]
     whole: Any = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
 
-    def kernel(
-        step_counts: Tensors,
-        p: Tensors,
-        g: Tensors,
-        exp_avg: Tensors,
-        exp_avg_sq: Tensors,
-        max_exp_avg_sq: Tensors = (),
-    ) -> None:
-        tensors = (p, g, exp_avg, exp_avg_sq, max_exp_avg_sq, step_counts)
-        whole(*tensors, beta1=beta1, beta2=beta2, eps=h["eps"], amsgrad=h["amsgrad"], **arguments)
+    def kernel(step_counts: Tensors, p: Tensors, g: Tensors, **states: Tensors) -> None:
+        moments = (states["exp_avg"], states["exp_avg_sq"], states.get("max_exp_avg_sq", ()))
+        whole(p, g, *moments, step_counts, beta1=beta1, beta2=beta2, eps=h["eps"], amsgrad=h["amsgrad"], **arguments)
 
     return kernel
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, ClassVar
@@ -50,6 +50,12 @@ def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
     return p.dtype is torch.bfloat16 and bool(group.get("master_weights"))
 
 
+def in_use(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
+    """The names of those that are not switched off, and of the remainder, if the parameter has one."""
+    names = [name for name in tensor_states if name is not None]
+    return [*names, REMAINDER] if has_remainder(group, p) else names
+
+
 class RuleOptimizer(Optimizer):
     """An optimizer that is an update rule: a subclass defines the state and the rule.
 
@@ -68,14 +74,13 @@ class RuleOptimizer(Optimizer):
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
-    # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see fused.py.
-    fused: ClassVar[Any] = None
+    fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, where it can take it
 
     def __init__(self, params: Any, given: dict[str, Any], enable_global_step: bool = False) -> None:
         """`given`: the arguments of the constructor, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled: Callable[..., None] | None = None
         self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
-        self._known = KnownCounts()
+        self._known_counts = KnownCounts()
         precision = given.get("precision", {})
         for unknown in precision.keys() - RULES.keys():
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}: use those that its docstring names.")
@@ -83,16 +88,16 @@ class RuleOptimizer(Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if taken and taken[-1].name == "precision":  # by name, for help() and for configs
+        arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if arguments and arguments[-1].name == "precision":  # by name, for help() and for configs
             kind = inspect.Parameter.KEYWORD_ONLY
-            taken[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
-        cls.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # where inspect looks first
+            arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
+        cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._compiled, self._sets = None, set()  # a copy is compiled anew
-        self._known = KnownCounts()
+        self._known_counts = KnownCounts()
 
     # What a subclass says
 
@@ -101,7 +106,10 @@ class RuleOptimizer(Optimizer):
         return {STEP: 0.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
-        """The names of the states that `update` takes, in its order; None for one that is switched off."""
+        """The names of the states that belong to the elements; None in the place of one that is switched off.
+
+        Stochastic rounding goes by their places: each state has noise of its own.
+        """
         raise NotImplementedError
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
@@ -141,7 +149,7 @@ class RuleOptimizer(Optimizer):
                 self.state[p] = state = self._state_in_its_dtypes(p, group)
                 for name, first in self.algorithm_of(group).scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
-                        self._known.note([state[name]], first)
+                        self._known_counts.note([state[name]], first)
 
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
         check_group(RULES, group, f"{type(self).__name__}: ")
@@ -172,6 +180,9 @@ class RuleOptimizer(Optimizer):
                     names[REMAINDER] = None
         return list(names)
 
+    def _parameters(self) -> Iterable[Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
+
     @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -183,7 +194,7 @@ class RuleOptimizer(Optimizer):
             step_on_tensors(self.gather())
             return loss
         follow(self)
-        live = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        live = [p for p in self._parameters() if p.grad is not None]
         compiled = self._compiled if live and self._is_compiled_for(live) else None
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
@@ -193,7 +204,7 @@ class RuleOptimizer(Optimizer):
                 compiled(works)
                 works = []
         for work in works:
-            eager_step(work, self._known)
+            eager_step(work, self._known_counts)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
         torch.autograd.graph.increment_version(live)
@@ -272,7 +283,7 @@ class RuleOptimizer(Optimizer):
         """A function compiled with the options of `compile`."""
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        on_cpu = all(p.is_cpu for group in self.param_groups for p in group["params"])
+        on_cpu = all(p.is_cpu for p in self._parameters())
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             options = {**options, "options": INDUCTOR_ON_CPU}
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
@@ -297,49 +308,45 @@ class RuleOptimizer(Optimizer):
         works: list[Work] = []
         numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
         if any(group.get("stochastic_rounding") for group in self.param_groups):
-            every = chain.from_iterable(group["params"] for group in self.param_groups)
-            numbers = {p: i for i, p in enumerate(every)}
+            numbers = {p: i for i, p in enumerate(self._parameters())}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
             self._check(live, [p.grad for p in live], group)
             algorithm = self.algorithm_of(group)
             hyper = {name: group[name] for name in algorithm.hyper}
             for params in grouped_by_kind(live, algorithm.by_rank):
-                states = algorithm.tensor_states(group, params[0])
-                scalars = self._scalars(group, params, states)
-                columns = self._columns(group, params, states)
+                states = [self.state[p] for p in params]
+                names = algorithm.tensor_states(group, params[0])
+                scalars = self._columns(group, states, self._scalars_in_use(group, states, names))
+                columns: Columns = {"p": params, "g": [p.grad for p in params if p.grad is not None]}
+                columns.update(self._columns(group, states, in_use(names, group, params[0])))
                 work = Work(
                     algorithm=type(algorithm),
                     hyper=hyper,
                     columns=columns,
                     scalars=scalars,
-                    widening=widening(group, columns, states, numbers) if is_widened(group, params[0]) else None,
+                    widening=widening(group, columns, names, numbers) if is_widened(group, params[0]) else None,
                 )
                 works.append(as_plain_tensors(work))
         return works
 
-    def _columns(self, group: Mapping[str, Any], params: list[Tensor], states: tuple[str | None, ...]) -> Columns:
-        """The parameters, their gradients, and the states that belong to the elements, by name."""
-        columns: Columns = {"p": params, "g": [p.grad for p in params if p.grad is not None]}
-        for name in states:
-            if name is not None:
-                columns[name] = self._column(group, params, name)
-        if has_remainder(group, params[0]):
-            columns[REMAINDER] = self._column(group, params, REMAINDER)
+    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
+        """The states of these names, each in a list with one for each parameter."""
+        columns: Columns = {}
+        for name in names:
+            if name not in states[0]:
+                self._refuse(group, name)
+            columns[name] = [state[name] for state in states]
         return columns
 
-    def _scalars(self, group: Mapping[str, Any], params: list[Tensor], states: tuple[str | None, ...]) -> Columns:
-        """The states that are one number for each parameter, by name."""
-        scalars: Columns = {name: self._column(group, params, name) for name in self._scalar_names(group)}
+    def _scalars_in_use(
+        self, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
+    ) -> Sequence[str]:
+        """The names of the states of a step that are one number for each parameter."""
+        names = self._scalar_names(group)
         # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
-        if STEP not in scalars and None not in states and all(STEP in self.state[p] for p in params):
-            scalars[STEP] = self._column(group, params, STEP)
-        return scalars
-
-    def _column(self, group: Mapping[str, Any], params: list[Tensor], name: str) -> list[Tensor]:
-        if name not in self.state[params[0]]:
-            self._refuse(group, name)
-        return [self.state[p][name] for p in params]
+        counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
+        return (*names, STEP) if counted else names
 
     def _check(self, params: Tensors, grads: Tensors, group: Mapping[str, Any]) -> None:
         name = type(self).__name__
@@ -370,12 +377,8 @@ class RuleOptimizer(Optimizer):
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        names = (
-            *self._scalar_names(group),
-            *self.algorithm_of(group).tensor_states(group, p),
-            REMAINDER if has_remainder(group, p) else None,
-        )
-        return {name for name in names if name is not None}
+        tensor_states = self.algorithm_of(group).tensor_states(group, p)
+        return {*self._scalar_names(group), *in_use(tensor_states, group, p)}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(

@@ -89,12 +89,10 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
         return [(work, True)]
     if work.algorithm.elementwise:
         work = _in_memory_order(work)
-    contiguous: list[int] = []
-    others: list[int] = []
+    indices: dict[bool, list[int]] = {True: [], False: []}
     for i in range(len(work.columns["p"])):
-        tensors = [column[i] for column in work.columns.values()]
-        (contiguous if _contiguous(tensors) else others).append(i)
-    return [(work.selected(chosen), kind) for chosen, kind in ((contiguous, True), (others, False)) if chosen]
+        indices[_contiguous([column[i] for column in work.columns.values()])].append(i)
+    return [(work.selected(some), contiguous) for contiguous, some in indices.items() if some]
 
 
 def _contiguous(xs: Tensors) -> bool:
