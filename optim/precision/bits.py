@@ -95,7 +95,7 @@ def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     _store_high_half_(whole.add_(1 << 15), p)  # half of the high half's unit: the nearest, ties away from zero
 
 
-def round_stochastically_(value: Tensor, to: Tensors, noise: Tensor) -> None:
+def stochastic_round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
     """Write float32 values into bfloat16 tensors by stochastic rounding. What was in `value` is lost.
 
     `noise` has integers of 0 to 65535: where it and the low half carry over, the value is rounded away from zero.

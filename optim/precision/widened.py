@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base.tensor_lists import Columns, Tensors
-from .bits import as_integers, bitcast, join_, round_stochastically_, round_to_nearest, split_, split_like
+from .bits import as_integers, bitcast, join_, stochastic_round_, round_to_nearest, split_, split_like
 from .noise import Place, indices, noise, place_of, tensor_seeds
 from .options import REMAINDER
 
@@ -132,9 +132,7 @@ class FlatPiece(_WidenedPiece):
                 split_(value, to, self.remainders)
             elif name in self.step.seeds:
                 inputs = [self.step.hash_inputs(name, i, self.start, x) for i, x in zip(self.indices, to)]
-                round_stochastically_(
-                    value, to, noise(torch.cat(inputs), self.step.buffers.get(value.shape, "shifted"))
-                )
+                stochastic_round_(value, to, noise(torch.cat(inputs), self.step.buffers.get(value.shape, "shifted")))
             elif name != "g":
                 round_to_nearest(value, to)
 
@@ -163,7 +161,7 @@ class SeparatePiece(_WidenedPiece):
                 elif name in self.step.seeds:
                     memory = self.step.buffers.get((x.numel(),), "int32")
                     inputs = self.step.hash_inputs(name, self.indices[k], self.start, x, memory)
-                    round_stochastically_(values[k], [x], noise(inputs, self.step.buffers.get((x.numel(),), "shifted")))
+                    stochastic_round_(values[k], [x], noise(inputs, self.step.buffers.get((x.numel(),), "shifted")))
                 elif name != "g":
                     round_to_nearest(values[k], [x])
 
