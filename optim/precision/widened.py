@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..base.tensor_lists import Columns, Tensors
-from .bits import as_integers, bitcast, join_, stochastic_round_, round_to_nearest, split_, split_like
+from .bits import as_integers, bitcast, join_, round_to_nearest, split_, split_like, stochastic_round_
 from .noise import Place, indices, noise, place_of, tensor_seeds
 from .options import REMAINDER
 

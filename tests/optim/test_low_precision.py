@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.precision.bits import join, stochastic_round_, split_
+from optim.precision.bits import join, split_, stochastic_round_
 from optim.precision.noise import Place, indices, noise
 from tests.optim.problems import flat, give_gradients, ours, parameters
 from tests.optim.rows import ROWS, Row
