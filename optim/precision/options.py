@@ -99,7 +99,7 @@ def has_precision_option(group: Mapping[str, Any]) -> bool:
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
-def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
+def check_precision(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
     """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
 
     `others`: names of states that parameters with another algorithm have.

@@ -21,7 +21,7 @@ from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local, notice_dtensor, placed_as
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
-from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_precision_option
+from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check_precision, has_precision_option
 from ..precision.options import Precision as Precision  # noqa: PLC0414  # likewise
 from ..precision.widened import widening
 from ..state.keeper import fits, follow, form, text
@@ -157,7 +157,7 @@ class RuleOptimizer(Optimizer):
         state: State = algorithm.parameter_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
-        check(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
+        check_precision(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
         if is_widened(group, p):
             wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
