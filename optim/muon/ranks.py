@@ -132,7 +132,7 @@ def step_shared(
             sharing_group, split_dim = _sharing(work, i, process_group)
             if sharing_group is None:
                 not_shared.append(i)
-                has_redundant |= split_dim is not None
+                has_redundant |= split_dim is not None  # so split that no rank can own it
             else:
                 exchange = Exchange(sharing_group, params[i].device, _sent_dtype(work), split_dim is None)
                 shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
@@ -140,8 +140,7 @@ def step_shared(
             left.append(work.selected(not_shared))
     for exchange, matrices in shared.items():
         for batch in batches(matrices, exchange.process_group.size()):
-            parts = _begun_parts(works, batch, read_counts_on_host)
-            _step_batch(parts, batch, exchange, compute_steps)
+            _step_batch(works, batch, exchange, compute_steps, read_counts_on_host)
     return left, has_redundant
 
 
@@ -217,6 +216,21 @@ def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
     return [Batch(list(owned)) for owned in zip(*of_ranks)]
 
 
+def _step_batch(
+    works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_counts_on_host: bool
+) -> None:
+    """The step of a batch of matrices."""
+    parts = _begun_parts(works, batch, read_counts_on_host)
+    # One name for what is sent, so that no tensor lives longer than it is needed.
+    tensors = _directions(parts, batch, exchange)
+    if not exchange.is_replicated:
+        tensors = _gather_directions(tensors, batch, exchange)
+    _make_orthogonal(tensors, parts, compute_steps)
+    tensors = _send_steps(tensors, batch, exchange)
+    for part in parts:
+        _add_steps(tensors, part)
+
+
 def _begun_parts(works: list[Work], batch: Batch, read_counts_on_host: bool) -> list[Part]:
     """Begin the steps of the matrices of a batch."""
     together: dict[Any, list[SharedMatrix]] = {}
@@ -228,18 +242,6 @@ def _begun_parts(works: list[Work], batch: Batch, read_counts_on_host: bool) -> 
         begun = begin(work, read_counts_on_host)
         parts.append(Part(matrices, begun, begun.piece.read()))
     return parts
-
-
-def _step_batch(parts: list[Part], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps) -> None:
-    """The step of a batch of matrices."""
-    # One name for what is sent, so that no tensor lives longer than it is needed.
-    tensors = _directions(parts, batch, exchange)
-    if not exchange.is_replicated:
-        tensors = _gather_directions(tensors, batch, exchange)
-    _make_orthogonal(tensors, parts, compute_steps)
-    tensors = _send_steps(tensors, batch, exchange)
-    for part in parts:
-        _add_steps(tensors, part)
 
 
 def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
