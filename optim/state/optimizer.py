@@ -107,7 +107,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return []
 
     def algorithm_of(self, group: Mapping[str, Any]) -> Any:
-        """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
+        """The optimizer whose hyperparameters, states and update rule a group has: this one, or one of several."""
         return self
 
     def algorithms(self) -> list[Any]:
@@ -157,14 +157,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
             group["tags"] = as_tags(group["tags"], where)
-        rule = self.algorithm_of(group)
+        algorithm = self.algorithm_of(group)
         if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
             raise ValueError(
                 f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
                 "give such groups to optim.Muon, or make them without `matrices`."
             )
-        check_group(rule.hyper, group, where)
-        rule.check_combination({**self.defaults, **group}, where)
+        check_group(algorithm.hyper, group, where)
+        algorithm.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
         given = group["params"]
         group["params"] = given = (
@@ -177,7 +177,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             super().add_param_group(group)
             for p in group["params"]:
                 notice_dtensor(p)
-                rule.check_parameter(p, group, where)
+                algorithm.check_parameter(p, group, where)
             added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
         except BaseException:
             del self.param_groups[before:]

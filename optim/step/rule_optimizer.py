@@ -318,7 +318,8 @@ class RuleOptimizer(Optimizer):
                 states = [self.state[p] for p in params]
                 names = algorithm.tensor_states(group, params[0])
                 scalars = self._columns(group, states, self._scalars_in_use(group, states, names))
-                columns: Columns = {"p": params, "g": [p.grad for p in params if p.grad is not None]}
+                grads: list[Any] = [p.grad for p in params]
+                columns: Columns = {"p": params, "g": grads}
                 columns.update(self._columns(group, states, in_use(names, group, params[0])))
                 work = Work(
                     algorithm=type(algorithm),
@@ -348,7 +349,7 @@ class RuleOptimizer(Optimizer):
         counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
         return (*names, STEP) if counted else names
 
-    def _check(self, params: Tensors, grads: Tensors, group: Mapping[str, Any]) -> None:
+    def _check(self, params: Tensors, grads: list[Any], group: Mapping[str, Any]) -> None:
         name = type(self).__name__
         if torch.compiler.is_compiling():
             for p in params:
