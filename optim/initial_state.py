@@ -11,11 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
 from .base.hyperparameters import absent
+from .base.scalar_states import STEP
 from .base.sharding import local, notice_dtensor
 from .muon import muon
 from .state.optimizer import Optimizer, State
 from .step.rule_optimizer import RuleOptimizer
-from .step.work import STEP
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 

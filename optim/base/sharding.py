@@ -36,11 +36,6 @@ def distribution(x: Any) -> tuple[Any, Any] | None:
     return (x.device_mesh, x.placements) if isinstance(x, DISTRIBUTED) else None  # type: ignore[attr-defined]  # DTensor
 
 
-def any_distributed(tensors: list[Tensor]) -> bool:
-    """Whether one of the tensors is distributed."""
-    return bool(DISTRIBUTED) and any(isinstance(x, DISTRIBUTED) for x in tensors)
-
-
 def local(x: Any, p: Any) -> Tensor:
     """The shard of `x` that this rank holds, distributed as the parameter `p` is."""
     if distribution(x) is None:

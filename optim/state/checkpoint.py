@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import KNOWN, as_tags, check_group
+from ..base.scalar_states import STEP
 from ..base.sharding import notice_dtensor
 from ..precision.options import REMAINDER, RULES, as_dtype
-from ..step.work import STEP
 from .keeper import follow, form, text
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _groups(optimizer: Optimizer, saved: Any, name: str) -> list[dict[str, Any]]
                 f"{where}it has {len(packed.get('params', ()))} parameters in 'params', this optimizer's group "
                 f"{len(group['params'])}; build the optimizer with the parameters that were saved, in their order."
             )
-        rule = optimizer.rule(group)
+        rule = optimizer.algorithm_of(group)
         lacking = [key for key in rule.hyper if key not in values and key not in rule.may_be_missing]
         foreign = [key for key in values if key not in group and key in KNOWN]
         for verb, keys in (("lacks", lacking), ("has", foreign)):

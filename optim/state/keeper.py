@@ -56,7 +56,7 @@ def follow(optimizer: Optimizer) -> None:
     for group in groups:
         for p in group["params"]:
             notice_dtensor(p)
-            optimizer.rule(group).check_parameter(p, group, f"{type(optimizer).__name__}, {names[p]}: ")
+            optimizer.algorithm_of(group).check_parameter(p, group, f"{type(optimizer).__name__}, {names[p]}: ")
     fresh = optimizer.fresh_state(groups) if names else {}
     settle(optimizer, {p: _moved(optimizer, p, fresh[p], name) for p, name in names.items()})
 

@@ -15,28 +15,14 @@ from torch.utils.hooks import RemovableHandle
 from timesched.binding import bound_to
 
 from ..base.hyperparameters import KNOWN, Rule, as_tags, check_group
+from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import notice_dtensor
 from ..precision.options import as_name
-from ..step.work import STEP
 from . import checkpoint
 from . import keeper as state_follows
 from .step_wrapper import guarded
 
 State = dict[str, Any]
-
-
-def counter(p: Tensor, value: Any = 0.0) -> Tensor:
-    """A number for each parameter, as torch's optimizers keep their step counts: 0-dim, on the device of the parameter.
-
-    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily
-    traced device would take a scalar that is made there for a constant.
-    """
-    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    if p.is_meta:
-        return torch.zeros((), dtype=dtype, device=p.device)
-    number = torch.zeros((), dtype=dtype, device="cpu")
-    number.copy_(value.detach().reshape(())) if isinstance(value, Tensor) else number.fill_(value)
-    return number.to(p.device)
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
@@ -120,12 +106,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
         return []
 
-    def rule(self, group: Mapping[str, Any]) -> Any:
-        """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
+    def algorithm_of(self, group: Mapping[str, Any]) -> Any:
+        """The optimizer whose hyperparameters, states and update rule a group has: this one, or one of several."""
         return self
 
-    def rules(self) -> list[Any]:
-        """The optimizers of which `rule` chooses one."""
+    def algorithms(self) -> list[Any]:
+        """The optimizers of which `algorithm_of` chooses one."""
         return [self]
 
     # State
@@ -139,7 +125,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for p in chain.from_iterable(group["params"] for group in groups):
                 state = self.state[p]  # an entry also where there is no state: a checkpoint then names all
                 if self.enable_global_step:
-                    state.setdefault(STEP, counter(p))
+                    state.setdefault(STEP, scalar_state(p))
             return dict(self.state)
         finally:
             self.param_groups, self.state = kept
@@ -171,14 +157,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
             group["tags"] = as_tags(group["tags"], where)
-        rule = self.rule(group)
+        algorithm = self.algorithm_of(group)
         if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
             raise ValueError(
                 f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
                 "give such groups to optim.Muon, or make them without `matrices`."
             )
-        check_group(rule.hyper, group, where)
-        rule.check_combination({**self.defaults, **group}, where)
+        check_group(algorithm.hyper, group, where)
+        algorithm.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
         given = group["params"]
         group["params"] = given = (
@@ -191,7 +177,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             super().add_param_group(group)
             for p in group["params"]:
                 notice_dtensor(p)
-                rule.check_parameter(p, group, where)
+                algorithm.check_parameter(p, group, where)
             added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
         except BaseException:
             del self.param_groups[before:]
@@ -221,7 +207,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         tensor(0.5000, dtype=torch.float64)
         """
         for group in self.param_groups:
-            for name in self.rule(group).hyper:
+            for name in self.algorithm_of(group).hyper:
                 self.hold_tensor(group, name)
         for scheduler in bound_to(self):
             scheduler.hold_tensors()
@@ -232,7 +218,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters. Beside
         parameters on the meta device it is on the host, as it has a value.
         """
-        rules = self.rule(group).hyper
+        rules = self.algorithm_of(group).hyper
         if name in rules and group["params"]:
             p = group["params"][0]
             group[name] = rules[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
