@@ -141,7 +141,15 @@ def table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[st
     return {**(common or {}), **rules}
 
 
-KNOWN: set[str] = set()  # the hyperparameters of all optimizer classes there are
+# The hyperparameters of the optimizers here. A key of a group that is one of them, and none of its own algorithm's,
+# belongs to another algorithm.
+_NAMES = """
+    adam adjust_lr_fn algorithm alpha amsgrad beta1 beta2 betas cautious_weight_decay centered clip_threshold
+    correct_bias dampening decay_rate decoupled_weight_decay eps etas flatten initial_accumulator_value lambd lr
+    lr_decay maximize momentum momentum_decay nesterov ns_coefficients ns_dtype ns_steps num_heads relative_step rho
+    scale_parameter split_sizes step_sizes t0 transposed warmup_init weight_decay
+"""
+HYPERPARAMETERS = frozenset(_NAMES.split())
 
 RATE = Number(low=0.0)
 FRACTION = Number(low=0.0, high=1.0, open_high=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..base.hyperparameters import KNOWN, as_tags
+from ..base.hyperparameters import HYPERPARAMETERS, as_tags
 from .rules import comparable
 
 
@@ -39,7 +39,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     values = {key: [comparable(group[key]) if key in group else "-" for group in rows] for key in keys}
     several = {key: set(values[key]) for key in keys}
     if isinstance(groups, torch.optim.Optimizer):  # what a group lacks is for another algorithm
-        several = {key: found - {"-"} if key in KNOWN else found for key, found in several.items()}
+        several = {key: found - {"-"} if key in HYPERPARAMETERS else found for key, found in several.items()}
     kept = [key for key in keys if key in ("lr", "weight_decay") or len(several[key]) > 1]
     lines = [["group", "tags", "tensors", "elements", *kept, "names"]]
     count = size = 0

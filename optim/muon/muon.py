@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
-from ..base.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
+from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, RATE, SWITCH, Choice, Fixed, Number, Several, table
 from ..base.sharding import distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
 from ..base.tensor_lists import Tensors, by_shape, copy_, lerp_
 from ..state.optimizer import State
@@ -187,7 +187,7 @@ class Muon(RuleOptimizer):
         if isinstance(param_group, dict):
             rule = self.rule(param_group)
             algorithm = param_group.get("algorithm", "muon")
-            strange = [key for key in param_group if key in KNOWN and key not in {*rule.hyper, "algorithm"}]
+            strange = [key for key in param_group if key in HYPERPARAMETERS and key not in {*rule.hyper, "algorithm"}]
             if strange:
                 raise ValueError(
                     f"{type(self).__name__}, group {len(self.param_groups)}: {strange[0]!r} is no hyperparameter of "

@@ -14,15 +14,14 @@ from torch.utils.hooks import RemovableHandle
 
 from timesched.binding import bound_to
 
-from ..base.hyperparameters import KNOWN, Rule, as_tags, check_group
+from ..base.hyperparameters import Rule, as_tags, check_group
 from ..base.sharding import notice_dtensor
 from ..precision.options import as_name
 from ..step.work import STEP
 from . import checkpoint
-from . import keeper as state_follows
+from .keeper import State as State  # noqa: PLC0414  # for the optimizers, which import it from here
+from .keeper import StateKeeper
 from .step_wrapper import guarded
-
-State = dict[str, Any]
 
 
 def counter(p: Tensor, value: Any = 0.0) -> Tensor:
@@ -87,8 +86,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._ready = False
-        self._seen: dict[Tensor, state_follows.Seen] = {}  # for what kind of parameter what state was made
-        self._guards: Any = None  # compares all of it at once
+        self._keeper = StateKeeper()
         self._stepping = False
         self.enable_global_step = bool(enable_global_step)
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
@@ -100,11 +98,10 @@ class Optimizer(torch.optim.Optimizer, ABC):
         check_group(self.hyper, defaults, f"{type(self).__name__}: ")
         super().__init__(params, defaults)
         self._ready = True
-        state_follows.settle(self, self.fresh_state(self.param_groups))
+        self._keeper.keep(self, self.fresh_state(self.param_groups))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        KNOWN.update(cls.hyper)
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
@@ -115,10 +112,6 @@ class Optimizer(torch.optim.Optimizer, ABC):
     @abstractmethod
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
-
-    def state_names_to_sparsify(self) -> list[str]:
-        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
-        return []
 
     def rule(self, group: Mapping[str, Any]) -> Any:
         """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
@@ -159,7 +152,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         >>> optimizer.state[weight]["step"].item()
         0.0
         """
-        state_follows.reset(self, params)
+        self._keeper.reset(self, params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose state is made at once. A bad group raises, and nothing is added."""
@@ -181,9 +174,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         rule.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
         given = group["params"]
-        group["params"] = given = (
-            [given] if isinstance(given, Tensor) else given if isinstance(given, set) else list(given)
-        )
+        if not isinstance(given, set):  # which torch refuses, as it has no order
+            group["params"] = given = [given] if isinstance(given, Tensor) else list(given)
         tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
         if len({id(x) for x in tensors}) < len(tensors):
             raise ValueError(f"{where}params holds a parameter twice: name each parameter once.")
@@ -197,7 +189,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             del self.param_groups[before:]
             raise
         if self._ready:
-            state_follows.settle(self, added)
+            self._keeper.keep(self, added)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
@@ -250,6 +242,58 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
         return state
 
+    # Copies and checkpoints
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
+        return {
+            **kept,
+            "enable_global_step": self.enable_global_step,
+            "_keeper": self._keeper,
+            "_ready": True,
+            "_stepping": False,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
+        for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
+            self.__dict__.setdefault(name, OrderedDict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
+        self._keeper.follow(self)
+        state = super().state_dict()
+        for group in state.get("param_groups", ()):  # a hook may have returned anything
+            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
+            if "tags" in group:
+                group["tags"] = sorted(group["tags"])
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a state dict of this class or of torch's class of the same name, at any step.
+
+        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
+
+        Raises:
+            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
+                breaks its rule; the message says which, and nothing has been changed.
+        """
+        self._keeper.follow(self)
+        saved = dict(state_dict)
+        for pre_hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
+            replaced = pre_hook(self, saved)
+            saved = saved if replaced is None else dict(replaced)
+        checkpoint.load(self, saved)
+        for post_hook in list(self._optimizer_load_state_dict_post_hooks.values()):
+            post_hook(self)
+
+    # Methods of the Cerebras suite, for programs that are written for it
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
+        return []
+
     def increment_global_step(self, p: Tensor) -> Tensor:
         """Add 1 to the state `step` of parameter `p` and return it, a 0-dim float32 tensor.
 
@@ -276,8 +320,6 @@ class Optimizer(torch.optim.Optimizer, ABC):
         fn(self)
         return self
 
-    # Gradients
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or fill them with zeros, between the hooks registered for it."""
         args, kwargs = (), {"set_to_none": set_to_none}
@@ -298,43 +340,3 @@ class Optimizer(torch.optim.Optimizer, ABC):
         handle = RemovableHandle(self._zero_grad_post_hooks)
         self._zero_grad_post_hooks[handle.id] = hook
         return handle
-
-    # Copies and checkpoints
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
-        return {
-            **kept,
-            "enable_global_step": self.enable_global_step,
-            "_seen": self._seen,
-            "_guards": None,
-            "_ready": True,
-            "_stepping": False,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
-        for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
-            self.__dict__.setdefault(name, OrderedDict())
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
-        state_follows.follow(self)
-        state = super().state_dict()
-        for group in state.get("param_groups", ()):  # a hook may have returned anything
-            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
-            if "tags" in group:
-                group["tags"] = sorted(group["tags"])
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state dict of this class or of torch's class of the same name, at any step.
-
-        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
-
-        Raises:
-            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
-                breaks its rule; the message says which, and nothing has been changed.
-        """
-        checkpoint.load(self, state_dict)
