@@ -85,9 +85,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
-        self._ready = False
         self._keeper = StateKeeper()
-        self._stepping = False
+        self._ready = False  # groups that are added from then on get their state at once
+        self._stepping = False  # a step may call that of its base class
         self.enable_global_step = bool(enable_global_step)
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
@@ -105,6 +105,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
+    # What a subclass says
+
     @abstractmethod
     def preinitialize(self) -> None:
         """Fill `self.state` for each parameter of `self.param_groups`; the only place where state is made."""
@@ -121,7 +123,27 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """The optimizers of which `rule` chooses one."""
         return [self]
 
-    # State
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
+
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
+        if not (p.is_floating_point() or p.is_complex()):
+            raise ValueError(
+                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
+            )
+        if p.layout is not torch.strided:
+            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
+
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
+        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
+        return None
+
+    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
+        return state
+
+    # State, and groups that come later
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
         """What `preinitialize()` makes for some groups, as new tensors; the optimizer's own state is left alone."""
@@ -191,12 +213,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         if self._ready:
             self._keeper.keep(self, added)
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
-        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
-
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
-        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
-        return None
+    # Hyperparameters as tensors
 
     def hold_tensors(self) -> None:
         """Turn the hyperparameters that are numbers into 0-dim tensors, in float64 where the device has it.
@@ -229,19 +246,6 @@ class Optimizer(torch.optim.Optimizer, ABC):
             p = group["params"][0]
             group[name] = rules[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
 
-    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
-        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
-        if not (p.is_floating_point() or p.is_complex()):
-            raise ValueError(
-                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
-            )
-        if p.layout is not torch.strided:
-            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
-
-    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
-        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
-        return state
-
     # Copies and checkpoints
 
     def __getstate__(self) -> dict[str, Any]:
@@ -271,7 +275,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state dict of this class or of torch's class of the same name, at any step.
+        """Load a state dict of this class or of torch's class of the same name, at any step.
 
         The values are copied into the tensors that are there. Before anything is changed, everything is checked.
 
