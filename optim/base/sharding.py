@@ -57,8 +57,8 @@ def distributed_as(x: Tensor, other: Any) -> Tensor:
         return x
     from torch.distributed.tensor import DTensor, Replicate
 
-    whole = DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
-    return whole.redistribute(*found)
+    replicated = DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
+    return replicated.redistribute(*found)
 
 
 def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
-from ..base.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
+from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, RATE, SWITCH, Choice, Fixed, Number, Several, table
 from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
 from ..base.tensor_lists import Columns, Tensors, by_shape, copy_, lerp_
 from ..state.optimizer import State
@@ -186,7 +186,9 @@ class Muon(RuleOptimizer):
         muon_defaults, algorithm = self.defaults, self
         if isinstance(param_group, dict):
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
-            strange = [key for key in param_group if key in KNOWN and key not in {*algorithm.hyper, "algorithm"}]
+            strange = [
+                key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}
+            ]
             if strange:
                 raise ValueError(
                     f"{type(self).__name__}, group {len(self.param_groups)}: {strange[0]!r} is no hyperparameter of "

@@ -24,7 +24,7 @@ from ..precision.bits import join, split_
 from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check_precision, has_precision_option
 from ..precision.options import Precision as Precision  # noqa: PLC0414  # likewise
 from ..precision.widened import widening
-from ..state.keeper import fits, follow, form, text
+from ..state.keeper import form, text
 from ..state.optimizer import Optimizer, State
 from ..state.step_wrapper import makes_no_state
 from .execution import eager_step, step_on_tensors
@@ -193,7 +193,7 @@ class RuleOptimizer(Optimizer):
             check_compiler()
             step_on_tensors(self.gather())
             return loss
-        follow(self)
+        self._keeper.follow(self)
         live = [p for p in self._parameters() if p.grad is not None]
         compiled = self._compiled if live and self._is_compiled_for(live) else None
         if compiled is not None:
@@ -225,7 +225,7 @@ class RuleOptimizer(Optimizer):
         >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
         (1.0, 0.999)
         """
-        follow(self)
+        self._keeper.follow(self)
         found = {}
         for p, state in self.state.items():
             here = local(p.detach(), p)
@@ -241,7 +241,7 @@ class RuleOptimizer(Optimizer):
         Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
         no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
         """
-        follow(self)
+        self._keeper.follow(self)
         for p, value in values.items():
             notice_dtensor(value)
             known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
@@ -353,7 +353,7 @@ class RuleOptimizer(Optimizer):
         name = type(self).__name__
         if torch.compiler.is_compiling():
             for p in params:
-                if not fits(self, p):
+                if not self._keeper.fits(p, self.state):
                     raise ValueError(
                         f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has no state "
                         "that fits it. In a graph state cannot follow its parameter: take one step outside the graph, "
