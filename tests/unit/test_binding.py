@@ -9,7 +9,6 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched import *  # noqa: F403  # these are tests of all that is public
-from timesched.binding.unchanged import unchanged_on_error
 
 
 def parameters(n=1):
@@ -238,22 +237,6 @@ def test_an_initial_value_that_is_no_number(first):
     with pytest.raises(ValueError, match="initial_lr"):
         bind(LinearScheduler(), optimizer, Clock("4ba"))
     assert rates(optimizer) == [0.5] and optimizer.param_groups[0]["initial_lr"] is first
-
-
-def test_after_an_error_the_earlier_scheduler_owns_its_key_again():
-    """As where a config fails at its second scheduler, on an optimizer that has one of before."""
-    optimizer, clock = sgd(lr=0.5), Clock("8ba")
-    earlier = bind(LinearScheduler(), optimizer, clock)
-    with pytest.raises(ValueError, match="of a later part"), unchanged_on_error(optimizer):
-        later = bind(ConstantScheduler(0.25), optimizer, clock)
-        assert optimizer.param_groups[0]["lr"] == 0.125
-        raise ValueError("of a later part")
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    clock.tick()
-    earlier.step()
-    assert optimizer.param_groups[0]["lr"] == 0.5 * 7 / 8
-    with pytest.raises(ValueError, match="unbound"):
-        later.step()
 
 
 def test_values_have_names_for_logs():

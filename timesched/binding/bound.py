@@ -410,11 +410,6 @@ class Bound:
         if isinstance(self.clock, Clock):
             self.clock.notify(self)
 
-    def take_back(self) -> None:
-        """Own the key again, where the scheduler made later is given up."""
-        self.refusal = None
-        self._own()
-
     def unbind(self) -> None:
         """Leave the key without an owner; this one writes no more. The groups keep their present values."""
         if self.refusal is None:
