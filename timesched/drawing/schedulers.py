@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from timesched.binding import Bound
-from timesched.binding.keys import as_list
+from timesched.binding.groups import as_list
 from timesched.composition import ProductScheduler
 from timesched.drawing.lines import Source
 from timesched.horizon import Horizon

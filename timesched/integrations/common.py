@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, OnChange, bind
+from timesched.binding.evaluation import as_several
 from timesched.binding.keys import Key
-from timesched.binding.reading import as_several
 from timesched.clock import Clock
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -130,7 +130,7 @@ class Schedulers(LRScheduler):
             )
         found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
         for each, read in found:
-            each.take_state(read)
+            each.restore(read)
         if states and not found:
             self.clock.load_state_dict(states[0]["clock"])
         self.loaded = bool(states)

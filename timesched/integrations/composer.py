@@ -13,7 +13,8 @@ from typing import Any
 from composer import Callback
 
 from timesched.binding import Bound, bind
-from timesched.binding.keys import Key, named_values
+from timesched.binding.groups import named_values
+from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.horizon import Horizon, read_ratio
 from timesched.schedule import Schedule
