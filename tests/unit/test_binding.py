@@ -97,13 +97,13 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
         *(({"key": key}, "name a key") for key in ("l r", 3, ("betas", -1))),
         ({"tags": "y"}, "No parameter group carries the tag 'y': the tags are 'x'"),
         ({"tags": 5}, "pass"),
-        ({"scheduler": []}, "empty"),
-        ({"scheduler": "cosine"}, "'cosine'"),
-        ({"scheduler": 0.5}, r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"),
-        ({"scheduler": ConstantScheduler}, r"<class '.*ConstantScheduler'> is not a schedule"),  # without parentheses
-        ({"scheduler": lambda state: 0.5, "clock": Clock("1ba", ssr=0.5)}, "takes the state alone"),
-        *(({"scheduler": returning(value)}, "a schedule returns a finite number") for value in NO_NUMBERS),
-        ({"scheduler": [ConstantScheduler(1e300)] * 2}, "set 'lr' to inf"),
+        ({"schedule": []}, "empty"),
+        ({"schedule": "cosine"}, "'cosine'"),
+        ({"schedule": 0.5}, r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"),
+        ({"schedule": ConstantScheduler}, r"<class '.*ConstantScheduler'> is not a schedule"),  # without parentheses
+        ({"schedule": lambda state: 0.5, "clock": Clock("1ba", ssr=0.5)}, "takes the state alone"),
+        *(({"schedule": returning(value)}, "a schedule returns a finite number") for value in NO_NUMBERS),
+        ({"schedule": [ConstantScheduler(1e300)] * 2}, "set 'lr' to inf"),
         ({"clock": SimpleNamespace(timestamp=None, max_duration=None, dataloader_len=None)}, "length of the run"),
         *(({"clock": clock}, "pass") for clock in (None, "4ba")),
         ({"clock": Clock("8ba"), "ssr": 0.5}, "contradicts"),
@@ -114,7 +114,7 @@ def test_refused_before_anything_changes(arguments, words):
     optimizer = sgd({"tags": "x"}, lr=0.7)
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises((TypeError, ValueError), match=words):
-        bind(**{"scheduler": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
+        bind(**{"schedule": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
     assert optimizer.state_dict() == before
 
 

@@ -78,6 +78,7 @@ class Bound:
         self.on_change = on_change  # what a load does where the present schedule has another value
         self.refusal: str | None = None  # why it may not write: superseded, or unbound
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
+        self._watched: tuple[int, Timestamp] | None = None  # the steps and the clock when the watch began
         self._groups = ScheduledGroups(optimizer, self._key, self.tags)
         self._prepare()
         self._add_groups()
@@ -123,7 +124,7 @@ class Bound:
             )
         self.catch_up()
         if self._watched is not None:
-            self._watch()
+            self._watch(*self._watched)
         self._put(self._value(1))
         self._advance()
 
@@ -265,7 +266,7 @@ class Bound:
     def _go_to(self, count: Any) -> None:
         if type(count) is int and count == -1:
             self._refuse_composite()
-        self._watched: Any = None  # somebody else counts: that says nothing about the clock
+        self._watched = None  # somebody else counts: that says nothing about the clock
         self._count_to(checked_count(count, type(self).__name__))
 
     def _refuse_composite(self) -> None:
@@ -493,9 +494,8 @@ class Bound:
         clock = self.clock
         self._watched = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
 
-    def _watch(self) -> None:
+    def _watch(self, steps: int, stamp: Timestamp) -> None:
         """Say so once when the clock stands still for the first two steps, or counts what other ranks may not."""
-        steps, stamp = self._watched
         if int(self._count) == steps:
             return
         self._watched = None
@@ -537,7 +537,7 @@ OnChange = Literal["same", "new"]
 
 @overload
 def bind(
-    scheduler: One | Sequence[One],
+    schedule: One | Sequence[One],
     optimizer: Optimizer,
     clock: Clock | State,
     key: Literal["lr"] = "lr",
@@ -549,7 +549,7 @@ def bind(
 
 @overload
 def bind(
-    scheduler: One | Sequence[One],
+    schedule: One | Sequence[One],
     optimizer: Optimizer,
     clock: Clock | State,
     key: str | tuple[str, int],
@@ -560,7 +560,7 @@ def bind(
 
 
 def bind(
-    scheduler: Any,
+    schedule: Any,
     optimizer: Optimizer,
     clock: Any,
     key: str | tuple[str, int] = "lr",
@@ -574,7 +574,7 @@ def bind(
     returns as it is; a tensor is updated in place. The first value is written at once.
 
     Args:
-        scheduler: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
+        schedule: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
             whose multipliers are multiplied.
         optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
             notes one, as `initial_lr`.
@@ -595,7 +595,7 @@ def bind(
 
     Raises:
         ValueError: no group has the tags, or a group has no such number; nothing is changed then.
-        TypeError: `clock` is not a clock, `scheduler` is not a schedule, or a `HalfLife` is in a list or for "lr".
+        TypeError: `clock` is not a clock, `schedule` is not one, or a `HalfLife` is in a list or for "lr".
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -608,8 +608,8 @@ def bind(
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
     kind = BoundLR if Key(key).name == "lr" else Bound
-    warn_of_long_warmup(scheduler, clock, ssr)
-    return kind(optimizer, scheduler, key, tags, clock, ssr, on_change=on_change)
+    warn_of_long_warmup(schedule, clock, ssr)
+    return kind(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
 
 
 def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
@@ -621,4 +621,4 @@ def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> 
     optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
     if len(optimizers) != 1:
         raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule takes one: use bind().")
-    return BoundLR(optimizers[0], scheduler, "lr", None, state, ssr)
+    return BoundLR(optimizers[0], scheduler, "lr", clock=state, ssr=ssr)
