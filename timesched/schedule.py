@@ -284,11 +284,14 @@ def _not_negative(count: Any) -> Any:
 
 def times_in(value: Any) -> list[Time[Any]]:
     """The times in the fields of a schedule, and in those of the schedules inside it."""
+    if isinstance(value, Time):
+        return [value]
     if isinstance(value, Schedule):
-        return times_in(tuple(value.__getstate__().values()))
-    if isinstance(value, tuple):
-        return [time for each in value for time in times_in(each)]
-    return [value] if isinstance(value, Time) else []
+        value = tuple(value.__getstate__().values())
+    found: list[Time[Any]] = []
+    for each in value if isinstance(value, tuple) else ():
+        found += times_in(each)
+    return found
 
 
 def _comparable(value: Any) -> Any:

@@ -110,7 +110,7 @@ class Bound:
         else:
             self._evaluate = evaluator(self._schedule, self.clock, self.ssr)
 
-    # A step: catch up, count, evaluate, write
+    # A step: catch up with the groups, evaluate, write, count
 
     def step(self, epoch: int | None = None) -> None:
         """Write the value of this moment. Call it after the optimizer's step and the clock's tick.
@@ -125,14 +125,14 @@ class Bound:
         self.catch_up()
         if self._watched is not None:
             self._watch(*self._watched)
-        self._put(self._value(1))
+        self._write(self._value(1))
         self._advance()
 
     def refresh(self) -> None:
         """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
         self.catch_up()
         self.hold_tensors()
-        self._put(self._value())
+        self._write(self._value())
         if isinstance(self.clock, Clock):
             self.clock.stop_waiting()
 
@@ -176,7 +176,7 @@ class Bound:
         else:
             self._count.view(1).add_(1)
 
-    def _put(self, value: Any) -> None:
+    def _write(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups."""
         values = [factor * value for factor in self.factors]
         if type(value) is not float or not math.isfinite(sum(values)):
@@ -289,7 +289,7 @@ class Bound:
     def hold_tensors(self) -> None:
         """Count in a tensor beside values that are tensors; the optimizer's own `hold_tensors()` calls this.
 
-        On a lazily traced device the numbers of optim's optimizers become tensors here: each new number would otherwise
+        On a lazy device (XLA) the numbers of optim's optimizers become tensors here: each new number would otherwise
         be a constant of a new graph.
         """
         hold = getattr(self.optimizer, "hold_tensor", None)
@@ -319,7 +319,7 @@ class Bound:
         """Set the groups not known so far, too. Raises `ValueError` before anything is changed: see `step`."""
         new = self._groups.new(self._factor)
         value = self._value()
-        self._check_finite([factor * value for factor in [*self.factors, *(each.factor for each in new)]])
+        self._check_finite([factor * value for factor in self._groups.factors_with(new)])
         self._groups.add(new)
 
     def _add_later_groups(self) -> None:
@@ -405,9 +405,9 @@ class Bound:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
 
-        Initial values that are not those of here are taken with a warning; with `on_change="new"` those of here stay.
+        Initial values that are not those of here replace these with a warning; with `on_change="new"` these stay.
         Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
-        written at the next step or `refresh()`. The state of another schedule or horizon is taken where the value of
+        written at the next step or `refresh()`. The state of another schedule or horizon is accepted where the value of
         its moment, which it holds, is that of the present schedule to 1e-12 of the larger, and that of the same
         `HalfLife` at another batch size; else `on_change` decides.
         Raises `ValueError` where that is "same" and the values differ, when the state is of another key, tags or number
@@ -517,7 +517,7 @@ class Bound:
             )
 
     def units(self) -> set[TimeUnit]:
-        """The units that are read of the clock, as far as the schedules say so: functions of a user do not."""
+        """The units that are counted on the clock, as far as the schedules say so: functions of a user do not."""
         return units_of(self.schedule, self.clock)
 
 
@@ -586,7 +586,8 @@ def bind(
             state, or 1.
         on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
             is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule. Where only
-            the initial value is another one, "same" warns and takes that of the state; "new" keeps the present one.
+            the initial value is another one, "same" warns and continues with that of the state; "new" keeps the present
+            one.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and

@@ -57,8 +57,12 @@ class ScheduledGroups:
             if i >= len(self.known):
                 held = self.key.checked(groups[i], f"Parameter group {i}")
                 found.append(NewGroup(i, held, factor_of(groups[i], self.initial, held, i)))
-        self._refuse_shared(chosen, [*self.factors, *(each.factor for each in found)])
+        self._refuse_shared(chosen, self.factors_with(found))
         return found
+
+    def factors_with(self, new: list[NewGroup]) -> list[float]:
+        """The factors of these groups, too."""
+        return self.factors + [each.factor for each in new]
 
     def add(self, new: list[NewGroup]) -> None:
         """Set these groups, too: each notes its initial value, unless it has a note."""
@@ -66,8 +70,8 @@ class ScheduledGroups:
         for each in new:
             held = each.held.detach().clone() if isinstance(each.held, Tensor) else each.held
             groups[each.index].setdefault(self.initial, held)
-        self.selected = [*self.selected, *((each.index, groups[each.index]) for each in new)]
-        self.factors = [*self.factors, *(each.factor for each in new)]
+        self.selected = self.selected + [(each.index, groups[each.index]) for each in new]
+        self.factors = self.factors_with(new)
         self.known = list(groups)
 
     def note_factors(self) -> None:
@@ -132,7 +136,7 @@ class ScheduledGroups:
 
 
 def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
-    """The indices of the groups that carry one of `tags`: None takes all, and a None among them the untagged."""
+    """The indices of the groups that carry one of `tags`: None selects all, and a None among them the untagged."""
     if tags is None:
         return [i for i, _ in enumerate(groups)]
     names = as_list(tags)
@@ -149,15 +153,21 @@ def tags_of(group: Mapping[str, Any]) -> set[Any]:
 
 def as_list(tags: Any) -> list[Any]:
     """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
-    if not isinstance(tags, (Iterable, type(None))):
+    if tags is None:
+        return []
+    if isinstance(tags, str):
+        return [tags]
+    if not isinstance(tags, Iterable):
         raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None.")
-    return [] if tags is None else [tags] if isinstance(tags, str) else list(tags)
+    return list(tags)
 
 
 def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
-    found = ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)}))
-    return f"the tags are {found}" if found else "no group has any"
+    found: set[Any] = set()
+    for group in groups:
+        found |= tags_of(group)
+    return f"the tags are {', '.join(sorted(map(repr, found)))}" if found else "no group has any"
 
 
 def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[str, int]]) -> dict[str, float]:
@@ -165,5 +175,9 @@ def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[st
     of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
     """
     tags = [",".join(sorted(map(str, tags_of(group)))) for group in groups]
-    parts = [(key, tags[i], f"group{i}" if tags.count(tags[i]) > 1 else "", i) for key, i in numbers]
-    return {"/".join(filter(None, (key, *names))): float(Key(key).peek(groups[i])) for key, *names, i in parts}
+    found = {}
+    for key, i in numbers:
+        which = f"group{i}" if tags.count(tags[i]) > 1 else ""
+        name = "/".join(filter(None, (key, tags[i], which)))
+        found[name] = float(Key(key).peek(groups[i]))
+    return found

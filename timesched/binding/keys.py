@@ -75,7 +75,7 @@ def _fill(old: Tensor, value: float | Tensor) -> None:
     if old.requires_grad:
         old = old.detach()  # the same memory
     if not isinstance(value, Tensor):
-        # Made on the host and moved: on a lazily traced device a number may be a constant, and each a new graph.
+        # Made on the host and moved: on a lazy device (XLA) a number may be a constant, and each a new graph.
         value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
     # What is written into a 0-dim float64 tensor on the CPU itself, a graph drops: it goes through a view.
     old.view(1).copy_(value.detach().view(1))
