@@ -85,7 +85,7 @@ class Schedule:
         self.refuse_to_multiply()
         return self._now(state, ssr)
 
-    def _now(self, state: Any, ssr: float | None) -> float:
+    def _now(self, state: Any, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
         on_run = self._resolution(state, ssr)
         return on_run.function(counts_of(state.timestamp, on_run.counters))  # type: ignore[no-any-return]  # of numbers
@@ -215,7 +215,7 @@ class Schedule:
 
         The last one is kept, as a training loop asks for the same run at every step.
         """
-        horizon = run if isinstance(run, Horizon) else getattr(run, "horizon", None)
+        horizon = getattr(run, "horizon", run)
         asked = (horizon, ssr, unit) if isinstance(horizon, Horizon) else (*_length(run), ssr, unit)
         last, found = self._last
         if found is None or asked != last:

@@ -139,7 +139,8 @@ class Bound:
     def catch_up(self) -> None:
         """Set the groups that were added, too. Raises `ValueError` where `step` may not write."""
         self._refuse_to_write()
-        self._add_later_groups()
+        if len(self.optimizer.param_groups) > len(self._groups.known):
+            self._add_later_groups()
         if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # the parameters may be on its device now
             self.hold_tensors()
 
@@ -178,7 +179,7 @@ class Bound:
 
     def _write(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups."""
-        values = [factor * value for factor in self.factors]
+        values = [factor * value for factor in self._groups.factors]
         if type(value) is not float or not math.isfinite(sum(values)):
             self._check_finite(values)
         groups, key, is_whole = self.optimizer.param_groups, self._key.key, self._key.index is None
@@ -323,6 +324,7 @@ class Bound:
         self._groups.add(new)
 
     def _add_later_groups(self) -> None:
+        """Set the groups that were added, if any, too."""
         known, now = len(self._groups.known), len(self.optimizer.param_groups)
         if now > known:
             refuse_graph("Parameter groups were added")

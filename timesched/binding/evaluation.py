@@ -62,7 +62,7 @@ def evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
 
 def _evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
     if isinstance(schedule, Schedule):
-        return partial(schedule._now, ssr=ssr)
+        return schedule._now if ssr is None else partial(schedule._now, ssr=ssr)
     own = getattr(clock, "ssr", None) if ssr is None else ssr
     ratio = 1.0 if own is None else own
     try:
