@@ -361,9 +361,8 @@ class Clock:
 
     def counted_alone(self) -> set[TimeUnit]:
         """The units whose counters may differ between the ranks of torch.distributed."""
-        if self.process_group is not None or not (dist.is_available() and dist.is_initialized()):
-            return set()
-        if dist.get_world_size() == 1:
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if self.process_group is not None or not several:
             return set()
         return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else {TimeUnit.SECOND}
 

@@ -252,13 +252,8 @@ class Schedule:
 def _length(state: Any) -> tuple[Any, ...]:
     """The length, rates and ratio of a run in values that never change, as the times of other packages may."""
     length, batches = state.max_duration, state.dataloader_len
-    return (
-        getattr(length, "value", length),
-        getattr(length, "unit", None),
-        getattr(batches, "value", batches),
-        getattr(state, "rates", None),
-        getattr(state, "ssr", None),
-    )
+    own = getattr(state, "rates", None), getattr(state, "ssr", None)
+    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), *own
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:

@@ -148,6 +148,27 @@ def test_a_trainer_compiles_for_one_optimizer_and_again_for_a_second_fit():
     second.step()
 
 
+def test_a_schedule_is_resolved_once_for_a_run():
+    class Counted(LinearWithWarmupScheduler):
+        resolved = 0
+
+        def resolve(self, frame):
+            type(self).resolved += 1
+            return super().resolve(frame)
+
+    clock, optimizer = Clock("10ba"), sgd(momentum=0.5)
+    schedule = Counted("2ba")
+    both = bind(schedule, optimizer, clock), bind(schedule, optimizer, clock, key="momentum")
+    for _ in range(3):
+        clock.tick()
+        for scheduler in both:
+            scheduler.step()
+            scheduler.load_state_dict(scheduler.state_dict())
+    assert Counted.resolved == 1
+    clock.extend("20ba")
+    assert Counted.resolved == 2 and both[0].get_last_lr() == [16 / 18 + 1 / 18]
+
+
 def test_the_ratio_of_a_state_that_has_none():
     state = SimpleNamespace(timestamp=Timestamp(batch=4), max_duration="8ba", dataloader_len=None)
     assert bind(LinearScheduler(t_max="16ba"), sgd(), state, ssr=0.5).get_last_lr() == [0.5]

@@ -12,7 +12,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -20,10 +20,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.evaluation import decay_has_begun, evaluator, text_of, units_of, warn_of_long_warmup
-from timesched.binding.groups import ScheduledGroups, as_list, named_values
+from timesched.binding.groups import ScheduledGroups, named_values, tag_list
 from timesched.binding.keys import Key, checked_count, finite, is_number
 from timesched.binding.owner import UNBOUND, own, refuse_two_owners
-from timesched.binding.saved import Saved, are_close
+from timesched.binding.saved import are_close, refuse_other, refuse_wrong_kind
 from timesched.clock import Clock
 from timesched.horizon import Horizon, State
 from timesched.ops import check_compiler, refuse_graph
@@ -31,6 +31,14 @@ from timesched.positions import Frame
 from timesched.schedule import Schedule, times_in
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
+
+
+class Loaded(NamedTuple):
+    """What a state holds, once it is checked."""
+
+    steps: int
+    factors: list[float] | None  # the initial values, if the schedule multiplies them
+    timestamp: Timestamp | None  # of a `Clock`
 
 
 class Bound:
@@ -72,7 +80,7 @@ class Bound:
             self.relative = False
             if self.key == "lr":
                 schedule.refuse_to_multiply()
-        self.tags = tags if tags is None or isinstance(tags, str) else as_list(tags)
+        self.tags = tags if tags is None or isinstance(tags, str) else tag_list(tags)
         self.clock = clock
         self.ssr = ssr  # for a clock without a ratio of its own
         self.on_change = on_change  # what a load does where the present schedule has another value
@@ -103,12 +111,9 @@ class Bound:
 
     def _prepare(self) -> None:
         """Make what evaluates the schedule: a function of steps or, with a clock, of that. It is not copied."""
-        self._function: Any = None
-        self._evaluate: Any = None
-        if self.clock is None:
-            self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH))
-        else:
-            self._evaluate = evaluator(self._schedule, self.clock, self.ssr)
+        alone = self.clock is None
+        self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
+        self._evaluate: Any = None if alone else evaluator(self._schedule, self.clock, self.ssr)
 
     # A step: catch up with the groups, evaluate, write, count
 
@@ -235,7 +240,7 @@ class Bound:
         """The value in each group that it sets, by the names that logs show, as in `weight_decay/head`: the key, the
         tags of the group, and its index where other groups have the same tags. A tensor is read.
 
-        >>> from timesched import ConstantScheduler
+        >>> from timesched import Clock, ConstantScheduler, bind
         >>> groups = [{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)], "tags": "head"}]
         >>> optimizer = torch.optim.SGD(groups, lr=0.4)
         >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
@@ -318,10 +323,10 @@ class Bound:
 
     def _add_groups(self) -> None:
         """Set the groups not known so far, too. Raises `ValueError` before anything is changed: see `step`."""
-        new = self._groups.new(self._factor)
-        value = self._value()
-        self._check_finite([factor * value for factor in self._groups.factors_with(new)])
-        self._groups.add(new)
+        groups, value = self._groups.with_new(self._factor), self._value()
+        self._check_finite([factor * value for factor in groups.factors])
+        groups.note_initial(groups.selected[len(self.indices) :])
+        self._groups = groups
 
     def _add_later_groups(self) -> None:
         """Set the groups that were added, if any, too."""
@@ -383,26 +388,23 @@ class Bound:
         """
         if self.refusal is None:
             self._add_later_groups()
-        return self._saved(self.clock, int(self._count)).state_dict()
+        return self._state(self.clock, int(self._count))
 
-    def _saved(self, clock: Any, steps: int) -> Saved:
-        """What is saved at the moment of a clock; without one, after a number of steps."""
+    def _state(self, clock: Any, steps: int) -> dict[str, Any]:
+        """Its state at the moment of a clock; without one, after a number of steps."""
         value = float(self._value_at(clock, steps))
-        horizon = clock.horizon if isinstance(clock, Clock) else None
-        return Saved(
-            key=self.key,
-            tags=self._sorted_tags(),
-            last_epoch=steps,
-            schedule=self._name(),
-            value=[value] if self.relative else [factor * value for factor in self.factors],
-            base=list(self.factors) if self.relative else None,
-            clock=None if horizon is None else clock.state_dict(),
-            horizon=None if horizon is None else repr(horizon),
-            length=None if horizon is None else str(horizon.max_duration),
-        )
+        state = {"key": self.key, "tags": self._sorted_tags(), "last_epoch": steps, "schedule": self._name()}
+        if self.relative:
+            state |= {"base": list(self.factors), "value": [value]}
+        else:
+            state["value"] = [factor * value for factor in self.factors]
+        if isinstance(clock, Clock):
+            horizon = clock.horizon
+            state |= {"clock": clock.state_dict(), "horizon": repr(horizon), "length": str(horizon.max_duration)}
+        return state
 
     def _sorted_tags(self) -> list[Any] | None:
-        return None if self.tags is None else sorted(as_list(self.tags), key=str)
+        return None if self.tags is None else sorted(tag_list(self.tags), key=str)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
@@ -417,53 +419,54 @@ class Bound:
         """
         self.restore(self.read_state(state_dict))
 
-    def read_state(self, state: Mapping[str, Any]) -> tuple[Saved, Timestamp | None]:
-        """What a state holds, and the moment of its clock, for `restore`; raises where `load_state_dict` does."""
+    def read_state(self, state: Mapping[str, Any]) -> Loaded:
+        """What a state holds, for `restore`; raises where `load_state_dict` does."""
         self._refuse_to_write()
         kind = type(self).__name__
-        saved = Saved.read(state, kind, self.key, self._sorted_tags(), self.relative)
-        if self.relative and saved.base is not None:
-            self._groups.refuse_factors(saved.base, kind)
+        refuse_wrong_kind(state, kind, self.key, self._sorted_tags(), self.relative)
+        steps, factors = checked_count(state["last_epoch"], kind), None
+        if self.relative:
+            factors = [finite(each, f"the initial {self.key}") for each in state["base"]]
+            self._groups.refuse_factors(factors, kind)
         clock, timestamp = self.clock, None
         if isinstance(clock, Clock):
-            if saved.clock is None:
+            if "clock" not in state:
                 raise ValueError(f"{kind}: the state has no clock: make the scheduler without one, or load another.")
-            clock, timestamp = copy.copy(clock), clock.read_state(saved.clock)
+            clock, timestamp = copy.copy(clock), clock.read_state(state["clock"])
             clock.timestamp = timestamp
-        if self.on_change == "same" and self._may_be_another(saved):
-            moment_is_known = clock is None or isinstance(clock, Clock)
-            saved.refuse_other(self._saved(clock, saved.last_epoch), kind, moment_is_known)
-        return saved, timestamp
+        if self.on_change == "same" and self._may_be_another(state):
+            refuse_other(state, self._state(clock, steps), kind, clock is None or isinstance(clock, Clock))
+        return Loaded(steps, factors, timestamp)
 
     def is_of(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is of this key and of these tags."""
         return (state["key"], state["tags"]) == (self.key, self._sorted_tags())
 
-    def _may_be_another(self, saved: Saved) -> bool:
+    def _may_be_another(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is of another schedule or horizon, by their texts.
 
         Not so of the same `HalfLife`, or several, at another size of the batch, with which the value differs by its
         nature. A time in `dur` is the same only in a run of the same length.
         """
-        horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
-        if saved.schedule == self._name() and saved.horizon == horizon:
-            return False
-        if saved.schedule != self._name() or getattr(self.schedule, "relative", True):
+        if state["schedule"] != self._name():
             return True
+        horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
+        if state.get("horizon") == horizon:
+            return False
         is_share = any(time.unit is TimeUnit.DURATION for time in times_in(self.schedule))
-        return is_share and saved.length != str(self.clock.max_duration)
+        relative = getattr(self.schedule, "relative", True)
+        return relative or (is_share and state["length"] != str(self.clock.max_duration))
 
-    def restore(self, loaded: tuple[Saved, Timestamp | None]) -> None:
+    def restore(self, loaded: Loaded) -> None:
         """Go on from what `read_state` returned."""
         self._add_later_groups()
-        saved, timestamp = loaded
         steps, factors = int(self._count), self.factors
         try:
-            self._count_to(saved.last_epoch)
-            if self.relative and saved.base is not None and self.on_change == "same":
-                self._groups.factors = saved.base
-            if timestamp is not None:
-                self.clock.go_to(timestamp)  # which refreshes all that follow it
+            self._count_to(loaded.steps)
+            if loaded.factors is not None and self.on_change == "same":
+                self._groups.factors = loaded.factors
+            if loaded.timestamp is not None:
+                self.clock.go_to(loaded.timestamp)  # which refreshes all that follow it
             elif self.clock is None:
                 self.refresh()  # any other state is loaded by its owner, maybe later than this
         except BaseException:

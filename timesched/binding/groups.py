@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import is_
 from typing import Any
 
@@ -12,15 +12,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.binding.keys import Key
-
-
-@dataclass(frozen=True)
-class NewGroup:
-    """A group that a scheduler is to set from now on."""
-
-    index: int
-    held: Any  # the number in it, or its tensor
-    factor: float  # what the schedule's value is multiplied by in it
 
 
 class ScheduledGroups:
@@ -42,8 +33,8 @@ class ScheduledGroups:
 
     # Groups that are set from now on
 
-    def new(self, factor_of: Callable[[Mapping[str, Any], str, Any, int], float]) -> list[NewGroup]:
-        """The groups with the tags that are not set so far; `add` is to follow.
+    def with_new(self, factor_of: Callable[[Mapping[str, Any], str, Any, int], float]) -> ScheduledGroups:
+        """These and those with the tags that came since; nothing is changed in the groups.
 
         Raises `ValueError` when no group has the tags, a group has no such number, or shares its tensor with one that
         gets another value.
@@ -52,27 +43,21 @@ class ScheduledGroups:
         chosen = select(groups, self.tags)
         if not chosen:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: {known_tags(groups)}.")
-        found = []
+        more = copy.copy(self)
+        more.selected, more.factors, more.known = list(self.selected), list(self.factors), list(groups)
         for i in chosen:
             if i >= len(self.known):
                 held = self.key.checked(groups[i], f"Parameter group {i}")
-                found.append(NewGroup(i, held, factor_of(groups[i], self.initial, held, i)))
-        self._refuse_shared(chosen, self.factors_with(found))
-        return found
+                more.selected.append((i, groups[i]))
+                more.factors.append(factor_of(groups[i], self.initial, held, i))
+        self._refuse_shared(chosen, more.factors)
+        return more
 
-    def factors_with(self, new: list[NewGroup]) -> list[float]:
-        """The factors of these groups, too."""
-        return self.factors + [each.factor for each in new]
-
-    def add(self, new: list[NewGroup]) -> None:
-        """Set these groups, too: each notes its initial value, unless it has a note."""
-        groups = self.optimizer.param_groups
-        for each in new:
-            held = each.held.detach().clone() if isinstance(each.held, Tensor) else each.held
-            groups[each.index].setdefault(self.initial, held)
-        self.selected = self.selected + [(each.index, groups[each.index]) for each in new]
-        self.factors = self.factors_with(new)
-        self.known = list(groups)
+    def note_initial(self, new: list[tuple[int, dict[str, Any]]]) -> None:
+        """Note in each new group the value that it was made with, unless it has a note."""
+        for _, group in new:
+            held = self.key.peek(group)
+            group.setdefault(self.initial, held.detach().clone() if isinstance(held, Tensor) else held)
 
     def note_factors(self) -> None:
         """Note the factors as the initial values, in place of those that the groups have."""
@@ -139,7 +124,7 @@ def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
     """The indices of the groups that carry one of `tags`: None selects all, and a None among them the untagged."""
     if tags is None:
         return [i for i, _ in enumerate(groups)]
-    names = as_list(tags)
+    names = tag_list(tags)
     for name in names:
         if name is not None and not isinstance(name, str):
             raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
@@ -148,10 +133,10 @@ def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
 
 def tags_of(group: Mapping[str, Any]) -> set[Any]:
     """The tags of a group, which has them as a name, or as a list or set of names."""
-    return set(as_list(group.get("tags")))
+    return set(tag_list(group.get("tags")))
 
 
-def as_list(tags: Any) -> list[Any]:
+def tag_list(tags: Any) -> list[Any]:
     """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
     if tags is None:
         return []

@@ -1,33 +1,19 @@
-"""Who owns a key of a group: of the schedulers that set it, the one that was made last."""
+"""Who owns a key of a group: of the schedulers that set it, the one that was made last.
+
+The schedulers are each a `Bound`; their `refusal` says why they may not write, and is None where they may.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from torch.optim import Optimizer
 
 from timesched.binding.groups import known_tags, select
 
 UNBOUND = "was unbound: make another one"
-
-
-class Owner(Protocol):
-    """A scheduler, as far as ownership goes; `refusal` says why it may not write, and is None where it may."""
-
-    optimizer: Optimizer
-    key: str
-    tags: Any
-    relative: bool
-    refusal: str | None
-
-    @property
-    def indices(self) -> list[int]: ...
-
-    def _name(self) -> str: ...
-
-    def _leave_clock(self) -> None: ...
 
 
 # Those that were made for each optimizer, in this order. Weakly, so that a scheduler goes with its last name.
@@ -44,7 +30,7 @@ def bound_to(optimizer: Optimizer) -> list[Any]:
     return [each for each in _made_for(optimizer) if each.refusal is None]
 
 
-def own(scheduler: Owner) -> None:
+def own(scheduler: Any) -> None:
     """Give a scheduler its key in the groups that it sets; an earlier one of any of these may not write any more."""
     optimizer, indices = scheduler.optimizer, set(scheduler.indices)
     earlier = [other for other in _made_for(optimizer) if other is not scheduler]
@@ -55,7 +41,7 @@ def own(scheduler: Owner) -> None:
     _made[optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
 
 
-def _supersede(earlier: Owner, later: Owner) -> None:
+def _supersede(earlier: Any, later: Any) -> None:
     if earlier.relative and later.relative:
         both = "bind the list of both, which multiplies them, or make them one sequence"
     else:
@@ -67,7 +53,7 @@ def _supersede(earlier: Owner, later: Owner) -> None:
     earlier._leave_clock()
 
 
-def refuse_two_owners(scheduler: Owner, added: Iterable[int]) -> None:
+def refuse_two_owners(scheduler: Any, added: Iterable[int]) -> None:
     """Raise `ValueError` where a group that was added is for another scheduler of the same key, too."""
     groups = scheduler.optimizer.param_groups
     own = set(added).intersection(select(groups, scheduler.tags))

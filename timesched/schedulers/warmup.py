@@ -44,9 +44,6 @@ class _WithWarmup(Schedule):
         """The ramp on its own."""
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
-    def _end_of_warmup(self, frame: Frame) -> Mark:
-        return frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
-
     def _warm(self, end: Mark, rest: Resolved) -> Resolved:
         if end.count == 0:
             return rest
@@ -58,7 +55,7 @@ class _WithWarmup(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
-            start = self._end_of_warmup(frame)
+            start = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
             span = frame.between(start, frame.mark(self.t_max, note="end"))
         frame.refuse_short(self.t_max, self)
         return self._warm(start, self._rest(span))
@@ -107,7 +104,7 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
     def resolve(self, frame: Frame) -> Resolved:
         steps = self.step_scheduler.resolve(frame)
-        return self._warm(self._end_of_warmup(frame), steps)
+        return self._warm(frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), steps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
