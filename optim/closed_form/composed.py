@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from timesched.binding.keys import select
+from timesched.binding.groups import select
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.time.units import TimeError

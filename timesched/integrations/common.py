@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, OnChange, bind
+from timesched.binding.evaluation import as_several
 from timesched.binding.keys import Key
-from timesched.binding.reading import as_several
-from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -60,8 +59,8 @@ class Schedulers(LRScheduler):
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
     holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
-    `timesched.bind`. Raises `TypeError` for other entries, and `ValueError` where `timesched.bind` does and
-    where two are of one key.
+    `timesched.bind`. Raises `TypeError` for other entries, before any is bound; and `ValueError` where `timesched.bind`
+    does and where two are of one key: those that were bound before have written their first values then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -76,13 +75,12 @@ class Schedulers(LRScheduler):
     def __init__(self, optimizer: Optimizer, clock: Clock, entries: Any, on_change: OnChange = "same") -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
-        found = bindings(entries)
-        with unchanged_on_error(optimizer):
-            self.bound: list[Bound] = [
-                bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change) for each in found
-            ]
-            for each in self.bound:
-                each.catch_up()  # two of one key are refused
+        self.bound: list[Bound] = [
+            bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change)
+            for each in bindings(entries)
+        ]
+        for bound in self.bound:
+            bound.catch_up()  # two of one key are refused
 
     @cached_property
     def units(self) -> set[TimeUnit]:
@@ -137,7 +135,7 @@ class Schedulers(LRScheduler):
             )
         found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
         for each, read in found:
-            each.take_state(read)
+            each.restore(read)
         if states and not found:
             self.clock.load_state_dict(states[0]["clock"])
         self.loaded = bool(states)
