@@ -268,13 +268,11 @@ class Muon(RuleOptimizer):
     ) -> None:
         lerp_(momentum_buffer, g, f["one_minus_momentum"])
         columns = {"p": p, "g": g, "momentum_buffer": momentum_buffer, "variance_neuron": variance_neuron}
-        # One list after the other, as directions take memory.
+        # One list after the other, each in a call of its own, so that the memory of its directions is free after it.
         for indices in by_shape(p, placement is not None, TOGETHER, TOGETHER):
             chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
             if placement is None or _has_full_matrices(placement, indices[0], h):
-                directions = directions_of(h, chosen["g"], chosen["momentum_buffer"])
-                found = steps_along(h, f, directions, chosen["variance_neuron"])
-                move(h, chosen["p"], found, chosen["p"][0].shape)
+                _update_full(h, f, chosen)
             else:  # then it is one parameter
                 _update_gathered(h, f, chosen, placement, indices[0])
 
@@ -416,6 +414,13 @@ def _has_full_matrices(placement: Placement, i: int, h: Factors) -> bool:
     """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
     stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
     return all(dim is None or dim < stack_dims for dim in map(shard_dim, placement.placements))
+
+
+def _update_full(h: Factors, f: Factors, columns: Columns) -> None:
+    """Update parameters of one shape, of which this rank has full matrices."""
+    directions = directions_of(h, columns["g"], columns["momentum_buffer"])
+    steps = steps_along(h, f, directions, columns["variance_neuron"])
+    move(h, columns["p"], steps, columns["p"][0].shape)
 
 
 def _update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
