@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from timesched.binding import bound_to
+from timesched.binding.owner import bound_to
 
 from ..base.hyperparameters import Rule, as_tags, check_group
 from ..base.scalar_states import STEP, scalar_state

@@ -12,7 +12,8 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, OnChange, bind
+from timesched.binding import Bound, bind
+from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import as_several
 from timesched.binding.keys import Key
 from timesched.clock import Clock

@@ -10,7 +10,7 @@ from optim.config import build, configure_lr_scheduler, configure_optimizer
 from tests.optim.config.objects import DECAY, LINEAR, network
 from tests.optim.config.test_configure import COSINE, STEPS, WARMUP
 from timesched import Clock, LinearScheduler, bind
-from timesched.binding import bound_to
+from timesched.binding.owner import bound_to
 
 SGD = {"SGD": {"lr": 0.1}}
 RATE = {"LinearLR": LINEAR}
