@@ -270,9 +270,7 @@ class Muon(RuleOptimizer):
         for indices in by_shape(p, placement is not None, TOGETHER, TOGETHER):
             chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
             if placement is None or _has_full_matrices(placement, indices[0], h):
-                directions = directions_of(h, chosen["g"], chosen["momentum_buffer"])
-                found = steps_along(h, f, directions, chosen["variance_neuron"])
-                move(h, chosen["p"], found, chosen["p"][0].shape)
+                _update_full(h, f, chosen)
             else:  # then it is one parameter
                 _update_gathered(h, f, chosen, placement, indices[0])
 
@@ -414,6 +412,12 @@ def _has_full_matrices(placement: Placement, i: int, h: Factors) -> bool:
     """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
     stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
     return all(dim is None or dim < stack_dims for dim in map(shard_dim, placement.placements))
+
+
+def _update_full(h: Factors, f: Factors, columns: Columns) -> None:
+    """Update parameters of one shape, whose matrices are here. (A function, so that the directions end with it.)"""
+    p, directions = columns["p"], directions_of(h, columns["g"], columns["momentum_buffer"])
+    move(h, p, steps_along(h, f, directions, columns["variance_neuron"]), p[0].shape)
 
 
 def _update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
