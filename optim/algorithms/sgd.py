@@ -104,7 +104,7 @@ class SGD(RuleOptimizer):
         if "momentum_buffer" in state and state["momentum_buffer"] is None:  # torch before its first step
             state["momentum_buffer"] = torch.zeros_like(p)
             state.setdefault(STEP, 0)
-        if STEP in self._scalar_names(group):
+        if STEP in self.needed_states(group, p):
             state.setdefault(STEP, 1)  # torch's buffer is there since the first step
         return state
 

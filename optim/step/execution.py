@@ -40,25 +40,31 @@ class InPlace(NamedTuple):
 Piece: TypeAlias = "InPlace | FlatPiece | SeparatePiece"  # columns that are read, updated, and written back
 
 
-def eager_step(work: Work, known_counts: KnownCounts) -> None:
+def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
     """A step outside of graphs."""
-    device = work.columns["p"][0].device
-    if device.type not in ("cpu", "cuda"):
-        step_on_tensors([work])
-        return
-    if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
-        for column in work.scalars.values():
-            known_counts.lose(column)
-    work = work._replace(hyper=_hyperparameters(work, read_on_host=True))
-    for part, contiguous in by_layout(work):
-        in_blocks = device.type == "cpu" and contiguous and part.algorithm.elementwise
-        for some in [part] if in_blocks else limited(part):
-            fused = some.algorithm.fused if contiguous else None
-            kernel = None if fused is None else fused(some)
-            if kernel is None:
-                _step_on_numbers(some, known_counts, in_blocks)
-            else:
-                _step_by_kernel(some, kernel)
+    for given in works:
+        device = given.columns["p"][0].device
+        if device.type not in ("cpu", "cuda"):
+            step_on_tensors([given])
+            continue
+        if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
+            for column in given.scalars.values():
+                known_counts.lose(column)
+        work = given._replace(hyper=_hyperparameters(given, read_on_host=True))
+        for part, contiguous in by_layout(work):
+            _eager_part(part, contiguous, known_counts)
+
+
+def _eager_part(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
+    """The step of tensors that are all contiguous, or are not: by torch's kernel if it can take it."""
+    in_blocks = part.columns["p"][0].is_cpu and contiguous and part.algorithm.elementwise
+    for work in [part] if in_blocks else limited(part):
+        fused = part.algorithm.fused if contiguous else None
+        kernel = None if fused is None else fused(work)
+        if kernel is None:
+            _step_on_numbers(work, known_counts, in_blocks)
+        else:
+            _step_by_kernel(work, kernel)
 
 
 def _step_by_kernel(work: Work, kernel: Any) -> None:

@@ -165,7 +165,7 @@ class RuleOptimizer(Optimizer):
                 state[name] = wide[name].to(asked_dtype(group, name) or unasked)
         if has_remainder(group, p):
             state[REMAINDER] = torch.zeros_like(p)
-        if STEP in self._scalar_names(group):
+        if STEP in self._scalar_names(algorithm, group):
             state.setdefault(STEP, scalar_state(p))
         return state
 
@@ -203,8 +203,7 @@ class RuleOptimizer(Optimizer):
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
                 compiled(works)
                 works = []
-        for work in works:
-            eager_step(work, self._known_counts)
+        eager_step(works, self._known_counts)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
         torch.autograd.graph.increment_version(live)
@@ -317,7 +316,7 @@ class RuleOptimizer(Optimizer):
             for params in grouped_by_kind(live, algorithm.by_rank):
                 states = [self.state[p] for p in params]
                 names = algorithm.tensor_states(group, params[0])
-                scalars = self._columns(group, states, self._scalars_in_use(group, states, names))
+                scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
                 grads: list[Any] = [p.grad for p in params]
                 columns: Columns = {"p": params, "g": grads}
                 columns.update(self._columns(group, states, in_use(names, group, params[0])))
@@ -328,8 +327,8 @@ class RuleOptimizer(Optimizer):
                     scalars=scalars,
                     widening=widening(group, columns, names, numbers) if is_widened(group, params[0]) else None,
                 )
-                works.append(as_plain_tensors(work))
-        return works
+                works.append(work)
+        return list(map(as_plain_tensors, works))
 
     def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
         """The states of these names, each in a list with one for each parameter."""
@@ -341,10 +340,10 @@ class RuleOptimizer(Optimizer):
         return columns
 
     def _scalars_in_use(
-        self, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
+        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
     ) -> Sequence[str]:
         """The names of the states of a step that are one number for each parameter."""
-        names = self._scalar_names(group)
+        names = self._scalar_names(algorithm, group)
         # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
         counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
         return (*names, STEP) if counted else names
@@ -378,8 +377,8 @@ class RuleOptimizer(Optimizer):
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        tensor_states = self.algorithm_of(group).tensor_states(group, p)
-        return {*self._scalar_names(group), *in_use(tensor_states, group, p)}
+        algorithm = self.algorithm_of(group)
+        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(
@@ -390,7 +389,7 @@ class RuleOptimizer(Optimizer):
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
 
-    def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        names = self.algorithm_of(group).scalar_states(group)
+    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
+        names = algorithm.scalar_states(group)
         counts = self.enable_global_step or group.get("stochastic_rounding")
         return (*names, STEP) if counts and STEP not in names else tuple(names)
