@@ -277,6 +277,8 @@ class Muon(RuleOptimizer):
                 _update_gathered(h, f, chosen, placement, indices[0])
 
     def step_shared(self, works: list[Work]) -> list[Work]:
+        if self.process_group is None and all(work.placement is None for work in works):
+            return works
         is_compiled = self._compiled is not None and self._compiled_own_steps is not None
         compute_steps = self._own_steps_compiled if is_compiled else own_steps
         left, has_redundant = step_shared(works, self.process_group, compute_steps, read_counts_on_host=not is_compiled)
