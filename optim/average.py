@@ -21,8 +21,7 @@ from timesched.time.units import Counter, Exact, unit_of
 from timesched.time.value import Time
 
 from .base.hyperparameters import Choice, Number, table
-from .base.sharding import any_distributed, distribution, local
-from .state.keeper import follow
+from .base.sharding import distribution, local
 from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer
@@ -166,7 +165,7 @@ class WeightAverage(Optimizer):
         self._refuse_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
-        follow(self)
+        self._keeper.follow(self)
         weights = [self._weight_of_now(group) for group in self.param_groups]
         compiled: list[tuple[list[Tensor], float]] = []
         for group, weight in zip(self.param_groups, weights):
@@ -273,7 +272,7 @@ class WeightAverage(Optimizer):
         """Raise `ValueError` where the clock does not count the unit of the average, or each rank another number."""
         unit = unit_of(counter)
         self.clock.refuse_uncounted(unit)
-        if self.clock.differs_between_ranks([unit]):
+        if unit in self.clock.counted_alone():
             raise ValueError(
                 f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
                 "averages: give the clock process_group=True, or times in batches."
@@ -298,7 +297,7 @@ class WeightAverage(Optimizer):
             RuntimeError: it is swapped already; and, within it, for what may not be called.
         """
         self._refuse_swapped("swapped()")
-        follow(self)
+        self._keeper.follow(self)
         params = [p for group in self.param_groups for p in group["params"]]
         if model is None and any(distribution(p) is not None for p in params):
             raise ValueError(
@@ -379,7 +378,7 @@ def _dtype(p: Tensor) -> torch.dtype:
 
 def _shards(xs: list[Tensor]) -> list[Tensor]:
     """Of distributed tensors the parts of this rank."""
-    return [local(x, x) for x in xs] if any_distributed(xs) else xs
+    return [local(x, x) for x in xs] if any(map(distribution, xs)) else xs
 
 
 def _move_all(averages: list[Tensor], weights: list[Tensor], factors: list[Tensor]) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -94,7 +94,7 @@ class Clock:
         self._given = False  # whether a batch was counted by what tick() was given
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._waiting: tuple[int, int] | None = None  # for a step: the batches and the steps of the listeners then
+        self._waiting: tuple[int, int] | None = None  # for a step: the ticks since, and the listeners' steps before
 
     @property
     def max_duration(self) -> Time[Any]:
@@ -110,7 +110,7 @@ class Clock:
     @property
     def dataloader_len(self) -> int | None:
         """Batches in an epoch, or None."""
-        return self.horizon.batches_per_epoch  # type: ignore[return-value]  # whole: __init__ checks
+        return self.horizon.rates[0]  # type: ignore[no-any-return]  # whole: __init__ checks
 
     @property
     def done(self) -> bool:
@@ -224,7 +224,7 @@ class Clock:
     def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
         """The counts before the last move and after it."""
         unit = unit_of(counter)
-        if self.differs_between_ranks([unit]):
+        if unit in self.counted_alone():
             raise ValueError(
                 f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
                 f"where others do not: give the clock process_group=True, or a time in batches."
@@ -383,15 +383,17 @@ class Clock:
 
     def _wait_for_a_step(self) -> None:
         if self._listeners:
-            self._waiting = self.timestamp.batch.value, self._steps_of_listeners()
+            self._waiting = 0, self._steps_of_listeners()
 
     def _look_for_a_step(self) -> None:
         """Warn, once, where ticks pass and none of the schedulers that follow is stepped."""
         assert self._waiting is not None
-        batches, steps = self._waiting
+        ticks, steps = self._waiting
         if self._steps_of_listeners() != steps:
             self._waiting = None
-        elif self.timestamp.batch.value - batches >= _TICKS_ALONE:
+        elif ticks + 1 < _TICKS_ALONE:
+            self._waiting = ticks + 1, steps
+        else:
             self._waiting = None
             names = " and ".join(sorted(each._name() for each in self._listeners))
             warnings.warn(
@@ -431,12 +433,12 @@ class Clock:
         found = [count if some else None for count, some in zip(counts, (some_samples, some_tokens))]
         return found[0], found[1], took
 
-    def differs_between_ranks(self, units: Iterable[TimeUnit]) -> bool:
-        """Whether one of these counters may differ between the ranks of torch.distributed."""
-        if self.process_group is not None or not (dist.is_available() and dist.is_initialized()):
-            return False
-        counted = {TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else set()
-        return dist.get_world_size() > 1 and not {TimeUnit.SECOND, *counted}.isdisjoint(units)
+    def counted_alone(self) -> set[TimeUnit]:
+        """The units whose counters may differ between the ranks of torch.distributed."""
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if self.process_group is not None or not several:
+            return set()
+        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else {TimeUnit.SECOND}
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
         if given is not None:

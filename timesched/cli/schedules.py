@@ -184,7 +184,7 @@ def _read(node: ast.expr) -> Any:
 def class_of(name: str) -> type:
     """The class that a name stands for, also without its suffix, by the beginning (`Rex`) or by the initials (`WSD`).
 
-    Schedules come before schedulers of absolute values. Raises `ValueError` where several may be meant, or none.
+    Schedules come before closed-form schedulers. Raises `ValueError` where several may be meant, or none.
     """
     wanted = name.lower()
     for family, suffix in _SUFFIXES:

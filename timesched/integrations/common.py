@@ -12,10 +12,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, OnChange, bind
+from timesched.binding import Bound, bind
+from timesched.binding.bound import OnChange
+from timesched.binding.evaluation import as_several
 from timesched.binding.keys import Key
-from timesched.binding.reading import as_several
-from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -61,8 +61,9 @@ class Schedulers(LRScheduler):
     `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
     holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
     `timesched.bind`. `average`: a function of the parameters and the clock that makes an average of the weights, which
-    is stepped, saved and loaded with them. Raises `TypeError` for other entries, and `ValueError` where
-    `timesched.bind` does and where two are of one key.
+    is stepped, saved and loaded with them. Raises `TypeError` for other entries, before any is bound; and `ValueError`
+    where `timesched.bind` does and where two are of one key: those that were bound before have written their first
+    values then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -79,13 +80,12 @@ class Schedulers(LRScheduler):
     ) -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
-        found = bindings(entries)
-        with unchanged_on_error(optimizer):
-            self.bound: list[Bound] = [
-                bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change) for each in found
-            ]
-            for each in self.bound:
-                each.catch_up()  # two of one key are refused
+        self.bound: list[Bound] = [
+            bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change)
+            for each in bindings(entries)
+        ]
+        for bound in self.bound:
+            bound.catch_up()  # two of one key are refused
         self.average = None if average is None else average_of(optimizer, clock, average)
 
     @cached_property
@@ -152,7 +152,7 @@ class Schedulers(LRScheduler):
         if self.average is not None and averaged is not None:
             self.average.load_state_dict(averaged)
         for each, read in found:
-            each.take_state(read)
+            each.restore(read)
         if states and not found:
             self.clock.load_state_dict(states[0]["clock"])
         if self.average is not None and averaged is None:

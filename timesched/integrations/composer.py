@@ -14,8 +14,8 @@ from typing import Any
 from composer import Callback
 
 from timesched.binding import Bound, bind
-from timesched.binding.keys import Key, named_values
-from timesched.binding.unchanged import unchanged_on_error
+from timesched.binding.groups import named_values
+from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.horizon import Horizon, read_ratio
 from timesched.schedule import Schedule
@@ -70,7 +70,8 @@ class Schedules(Callback):
 
     Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
     callbacks (a checkpoint has room for one), when two schedules set one number, also one of `schedulers=`, when a
-    checkpoint was loaded before the length of the run was known, and where `timesched.bind` does.
+    checkpoint was loaded before the length of the run was known, and where `timesched.bind` does. The schedules that
+    were made before the one that fails have written their first values then, and own their keys while they live.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -129,9 +130,10 @@ class Schedules(Callback):
     def _make(self, state: Any) -> None:
         (optimizer,) = state.optimizers  # a Trainer takes no second one
         clock = _RunClock(state, self.ssr, self._rates)
-        with unchanged_on_error(optimizer):
-            made = [scheduler for entry in self.entries for scheduler in _made(entry, optimizer, clock)]
-            self._refuse_shared(made, state)
+        made: list[Any] = []
+        for entry in self.entries:
+            made += _made(entry, optimizer, clock)
+        self._refuse_shared(made, state)
         self.schedulers, self._clock, self._batch = made, clock, int(state.timestamp.batch)
         if self._make_average is not None:
             self.average = average_of(optimizer, _clock_at(clock), self._make_average)

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.binding import OnChange
+from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time

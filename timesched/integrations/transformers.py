@@ -18,8 +18,8 @@ from torch.utils.data import DistributedSampler
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
-from timesched.binding import OnChange
-from timesched.binding.reading import units_of
+from timesched.binding.bound import OnChange
+from timesched.binding.evaluation import units_of
 from timesched.clock import Clock
 from timesched.horizon import Rate
 from timesched.time.timestamp import Timestamp

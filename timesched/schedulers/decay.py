@@ -99,10 +99,9 @@ class WarmupStableDecayScheduler(Schedule):
             ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
         check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
         frame.refuse_short(self.t_max, self)
-        begin = Mark(end.counter, end.unit, start)
-        frame.note("decay", begin)
-        warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
-        return shapes.warmup_stable_decay(frame, (warm, begin, end), (self.alpha_s, 1.0, self.alpha_f), warmup, decay)
+        levels, warmup = (self.alpha_s, 1.0, self.alpha_f), shapes.WARMUPS[self.warmup]
+        decay = shapes.decaying(self.decay, self.decay_rate)
+        return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
