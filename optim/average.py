@@ -304,17 +304,20 @@ class WeightAverage(Optimizer):
                 "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
                 "model, as in average.swapped(model)."
             )
-        restore: list[Callable[[], None]] = []
+        replaced: list[tuple[Tensor, Tensor, Tensor | None]] = []  # weights, averages, and bits that are kept beside
         hook = register_optimizer_step_pre_hook(self._refuse_step)
         self._is_swapped = True
         try:
             _drop_gathered(model)
             for p in params:
-                restore.append(_put_in_place(self.state[p][AVERAGE], p))
+                weight, average = local(p.detach(), p), local(self.state[p][AVERAGE], p)
+                bits = None if weight.dtype == average.dtype else weight.clone()
+                weight.copy_(average) if bits is not None else _exchange(weight, average)
+                replaced.append((weight, average, bits))
             yield
         finally:
-            for undo in restore:
-                undo()
+            for weight, average, bits in replaced:
+                weight.copy_(bits) if bits is not None else _exchange(weight, average)
             _drop_gathered(model)
             self._is_swapped = False
             hook.remove()
@@ -387,28 +390,11 @@ def _move_all(averages: list[Tensor], weights: list[Tensor], factors: list[Tenso
         average.lerp_(x.to(average.dtype), factor.to(average.dtype).to(average.device))
 
 
-@torch.no_grad()
-def _put_in_place(average: Tensor, p: Tensor) -> Callable[[], None]:
-    """Write an average into its parameter. Returns what undoes it."""
-    held, there = local(average, average), local(p.detach(), p)
-    own = there.clone()
-    there.copy_(held)
-    if average.dtype != p.dtype:
-        return lambda: _copy(own, there)
-    held.copy_(own)  # which keeps the weights without more memory
-    return lambda: _exchange(held, there)
-
-
-@torch.no_grad()
 def _exchange(x: Tensor, y: Tensor) -> None:
-    own = y.clone()
-    y.copy_(x)
-    x.copy_(own)
-
-
-@torch.no_grad()
-def _copy(x: Tensor, to: Tensor) -> None:
-    to.copy_(x)
+    """Each gets the values of the other, with memory for one of them."""
+    values = x.clone()
+    x.copy_(y)
+    y.copy_(values)
 
 
 def _drop_gathered(model: torch.nn.Module | None) -> None:
