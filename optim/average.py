@@ -36,16 +36,18 @@ _COUNT = Number(low=0, integer=True)
 class WeightAverage(Optimizer):
     """An average of weights over the time of a clock, for an evaluation or an export: call `step()` after each batch.
 
-    At each step, average = k * average + (1 - k) * weights, with
+    At each step:
 
-        k = 2**(-(t1 - t0)/h)                   if half_life is a time h
-        k = ((t0 - s)/(t1 - s))**(ln(2)/f)      if half_life is a share f
-        k = (t0 - s)/(t1 - s)                   if half_life is None
+        k = 2**(-(t1 - t0)/h)                       if exponential
+        k = ((t0 - s)/(t1 - s))**(log(2)/f)         if share
+        k = (t0 - s)/(t1 - s)                       if mean
+        A = k*A + (1 - k)*θ
 
-    where t0 and t1 are the counts of the clock at the last step and now, t0 at least s, and s is the start. So the past
-    counts by how long ago it was, whatever the batches were, and a step that is left out changes no more than that its
-    weights are not in the average. Before the start k is 0: the average is the weights. A step at the count of the last
-    one changes nothing.
+    where θ is a parameter, A its average, t0 and t1 are the counts of the clock at the last step and now, and s is the
+    start. It is exponential if `half_life` is a time h, a share if it is a number f, and the mean if it is None. So the
+    past counts by how long ago it was, whatever the batches were, and a step that is left out changes no more than that
+    its weights are not in the average. Before the start k is 0: the average is the weights. A step at the count of the
+    last one changes nothing.
 
     The averages are float32 (float64 and complex128 beside such parameters, complex64 beside other complex ones), there
     from construction on, and equal to the weights then. After weights are loaded, call `reset_state()`. Buffers are not
@@ -53,7 +55,7 @@ class WeightAverage(Optimizer):
     GradScaler or `accelerator.prepare` as one, and save it under a key of its own.
 
     State of a parameter of shape S:
-        average: S
+        average: S, A = θ
 
     Args:
         params: parameters, or groups of them.

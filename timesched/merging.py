@@ -21,16 +21,12 @@ def merge_coefficients(
 ) -> list[float]:
     """The coefficients of checkpoints whose sum stands for the end of a run that decays from `start` on.
 
-    Formula:
-        x[0] = 0
-        x[j] = (times[j] - start) / (times[n] - start)
-        c[j] = f(x[j-1]) - f(x[j])    for j < n
-        c[n] = f(x[n-1])
-
-    `times[j]` is when checkpoint j of n was saved, `x[j]` its share of the way from `start`, `f` the decay, and `c[j]`
-    the coefficient. The update of a step between two checkpoints counts in all that come after it, so that the sum has
-    it as often as `f` says at the checkpoint before. With a checkpoint after every batch, of SGD whose gradients do not
-    depend on the weights, the sum is the decayed run itself. `optim.merge_weights` makes it.
+    The coefficient of a checkpoint is the decay at the one before it, less the decay at its own time; that of the last
+    is all of the decay at the one before it. A decay is taken at the share of the way from `start` to the last
+    checkpoint; before the first checkpoint comes `start`, where it is 1. The update of a step between two checkpoints
+    is in all that come after it, so that their sum has it as often as the decay says at the checkpoint before. With a
+    checkpoint after every batch, of SGD whose gradients do not depend on the weights, the sum is the decayed run.
+    `optim.merge_weights` makes it.
 
     Args:
         decay: the name of a decay of `WarmupStableDecayScheduler`, from 1 to 0: "linear", "cosine", "1-sqrt",
