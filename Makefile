@@ -58,7 +58,7 @@ docs: ## build the documentation site in build/docs
 	@$(call use,docs); "$$python" -m sphinx -b html -E -W --keep-going -n -q docs build/docs $(ARGS) && \
 	echo "The site is in build/docs/index.html"
 
-lint: ## ruff, mypy, and no circular imports
+lint: ## ruff, mypy, and no import that goes up or in a circle
 	@$(call use,newest); \
 	"$$python" -m ruff check . && \
 	"$$python" -m ruff format --check . && \

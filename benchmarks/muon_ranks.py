@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -29,7 +30,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import Parameter
 
 import optim
-from optim.muon.ranks import BATCH, OVERHEAD, Shared, batches
+from optim.muon.ranks import BATCH, OVERHEAD, SharedMatrix, batches
 
 SMALL = [(512, 512)] * 4 * 8 + [(2048, 512), (512, 2048)] * 8
 LARGE = [(4096, 4096)] * 4 * 32 + [(11008, 4096)] * 2 * 32 + [(4096, 11008)] * 32  # Llama 2, 7B
@@ -38,7 +39,7 @@ LARGE = [(4096, 4096)] * 4 * 32 + [(11008, 4096)] * 2 * 32 + [(4096, 11008)] * 3
 class Everywhere(optim.Muon):
     """Muon that gathers every matrix on every rank."""
 
-    def take_shared(self, works: list[Any]) -> list[Any]:
+    def step_shared(self, works: list[Any]) -> list[Any]:
         return works
 
 
@@ -114,13 +115,13 @@ def one_rank(shapes: list[tuple[int, int]], ranks: int, size: int) -> float:
 
 def on_paper() -> None:
     """bfloat16 is what goes there and back; the gathered shards are in float32."""
-    entries = [Shared(0, i, 0, (torch.Size(shape),), cost(*shape)) for i, shape in enumerate(LARGE)]
+    matrices = [matrix(i, shape) for i, shape in enumerate(LARGE)]
     print("\nA model of 7 billion parameters, 224 matrices (on paper)")
     print("ranks   matrices of a rank   products of a rank   exchanges   MB sent: every rank   one rank")
     for ranks in (1, 8, 64, 256, 1024):
-        plan = batches(entries, ranks)
-        owned = [[x for batch in plan for x in batch[rank]] for rank in range(ranks)]
-        total = sum(x.cost for x in entries)
+        plan = batches(matrices, ranks)
+        owned = [list(chain.from_iterable(batch.owned[rank] for batch in plan)) for rank in range(ranks)]
+        total = sum(x.cost for x in matrices)
         most = max(sum(x.cost for x in each) for each in owned) / total
         numbers = everywhere(LARGE, ranks, 4) / 1e6, one_rank(LARGE, ranks, 2) / 1e6
         print(
@@ -128,9 +129,10 @@ def on_paper() -> None:
         )
 
 
-def cost(rows: int, columns: int) -> int:
-    low, high = sorted((rows, columns))
-    return OVERHEAD + low * low * (low + 2 * high)
+def matrix(number: int, shape: tuple[int, int]) -> SharedMatrix:
+    short, long = sorted(shape)
+    cost = OVERHEAD + short * short * (short + 2 * long)
+    return SharedMatrix(work_index=0, param_index=number, split_dim=0, shapes=(torch.Size(shape),), cost=cost)
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import torch
 from _timing import interleaved, show, verdict
 
 import optim
-from optim.state import keeper as state_follows
 
 TENSORS = 300
 
@@ -30,7 +29,7 @@ def main() -> None:
                 p.grad = torch.randn_like(p)
             optimizer = getattr(optim, name)(params, **arguments)
             optimizer.step()
-            candidates = {"check": partial(state_follows.follow, optimizer), "step": optimizer.step}
+            candidates = {"check": partial(optimizer._keeper.follow, optimizer), "step": optimizer.step}
             t = interleaved(f"{name}, {size}x{size}", candidates)
             each, share = t["check"] / TENSORS * 1e6, t["check"] / t["step"]
             reached = verdict(share, 0.03, False) if size == 256 else verdict(each, 0.3, False)

@@ -21,9 +21,11 @@ from .algorithms.radam import RAdam
 from .algorithms.rmsprop import RMSprop
 from .algorithms.rprop import Rprop
 from .algorithms.sgd import SGD
+from .average import WeightAverage
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
+from .merging import merge_weights
 from .muon.muon import Muon, NorMuon
 from .precision.options import Precision
 from .state.optimizer import Optimizer
@@ -48,11 +50,13 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "WeightAverage",
     "build",
     "configure_lr_scheduler",
     "configure_optimizer",
     "configure_param_groups",
     "lr_scheduler",
+    "merge_weights",
     "param_group_table",
     "preinitialize",
     "scheduler",

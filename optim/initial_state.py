@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 from .algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
 from .base.hyperparameters import absent
+from .base.scalar_states import STEP
 from .base.sharding import local, notice_dtensor
 from .muon import muon
 from .proof import initial_values
 from .state.optimizer import Optimizer, State
 from .step.rule_optimizer import RuleOptimizer
-from .step.work import STEP
 from .trial import Trial, Unproven, Values, differences, give, refuse_other_keys, refuse_shared, undisturbed
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -108,11 +108,8 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
     20000000000
     """
-    kind: Any = None
-    given: Any = None
-    arguments: dict[str, Any] = {}
-    if isinstance(target, tuple) and len(target) in (2, 3):
-        kind, given, arguments = target[0], target[1], dict(*target[2:])
+    described: tuple[Any, ...] = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
+    kind, given, arguments = described[0], described[1], dict(*described[2:])
     arguments = {key: x.item() if isinstance(x, Tensor) else x for key, x in arguments.items()}
     with FakeTensorMode(allow_non_fake_inputs=True):  # what is made here takes no memory
         if isinstance(target, torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""Learning-rate schedulers that set absolute values, from the number of steps by one formula (a closed form).
+"""Learning-rate schedulers in closed form: each sets the learning rate itself, from the number of steps alone.
 
 The same schedules for the weight decay are in `optim.weight_decay_scheduler`; their arguments are the same, with the
 names of values. Any other hyperparameter takes a schedule of timesched: `timesched.bind(schedule, optimizer, clock,
@@ -48,18 +48,7 @@ class LRScheduler(Scheduler):
 
     A subclass says in `_get_closed_form_lr()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
 
-    Args:
-        optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> class Ramp(LRScheduler):
@@ -76,10 +65,19 @@ class LRScheduler(Scheduler):
 
     param_group_key = "lr"
     hook = "_get_closed_form_lr"
+    argument_names = {  # noqa: RUF012 (ClassVar, as in the base)
+        "val": "learning_rate", "vals": "learning_rates", "initial_val": "initial_learning_rate",
+        "end_val": "end_learning_rate", "base_val": "base_lr", "max_val": "max_lr",
+    }  # fmt: skip
 
     def _get_closed_form_lr(self) -> Tensor:
         """The learning rate at `last_epoch`, a 0-dim tensor."""
         return self._get_closed_form()
+
+    def _overrides_hook(self) -> bool:
+        return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
+
+    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
 
     def get_lr(self) -> list[Any]:
         """The learning rate of this moment for each parameter group; the present one where a group is not selected."""
@@ -96,18 +94,11 @@ class ConstantLR(LRScheduler):
         lr = learning_rate
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         learning_rate: the learning rate, finite.
         total_iters: how many steps it is meant for, which a sequence built from a config goes by; it changes nothing.
             Default: None.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -119,7 +110,8 @@ class ConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Constant, locals())
+        closed_form = formulas.Constant(learning_rate, total_iters, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class PolynomialLR(LRScheduler):
@@ -132,21 +124,14 @@ class PolynomialLR(LRScheduler):
     `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         power: the exponent, 0 or more; 1 is a straight line. Default: 1.0.
         cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
             False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -161,7 +146,8 @@ class PolynomialLR(LRScheduler):
         power: float = 1.0, cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Polynomial, locals())
+        closed_form = formulas.Polynomial(initial_learning_rate, end_learning_rate, total_iters, power, cycle, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LinearLR(LRScheduler):
@@ -174,20 +160,13 @@ class LinearLR(LRScheduler):
     `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
         cycle: past `total_iters`, continue as if it were its next multiple, so that each cycle starts lower. Default:
             False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -203,7 +182,8 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Linear, locals())
+        closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ExponentialLR(LRScheduler):
@@ -216,19 +196,12 @@ class ExponentialLR(LRScheduler):
     `t` counts the steps taken, and `x` the decays.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         total_iters: the number of steps in which it is multiplied by `decay_rate` once, 1 or more.
         decay_rate: the factor, 0 or more.
         staircase: decay at multiples of `total_iters` only. Default: False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -244,7 +217,8 @@ class ExponentialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Exponential, locals())
+        closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
@@ -257,20 +231,13 @@ class InverseExponentialTimeDecayLR(LRScheduler):
     `t` counts the steps taken, in steps also where `total_iters` is a time; `x` is the quotient.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         step_exponent: the exponent of the step count, 0 or more.
         total_iters: what the power of the step count is divided by, 1 or more.
         decay_rate: the factor of the quotient, 0 or more.
         staircase: round the quotient down to a whole number. Default: False.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -288,7 +255,10 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         decay_rate: float, staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.InverseExponentialTimeDecay, locals())
+        closed_form = formulas.InverseExponentialTimeDecay(
+            initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseSquareRootDecayLR(LRScheduler):
@@ -300,18 +270,11 @@ class InverseSquareRootDecayLR(LRScheduler):
     `t` counts the steps taken, in steps also where `warmup_steps` is a time.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate where `scale` and the root are 1, finite. Default: 1.0.
         scale: a factor, finite; the root of the model's dimension, inverted, in the paper. Default: 1.0.
         warmup_steps: the steps for which the learning rate stays as it is at the last of them, 1 or more. Default: 1.0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -327,7 +290,8 @@ class InverseSquareRootDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0,
         warmup_steps: Steps = 1.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.InverseSquareRootDecay, locals())
+        closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineDecayLR(LRScheduler):
@@ -340,18 +304,11 @@ class CosineDecayLR(LRScheduler):
     `t` counts the steps taken; `x` is the fraction of `total_iters` that is done.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         end_learning_rate: the learning rate at `total_iters` and after it, finite.
         total_iters: the number of steps from one to the other, 0 or more; 0 begins with the last learning rate.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -367,7 +324,8 @@ class CosineDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineDecay, locals())
+        closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class WarmupStableDecayLR(LRScheduler):
@@ -388,7 +346,6 @@ class WarmupStableDecayLR(LRScheduler):
     `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         learning_rate: the learning rate between the warmup and the decay, finite.
         total_iters: the step at which the decay ends, 0 or more.
         warmup_iters: the number of steps of the warmup, 0 or more; 0 starts at `learning_rate`.
@@ -399,15 +356,11 @@ class WarmupStableDecayLR(LRScheduler):
         decay: "linear", "cosine", "1-sqrt", "1-square", "exponential"; or "geometric" or "harmonic", for which
             `learning_rate` and `end_learning_rate` are above 0. Default: "linear".
         decay_rate: of an exponential decay, above 0; with 1 it is a straight line. Default: 0.5.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
-        ValueError: the warmup and the decay take longer than `total_iters`; a number is not finite or out of its range;
-            a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+        ValueError: the warmup and the decay take longer than `total_iters`.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -426,10 +379,15 @@ class WarmupStableDecayLR(LRScheduler):
         warmup: str = "linear", decay: str = "linear", decay_rate: float = 0.5, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.WarmupStableDecay, locals())
+        closed_form = formulas.WarmupStableDecay(
+            val=learning_rate, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
+            initial_val=initial_learning_rate, end_val=end_learning_rate, warmup=warmup, decay=decay,
+            decay_rate=decay_rate, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class SequentialLR(LRScheduler):
+class SequentialLR(composed.Sequential, LRScheduler):
     """One scheduler after another: each begins at its milestone, and counts its steps from there.
 
     Formula:
@@ -444,18 +402,13 @@ class SequentialLR(LRScheduler):
         schedulers: one or more schedulers of the same key, whose schedules are taken; they own nothing from then on.
         milestones: the steps at which the second one and each further one begins, not falling; of those that begin at
             the same step, the last one does.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
         ValueError: the schedulers are of other optimizers, keys or groups, or have taken steps; the milestones fall, or
-            are not one less than the schedulers; a number is not finite or out of its range; a time is given without a
-            clock; no group has the tags.
-        TypeError: `schedulers` is not a list of closed-form schedulers; `optimizer` is not a `torch.optim.Optimizer`,
-            or `clock` is not a clock.
+            are not one less than the schedulers.
+        TypeError: `schedulers` is not a list of closed-form schedulers.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -463,13 +416,6 @@ class SequentialLR(LRScheduler):
     >>> SequentialLR(optimizer, schedulers, milestones=[2]).values(4)
     [0.0, 0.05, 0.1, 0.1]
     """
-
-    def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
-        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.sequence(self, optimizer, schedulers, milestones, last_epoch, common)
 
 
 class PiecewiseConstantLR(LRScheduler):
@@ -482,17 +428,10 @@ class PiecewiseConstantLR(LRScheduler):
     `t` counts the steps taken, and `n` the milestones reached.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         learning_rates: the learning rates, finite; one more than the milestones.
         milestones: the steps at which the second one and each further one begins, 0 or more, not falling.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -508,7 +447,8 @@ class PiecewiseConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.PiecewiseConstant, locals())
+        closed_form = formulas.PiecewiseConstant(learning_rates, milestones, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiStepLR(LRScheduler):
@@ -521,18 +461,11 @@ class MultiStepLR(LRScheduler):
     `t` counts the steps taken, and `n` the milestones reached.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate before the first milestone, finite.
         gamma: the factor, finite.
         milestones: steps, 0 or more, not falling; a milestone given twice is applied twice.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -548,7 +481,8 @@ class MultiStepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.MultiStep, locals())
+        closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class StepLR(LRScheduler):
@@ -560,18 +494,11 @@ class StepLR(LRScheduler):
     `t` counts the steps taken.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at first, finite.
         step_size: the steps from one decay to the next, 1 or more.
         gamma: the factor, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -585,7 +512,8 @@ class StepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Step, locals())
+        closed_form = formulas.Step(initial_learning_rate, step_size, gamma, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -597,18 +525,11 @@ class CosineAnnealingLR(LRScheduler):
     `t` counts the steps taken.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         T_max: half of the wave's length in steps, 1 or more.
         eta_min: the learning rate at `T_max`, finite. Default: 0.0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -623,7 +544,8 @@ class CosineAnnealingLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineAnnealing, locals())
+        closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LambdaLR(hooks.Functions, LRScheduler):
@@ -637,16 +559,9 @@ class LambdaLR(hooks.Functions, LRScheduler):
     with `t.double()`. The product is taken in double precision.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: what the product of the functions is multiplied by, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -663,7 +578,7 @@ class LambdaLR(hooks.Functions, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Lambda, locals())
+        self._follow(optimizer, formulas.Lambda(initial_learning_rate, of=self), param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -677,19 +592,12 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     `t` counts the steps taken, and `i` the cycles that are over; `x` is the fraction of the present one that is done.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at the start of each cycle, finite.
         T_0: the steps of the first cycle, 1 or more.
         T_mult: the growth of the cycles, 1 or at least 1.1. Default: 1.
         eta_min: the learning rate towards which each cycle falls, finite. Default: 0.0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -706,7 +614,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1,
         eta_min: float = 0.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineAnnealingWarmRestarts, locals())
+        closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiplicativeLR(hooks.Coefficient, LRScheduler):
@@ -718,17 +627,10 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
     `t` counts the steps taken. A subclass may return functions of it in `set_lr_lambda()`: see `LambdaLR`.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite.
         coefficient: the factor, finite.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -742,10 +644,11 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Multiplicative, locals())
+        closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ChainedLR(LRScheduler):
+class ChainedLR(composed.Chained, LRScheduler):
     """The first of several schedulers, times the ratio of each other one to its own first learning rate.
 
     Formula:
@@ -756,16 +659,13 @@ class ChainedLR(LRScheduler):
     Args:
         schedulers: one or more schedulers of the same optimizer and key, whose schedules are taken; they own
             nothing from then on.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
         ValueError: the schedulers are of several optimizers, keys or groups, or have taken steps; one but the first
-            starts at 0; a number is not finite or out of its range; a time is given without a clock; no group has the
-            tags.
-        TypeError: `schedulers` is not a list of closed-form schedulers; `clock` is not a clock.
+            starts at 0.
+        TypeError: `schedulers` is not a list of closed-form schedulers.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -775,12 +675,6 @@ class ChainedLR(LRScheduler):
 
     Source: `ChainedScheduler` of torch.
     """
-
-    def __init__(
-        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        composed.chain(self, schedulers, {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change})
 
 
 class CyclicLR(hooks.ScaleFunction, LRScheduler):
@@ -798,7 +692,6 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
     height of the present cycle is multiplied by. A subclass may return another function in `set_scale_fn()`.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         base_lr: the lowest learning rate, and the one at step 0, finite.
         max_lr: the highest learning rate of the first cycle, finite.
         step_size_up: the steps up, 1 or more. Default: 2000.
@@ -808,14 +701,8 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         gamma: the base of "exp_range", 0 or more. Default: 1.0.
         scale_mode: what the function of a subclass's `set_scale_fn()` takes: the number of the "cycle", from 1 on, or
             that of "iterations", from 0 on. The modes take no notice of it. Default: "cycle".
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -831,7 +718,11 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
         scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Cyclic, locals())
+        closed_form = formulas.Cyclic(
+            base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
+            gamma=gamma, scale_mode=scale_mode, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class OneCycleLR(LRScheduler):
@@ -851,7 +742,6 @@ class OneCycleLR(LRScheduler):
     step `peak`; with `three_phase` as fast down again until step `m`; then to `low` at the last step.
 
     Args:
-        optimizer: the optimizer whose parameter groups are set.
         initial_learning_rate: the learning rate at step 0, finite; with torch, the highest one over `div_factor`. Where
             `pct_start * total_steps` is below 1, step 0 is on the way down already, as it is with torch.
         max_lr: the highest learning rate, finite.
@@ -860,14 +750,8 @@ class OneCycleLR(LRScheduler):
         final_div_factor: the initial learning rate over the last one, more than 0. Default: 10,000.
         three_phase: come down to the initial learning rate as fast as up, and then to the last one. Default: False.
         anneal_strategy: "cos" or "linear", the shape of each phase. Default: "cos".
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -883,10 +767,14 @@ class OneCycleLR(LRScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.OneCycle, locals())
+        closed_form = formulas.OneCycle(
+            initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,
+            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ScalePerParamLR(LRScheduler):
+class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):
     """Another scheduler, times each group's own factor: its `adjust_learning_rate`, else its `adjust_val`, else 1.
 
     Formula:
@@ -897,16 +785,13 @@ class ScalePerParamLR(LRScheduler):
     Args:
         optimizer: the optimizer that the scheduler was made with.
         scheduler: the scheduler, whose schedule is taken; it owns nothing from then on.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
 
     Raises:
         ValueError: a factor that is not a finite number; a scheduler of another optimizer or key, or one that has taken
-            steps; a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `scheduler` is not a closed-form scheduler; `optimizer` is not a `torch.optim.Optimizer`, or `clock`
-            is not a clock.
+            steps.
+        TypeError: `scheduler` is not a closed-form scheduler.
+
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
@@ -914,13 +799,6 @@ class ScalePerParamLR(LRScheduler):
     >>> ScalePerParamLR(optimizer, ConstantLR(optimizer, 0.1)).get_last_value()
     [0.05]
     """
-
-    def __init__(
-        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.scale_per_param(self, optimizer, scheduler, common)
 
 
 ChainedScheduler = ChainedLR

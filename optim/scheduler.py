@@ -7,30 +7,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from timesched.binding import Bound
 from timesched.binding.keys import checked_count
 from timesched.horizon import Horizon
-from timesched.positions import Frame, asked_in
+from timesched.positions import asked_in
 from timesched.schedule import Schedule, times_in
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, counter
 
-from .closed_form.formulas import Closed, Formula, as_step, as_tensor
+from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
 __all__ = ["Scheduler"]
 
 # The methods of a step, which stay callable and are not called by it.
 STEPPING = ("increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr")
-COMMON = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
 OURS = ("timesched", "optim", "torch", "builtins")
-_OF_A_RUN = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "factors", "scales", *COMMON))  # attributes
+COMMON = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
+# The attributes that do not say which schedule it is.
+_OF_A_RUN = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "factors", "scales", *COMMON))
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
@@ -42,19 +43,20 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     `hold_tensors()` before. Nothing is patched onto the optimizer.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the optimizer whose parameter groups are set.
         total_iters: how many steps the schedule is meant for; kept as an attribute, which a closed form may read.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
+            Default: None.
+        last_epoch: the index of the last step before this one. Default: -1, which starts at 0.
         param_group_tags: which groups: None for all, a tag or several for those that carry one, `[None]` for those
-            without tags.
-        clock: a `timesched.Clock` or another state, whose counters are followed instead of the calls of `step()`;
-            counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run whose value is another one: "same" refuses
-            it, "new" continues with the present schedule.
+            without tags. Default: None.
+        clock: a `timesched.Clock` or another state, such as Composer's `State`, whose counters are followed instead of
+            the calls of `step()`; counts may then be times, such as "0.1dur" or "2e9tok". Default: None.
+        on_change: what a load does with the state of another schedule or run whose value is another one: "same" (the
+            default) raises, "new" continues with this schedule.
 
     Raises:
-        ValueError: no group carries such a tag, a group lacks the key, a value is not a finite number, or a time is
-            given without a clock.
+        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags;
+            a group lacks the key.
         TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock; where a subclass is defined:
             it overrides a method of a step, which is not called.
 
@@ -71,6 +73,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     relative = False
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
+    argument_names: ClassVar[Mapping[str, str]] = {}  # where they are not those of the fields of a closed form
     scales: int = 0  # how often a group's own factor multiplies the value
 
     if TYPE_CHECKING:  # the arguments of a class are attributes of their names
@@ -89,7 +92,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def __init__(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         total_iters: Any = None,
         last_epoch: int = -1,
         *,
@@ -101,10 +104,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         name = type(self).__name__
         if not self.param_group_key:
             raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
-        # Whether a subclass defines a closed form: the first class that has the method takes that of the formula.
-        first = next(cls for cls in reversed(type(self).__mro__) if self.hook in vars(cls))
-        self._own_form = getattr(type(self), self.hook) is not vars(first)[self.hook]
-        if schedule is None and not self._own_form:
+        self._is_user_defined = self._overrides_hook()
+        if schedule is None and not self._is_user_defined:
             raise TypeError(f"{name} has no closed form: define {self.hook}().")
         for time in times_in(schedule) if clock is None else ():
             if time.unit is not TimeUnit.BATCH:
@@ -115,54 +116,57 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self.param_group_tags = param_group_tags
         steps = checked_count(last_epoch, name, least=-1) + 1
         self.optimizer, self.clock, self._count = optimizer, clock, steps  # what a closed form may ask for
-        key = self.param_group_key
-        Bound.__init__(self, optimizer, schedule, key, param_group_tags, clock, None, steps, on_change)
+        Bound.__init__(
+            self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock, steps=steps,
+            on_change=on_change,
+        )  # fmt: skip
 
-    def _set_up(self, formula: type[Formula], given: dict[str, Any]) -> None:
-        """The constructor of a class that has a formula, from the local variables of its `__init__`.
+    def _follow(
+        self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Any, clock: Any, on_change: str
+    ) -> None:
+        """The constructor of a class that has a closed form, whose arguments become attributes, as they were read."""
+        for field in closed_form.arguments():
+            name = self.argument_names.get(field.name, field.name)
+            vars(self)[name] = getattr(closed_form, field.name)
+        closed_form = self._with_functions(closed_form)
+        total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
+        Scheduler.__init__(
+            self, optimizer, total, param_group_tags=param_group_tags, clock=clock, on_change=on_change,
+            schedule=closed_form,
+        )  # fmt: skip
 
-        Those between `optimizer` and the common ones are the fields of the formula, in their order. They are kept, as
-        the formula has read them, in attributes of their names.
-        """
-        names = [name for name in given if name not in ("self", "__class__", "optimizer", *COMMON)]
-        schedule = formula(*(given[name] for name in names), called=(type(self).__name__, *names))
-        self.__dict__.update((name, getattr(schedule, own.name)) for name, own in zip(names, fields(schedule)))
-        schedule = self._with_functions(schedule)
-        total = getattr(schedule, "total_iters", getattr(schedule, "total_steps", None))
-        common = {name: given[name] for name in COMMON}
-        Scheduler.__init__(self, given["optimizer"], total, schedule=schedule, **common)
-
-    def _with_functions(self, formula: Any) -> Any:
-        """The formula, with the functions that a subclass has for it."""
-        return formula
-
-    @property
-    def schedule(self) -> Any:
-        """The schedule of values: the formula, or the closed form of a subclass."""
-        return Closed(self.at_step) if self._own_form else self._schedule
-
-    def _prepare(self) -> None:
-        if not self._own_form:
-            Bound._prepare(self)
-            return
-        alone = self._schedule is not None and self.clock is None
-        self._function = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
-        self._read = None
+    def _with_functions(self, closed_form: Any) -> Any:
+        """The closed form, with the functions that a subclass has for it."""
+        return closed_form
 
     def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
         return adjustment(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
 
-    # The value
+    # The closed form: `Bound` evaluates the one that the constructor was given. A subclass of a user may define its own
+    # in the method that `hook` names, which has the given one by `super()`, if there is one.
 
     def _get_closed_form(self) -> Tensor:
-        """The value at `last_epoch`, a 0-dim tensor: that of the formula, unless a subclass defines it."""
+        """The value at `last_epoch`, a 0-dim tensor."""
         function = self._function
         if function is None:
             function = asked_in(TimeUnit.BATCH, Horizon.of(self.clock), self._schedule.resolve)
         return as_tensor(function((self.last_epoch,)))
 
+    def _overrides_hook(self) -> bool:
+        """Whether a subclass of a user defines the closed form."""
+        return type(self)._get_closed_form is not Scheduler._get_closed_form
+
+    @property
+    def schedule(self) -> Any:
+        """The schedule of values."""
+        return UserClosedForm(self.at_step) if self._is_user_defined else self._schedule
+
+    def _prepare(self) -> None:
+        if self._schedule is not None:
+            Bound._prepare(self)
+
     def at_step(self, count: Any) -> Tensor:
-        """The closed form at a step, which is its `last_epoch`."""
+        """What a subclass defines, at a step, which is its `last_epoch`."""
         before, self._count = self._count, as_step(count)
         try:
             form: Tensor = getattr(self, self.hook)()
@@ -173,14 +177,12 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return form
 
     def _value(self, more: int = 0) -> Any:
-        if not self._own_form:
+        if not self._is_user_defined:
             return Bound._value(self, more)
-        if self.clock is None:
-            return self.at_step(self._steps_taken() + more)
-        return self._value_at(self.clock, 0)
+        return self._value_at(self.clock, self._steps_taken() + more)
 
     def _value_at(self, clock: Any, steps: int) -> Any:
-        if not self._own_form:
+        if not self._is_user_defined:
             return Bound._value_at(self, clock, steps)
         return self.at_step(steps if clock is None else int(counter(clock.timestamp, TimeUnit.BATCH)))
 
@@ -227,7 +229,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
         )
 
-    # The methods of a step, one by one
+    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
 
     def increment_last_epoch(self) -> None:
         """Count a step."""

@@ -1,4 +1,4 @@
-"""Weight-decay schedulers that set absolute values: those of `optim.lr_scheduler`, whose arguments say `val` here.
+"""Weight-decay schedulers in closed form: those of `optim.lr_scheduler`, whose arguments say `val` here.
 
 >>> import torch
 >>> optimizer = torch.optim.SGD(
@@ -50,18 +50,7 @@ class WeightDecayScheduler(Scheduler):
 
     A subclass says in `_get_closed_form_wd()` what it is: a 0-dim tensor, from `last_epoch`, by operations of torch.
 
-    Args:
-        optimizer: the optimizer whose parameter groups are set.
-        total_iters: how many steps the schedule is meant for; kept as an attribute, which the formula may read.
-        last_epoch: the index of the last step before this one: -1 starts at 0.
-        param_group_tags: which groups: None for all, a tag or several, `[None]` for those without tags.
-        clock: a `timesched.Clock` or Composer's `State`: counts may then be times, such as "0.1dur" or "2e9tok".
-        on_change: what a load does with the state of another schedule or run: "same" raises, "new" continues with this
-            schedule.
-
-    Raises:
-        ValueError: a number is not finite or out of its range; a time is given without a clock; no group has the tags.
-        TypeError: `optimizer` is not a `torch.optim.Optimizer`, or `clock` is not a clock.
+    Common arguments and errors: `help(optim.scheduler.Scheduler)`.
 
     >>> import torch
     >>> class Ramp(WeightDecayScheduler):
@@ -79,6 +68,11 @@ class WeightDecayScheduler(Scheduler):
         """The weight decay at `last_epoch`, a 0-dim tensor."""
         return self._get_closed_form()
 
+    def _overrides_hook(self) -> bool:
+        return type(self)._get_closed_form_wd is not WeightDecayScheduler._get_closed_form_wd
+
+    # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
+
     def get_wd(self) -> list[Any]:
         """The weight decay of this moment for each parameter group; the present one where a group is not selected."""
         return self.get()
@@ -95,7 +89,7 @@ class ConstantWD(WeightDecayScheduler):
         self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Constant, locals())
+        self._follow(optimizer, formulas.Constant(val, total_iters, of=self), param_group_tags, clock, on_change)
 
 
 class PolynomialWD(WeightDecayScheduler):
@@ -107,7 +101,8 @@ class PolynomialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Polynomial, locals())
+        closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LinearWD(WeightDecayScheduler):
@@ -117,7 +112,8 @@ class LinearWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Linear, locals())
+        closed_form = formulas.Linear(initial_val, end_val, total_iters, cycle, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ExponentialWD(WeightDecayScheduler):
@@ -127,7 +123,8 @@ class ExponentialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Exponential, locals())
+        closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseExponentialTimeDecayWD(WeightDecayScheduler):
@@ -137,7 +134,10 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, step_exponent: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.InverseExponentialTimeDecay, locals())
+        closed_form = formulas.InverseExponentialTimeDecay(
+            initial_val, step_exponent, total_iters, decay_rate, staircase, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseSquareRootDecayWD(WeightDecayScheduler):
@@ -147,7 +147,8 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.InverseSquareRootDecay, locals())
+        closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineDecayWD(WeightDecayScheduler):
@@ -159,7 +160,8 @@ class CosineDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineDecay, locals())
+        closed_form = formulas.CosineDecay(initial_val, end_val, total_iters, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class WarmupStableDecayWD(WeightDecayScheduler):
@@ -172,18 +174,15 @@ class WarmupStableDecayWD(WeightDecayScheduler):
         initial_val: float = 0.0, end_val: float = 0.0, warmup: str = "linear", decay: str = "linear",
         decay_rate: float = 0.5, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.WarmupStableDecay, locals())
+        closed_form = formulas.WarmupStableDecay(
+            val=val, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
+            initial_val=initial_val, end_val=end_val, warmup=warmup, decay=decay, decay_rate=decay_rate, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class SequentialWD(WeightDecayScheduler):
+class SequentialWD(composed.Sequential, WeightDecayScheduler):
     """`SequentialLR` for the weight decay."""
-
-    def __init__(
-        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
-        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.sequence(self, optimizer, schedulers, milestones, last_epoch, common)
 
 
 class PiecewiseConstantWD(WeightDecayScheduler):
@@ -193,7 +192,8 @@ class PiecewiseConstantWD(WeightDecayScheduler):
         self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.PiecewiseConstant, locals())
+        closed_form = formulas.PiecewiseConstant(vals, milestones, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiStepWD(WeightDecayScheduler):
@@ -203,7 +203,8 @@ class MultiStepWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.MultiStep, locals())
+        closed_form = formulas.MultiStep(initial_val, gamma, milestones, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class StepWD(WeightDecayScheduler):
@@ -213,7 +214,8 @@ class StepWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Step, locals())
+        closed_form = formulas.Step(initial_val, step_size, gamma, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWD(WeightDecayScheduler):
@@ -223,7 +225,8 @@ class CosineAnnealingWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineAnnealing, locals())
+        closed_form = formulas.CosineAnnealing(initial_val, T_max, eta_min, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LambdaWD(hooks.Functions, WeightDecayScheduler):
@@ -233,7 +236,7 @@ class LambdaWD(hooks.Functions, WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Lambda, locals())
+        self._follow(optimizer, formulas.Lambda(initial_val, of=self), param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
@@ -243,7 +246,8 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.CosineAnnealingWarmRestarts, locals())
+        closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
@@ -253,17 +257,12 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, coefficient: float, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Multiplicative, locals())
+        closed_form = formulas.Multiplicative(initial_val, coefficient, of=self)
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ChainedWD(WeightDecayScheduler):
+class ChainedWD(composed.Chained, WeightDecayScheduler):
     """`ChainedLR` for the weight decay."""
-
-    def __init__(
-        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        composed.chain(self, schedulers, {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change})
 
 
 class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
@@ -274,7 +273,11 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
         step_size_down: Steps | None = None, mode: str = "triangular", gamma: float = 1.0,
         scale_mode: str = "cycle", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.Cyclic, locals())
+        closed_form = formulas.Cyclic(
+            base_val=base_val, max_val=max_val, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
+            gamma=gamma, scale_mode=scale_mode, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class OneCycleWD(WeightDecayScheduler):
@@ -285,15 +288,12 @@ class OneCycleWD(WeightDecayScheduler):
         pct_start: float = 0.3, final_div_factor: float = 1e4, three_phase: bool = False,
         anneal_strategy: str = "cos", *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._set_up(formulas.OneCycle, locals())
+        closed_form = formulas.OneCycle(
+            initial_val=initial_val, max_val=max_val, total_steps=total_steps, pct_start=pct_start,
+            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
+        )  # fmt: skip
+        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
-class ScalePerParamWD(WeightDecayScheduler):
+class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):
     """`ScalePerParamLR` for the weight decay."""
-
-    def __init__(
-        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
-        on_change: str = "same",
-    ) -> None:  # fmt: skip
-        common = {"param_group_tags": param_group_tags, "clock": clock, "on_change": on_change}
-        composed.scale_per_param(self, optimizer, scheduler, common)

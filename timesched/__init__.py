@@ -17,6 +17,7 @@ from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.half_life import HalfLife, weight_decay_for
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
+from timesched.merging import merge_coefficients
 from timesched.schedule import ComposerScheduler, Schedule
 from timesched.schedulers import (
     ConstantScheduler,
@@ -84,5 +85,6 @@ __all__ = [
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
+    "merge_coefficients",
     "weight_decay_for",
 ]

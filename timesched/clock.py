@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from timesched.horizon import BatchSizes, Horizon, Rate, positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
-from timesched.time.units import Exact, TimeError, TimeUnit
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, unit_of
 from timesched.time.value import Time
 
 # What tick() counts, and the rate from which it follows.
@@ -81,6 +81,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
+        self._moved = self.timestamp, self.timestamp  # from where to where by the last tick or the like
         self.process_group = process_group
         if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
@@ -93,7 +94,7 @@ class Clock:
         self._given = False  # whether a batch was counted by what tick() was given
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._waiting: tuple[int, int] | None = None  # for a step: the batches and the steps of the listeners then
+        self._waiting: tuple[int, int] | None = None  # for a step: the ticks since, and the listeners' steps before
 
     @property
     def max_duration(self) -> Time[Any]:
@@ -109,7 +110,7 @@ class Clock:
     @property
     def dataloader_len(self) -> int | None:
         """Batches in an epoch, or None."""
-        return self.horizon.batches_per_epoch  # type: ignore[return-value]  # whole: __init__ checks
+        return self.horizon.rates[0]  # type: ignore[no-any-return]  # whole: __init__ checks
 
     @property
     def done(self) -> bool:
@@ -148,7 +149,7 @@ class Clock:
         size = size.at(self) if isinstance(size, BatchSizes) else size
         more_samples = self._count("samples", samples, size, 1)
         more_tokens = self._count("tokens", tokens, length, more_samples)
-        self.timestamp = self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches)
+        self._move(self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches))
         self._last = now
         self._given = self._given or samples is not None or tokens is not None
         if self._waiting is not None:
@@ -164,11 +165,82 @@ class Clock:
                 f"Epoch {self.timestamp.epoch.value} has no batch yet: tick() ends an epoch by itself after "
                 f"batches_per_epoch={self.dataloader_len} batches. Leave out next_epoch(), or batches_per_epoch."
             )
-        self.timestamp = self.timestamp.to_next_epoch()
+        self._move(self.timestamp.to_next_epoch())
 
     def next_iteration(self) -> None:
         """Count an iteration, in Composer's sense: a stretch of the run that the user defines."""
-        self.timestamp = self.timestamp.to_next_iteration()
+        self._move(self.timestamp.to_next_iteration())
+
+    def passed(self, time: Time[Any] | str) -> bool:
+        """Whether the last `tick()`, `next_epoch()` or `next_iteration()` reached a time: true once in a run.
+
+        `time` is 0 or more, in any unit that the clock counts, or a share of the run; the ratio does not stretch it, so
+        that the times of `schedule.marks(clock)` can be passed on. Nothing is passed on a new clock, nor after a load,
+        until it moves: save after you have looked. 0 is never passed; whether the run is over says `done`.
+
+        Raises `ValueError` for a negative time, a unit of which the clock has counted nothing, and counts that may
+        differ between ranks.
+
+        >>> clock = Clock("10ba")
+        >>> for _ in range(10):
+        ...     clock.tick()
+        ...     if clock.passed("0.6dur"):
+        ...         print(clock.timestamp.batch)
+        6ba
+        """
+        count, counter = self.horizon.place(_checked(time, "passed"), scale=False)
+        before, after = self._last_move(counter)
+        return before < count <= after
+
+    def every(self, period: Time[Any] | str, start: Time[Any] | str | None = None) -> bool:
+        """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
+
+        They end one, two, three ... times `period` after `start`, which is itself an end where it is above 0. Both are
+        times as `passed` takes them, `period` above 0. `start` None is the beginning of the run.
+
+        Raises `ValueError` as `passed` does, and where `start` does not convert to the unit of the period.
+
+        >>> clock = Clock("10ba", samples_per_batch=8)
+        >>> for _ in range(10):
+        ...     clock.tick()
+        ...     if clock.every("30sp"):
+        ...         print(clock.timestamp.sample, end=" ")
+        32sp 64sp
+        """
+        length, counter = self.horizon.place(_checked(period, "every"), scale=False)
+        if length == 0:
+            raise TimeError(f"every({str(period)!r}): a period is above 0: give one such as '0.1dur'.")
+        first: Exact = 0
+        if start is not None:
+            first = self.horizon.change(*self.horizon.locate(_checked(start, "every"), scale=False), unit_of(counter))
+        complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
+        return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
+
+    def _move(self, timestamp: Timestamp) -> None:
+        """Go on to a timestamp; what has been passed is looked for from the end of the last move on."""
+        self.timestamp = timestamp
+        self._moved = self._moved[1], timestamp
+
+    def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
+        """The counts before the last move and after it."""
+        unit = unit_of(counter)
+        if unit in self.counted_alone():
+            raise ValueError(
+                f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
+                f"where others do not: give the clock process_group=True, or a time in batches."
+            )
+        self.refuse_uncounted(unit)
+        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._moved]
+        return before, after
+
+    def refuse_uncounted(self, unit: TimeUnit) -> None:
+        """Raise `ValueError` where the batches so far had no samples or tokens, if that is the unit."""
+        if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
+            rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
+            raise ValueError(
+                f"This clock has counted no {unit.name.lower()}s in {self.timestamp.batch}: pass "
+                f"tick({unit.name.lower()}s=...), or give the clock {rates}."
+            )
 
     def state_dict(self) -> dict[str, int]:
         """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.
@@ -194,6 +266,7 @@ class Clock:
     def go_to(self, timestamp: Timestamp) -> None:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
         self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
+        self._moved = self.timestamp, self.timestamp
         self._last = time.monotonic()
         self._wait_for_a_step()
 
@@ -291,6 +364,7 @@ class Clock:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
+        self._moved = self.timestamp, self.timestamp
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
@@ -309,15 +383,17 @@ class Clock:
 
     def _wait_for_a_step(self) -> None:
         if self._listeners:
-            self._waiting = self.timestamp.batch.value, self._steps_of_listeners()
+            self._waiting = 0, self._steps_of_listeners()
 
     def _look_for_a_step(self) -> None:
         """Warn, once, where ticks pass and none of the schedulers that follow is stepped."""
         assert self._waiting is not None
-        batches, steps = self._waiting
+        ticks, steps = self._waiting
         if self._steps_of_listeners() != steps:
             self._waiting = None
-        elif self.timestamp.batch.value - batches >= _TICKS_ALONE:
+        elif ticks + 1 < _TICKS_ALONE:
+            self._waiting = ticks + 1, steps
+        else:
             self._waiting = None
             names = " and ".join(sorted(each._name() for each in self._listeners))
             warnings.warn(
@@ -357,12 +433,12 @@ class Clock:
         found = [count if some else None for count, some in zip(counts, (some_samples, some_tokens))]
         return found[0], found[1], took
 
-    def differs_between_ranks(self, units: Iterable[TimeUnit]) -> bool:
-        """Whether one of these counters may differ between the ranks of torch.distributed."""
-        if self.process_group is not None or not (dist.is_available() and dist.is_initialized()):
-            return False
-        counted = {TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else set()
-        return dist.get_world_size() > 1 and not {TimeUnit.SECOND, *counted}.isdisjoint(units)
+    def counted_alone(self) -> set[TimeUnit]:
+        """The units whose counters may differ between the ranks of torch.distributed."""
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        if self.process_group is not None or not several:
+            return set()
+        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else {TimeUnit.SECOND}
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
         if given is not None:
@@ -382,6 +458,14 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
+
+
+def _checked(time: Time[Any] | str, where: str) -> Time[Any]:
+    """A time of 0 or more."""
+    found = Time.from_input(time)
+    if found.exact < 0:
+        raise TimeError(f"{where}({str(time)!r}): a run begins at 0: give a time of 0 or more.")
+    return found
 
 
 def _number(what: str, given: Any) -> int:

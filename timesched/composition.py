@@ -9,7 +9,7 @@ from typing import Any
 from timesched import shapes
 from timesched.fields import choice, flag, number, time, times
 from timesched.horizon import Horizon
-from timesched.positions import Counts, Frame, Mark, Resolved, stages, switch
+from timesched.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
 from timesched.time.units import TimeError, exact, number_text
@@ -263,7 +263,7 @@ class CooldownScheduler(Schedule):
         start = frame.before(end, self.t_decay)
         if start < 0:
             wanted, total = (f"{number_text(exact(x))}{end.unit.value}" for x in (end.count - start, end.count))
-            raise ValueError(
+            raise UnsuitableRun(
                 f"{self!r}: on this run a decay of {wanted} would take longer than the {total} until t_max: shorten "
                 f"t_decay."
             )

@@ -30,6 +30,10 @@ _INT64_MAX = 2**63 - 1
 _FINEST = 2**10  # the denominator of a period by which a count up to 2**53 is multiplied in int64
 
 
+class UnsuitableRun(ValueError):
+    """A schedule does not fit a run for what the two are, and not for what the horizon lacks: another run would do."""
+
+
 class Mark:
     """A point on a counter, and whether a count has reached it."""
 
@@ -276,7 +280,7 @@ class Frame:
         """How long a time of the schedule is, in a unit, wherever it begins."""
         count, own = self.horizon.locate(time)
         if count and not self.horizon.is_fixed(own, unit):
-            raise TimeError(
+            raise UnsuitableRun(
                 f"{time} has no one length in {unit.value} under a batch plan, where batches change their size, and "
                 f"this schedule needs one: write its times in one unit."
             )
@@ -302,9 +306,9 @@ class Frame:
         return float(function(tuple(counts)))
 
     def refuse_short(self, t_max: TimeLike, schedule: object) -> None:
-        """Raise `ValueError` where the run goes on after the last time of a schedule, unless the next one begins."""
+        """Raise `UnsuitableRun` where the run goes on after the last time of a schedule, unless the next one begins."""
         if not self.section and self.horizon.falls_short(t_max):
-            raise ValueError(
+            raise UnsuitableRun(
                 f"t_max {t_max} must be greater than or equal to max_duration {self.horizon.max_duration}: "
                 f"{schedule!r} would end before the run does. Use t_max='1dur', or a longer one."
             )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from timesched.horizon import Horizon
-from timesched.positions import Frame, Resolved, asked_in
+from timesched.positions import Frame, Mark, Resolved, asked_in
 from timesched.time.timestamp import counts_of
 from timesched.time.units import Counter, InEpochs, TimeError, TimeUnit, exact, unit_of
 from timesched.time.value import Time, TimeLike
@@ -19,10 +19,14 @@ from timesched.time.value import Time, TimeLike
 if TYPE_CHECKING:
     from timesched.composition import CooldownScheduler
 
-_KEPT = 16  # resolutions kept for one schedule: as many runs can use it in turn without resolving again
 
+class Resolution(NamedTuple):
+    """A schedule on one run."""
 
-Resolution = tuple[Resolved, Sequence[Counter]]  # a schedule on a run, and the counters whose counts it takes
+    function: Resolved  # of counts
+    counters: Sequence[Counter]  # whose counts the function takes
+    notes: Sequence[tuple[str, Mark]]  # where the phases begin and end, by name
+    horizon: Horizon
 
 
 @runtime_checkable
@@ -49,9 +53,8 @@ class Schedule:
     """
 
     relative: bool = True  # whether `bind` multiplies the initial value by what it returns, or writes that as it is
-    # Of each instance, once it has been called: the resolutions for several runs, and what the last call was for.
-    _resolved: ClassVar[dict[Any, Resolution]] = {}
-    _last: ClassVar[tuple[tuple[Any, ...], Resolution]] = ((), (lambda counts: 0.0, ()))
+    # Of each instance, once it was asked: for which run that was, and what came out.
+    _last: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
 
     def __post_init__(self) -> None:
         for field in self._fields():
@@ -82,16 +85,10 @@ class Schedule:
         self.refuse_to_multiply()
         return self._now(state, ssr)
 
-    def _now(self, state: Any, ssr: float | None) -> float:
+    def _now(self, state: Any, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
-        horizon = getattr(state, "horizon", None)
-        own = isinstance(horizon, Horizon)
-        asked = (horizon, ssr) if own else (*_length(state), ssr, getattr(state, "ssr", None))
-        last, (function, counters) = self._last
-        if asked != last:
-            function, counters = found = self._resolution(Horizon.of(state, ssr), None)
-            object.__setattr__(self, "_last", (asked, found))  # one object, so that no thread sees half of it
-        return function(counts_of(state.timestamp, counters))  # type: ignore[no-any-return]  # of counts that are numbers
+        on_run = self._resolution(state, ssr)
+        return on_run.function(counts_of(state.timestamp, on_run.counters))  # type: ignore[no-any-return]  # of numbers
 
     def at(self, time: Any, horizon: Any) -> float:
         """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
@@ -101,13 +98,13 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            function, counters = self._resolution(horizon, None)
-            return float(function(counts_of(time, counters)))
+            on_run = self._resolution(horizon)
+            return float(on_run.function(counts_of(time, on_run.counters)))
         time = Time.from_input(time)
         if time.exact < 0:
             raise TimeError(f"{time} is negative: a schedule begins at 0.")
         count, unit = horizon.locate(time, scale=False)
-        return float(self._resolution(horizon, unit)[0]((count,)))
+        return float(self._resolution(horizon, unit=unit).function((count,)))
 
     def curve(self, horizon: Any, unit: TimeUnit | str) -> Callable[[Any], Any]:
         """The multiplier as a function of a count in `unit`: of an int, a float, or a tensor of counts.
@@ -125,7 +122,7 @@ class Schedule:
         horizon, unit = Horizon.of(horizon), TimeUnit(unit)
         if unit is TimeUnit.DURATION:
             raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
-        return _curve(self._resolution(horizon, unit)[0])
+        return _curve(self._resolution(horizon, unit=unit).function)
 
     def units(self, horizon: Any) -> tuple[TimeUnit, ...]:
         """The units of the counters that the schedule reads on a run, none twice.
@@ -134,7 +131,7 @@ class Schedule:
         >>> [unit.value for unit in LinearScheduler().units(Horizon("1e9tok"))]
         ['tok']
         """
-        return tuple(dict.fromkeys(map(unit_of, self._resolution(Horizon.of(horizon), None)[1])))
+        return tuple(dict.fromkeys(map(unit_of, self._resolution(Horizon.of(horizon)).counters)))
 
     def marks(self, horizon: Any) -> list[tuple[str, Time[Any]]]:
         """Where on a run the phases of the schedule begin and end: names and times, the times on the run's own clock.
@@ -149,9 +146,8 @@ class Schedule:
         >>> [(name, str(time)) for name, time in marks]
         [('warmup', '10ba'), ('decay', '180ba'), ('end', '200ba')]
         """
-        frame = Frame(Horizon.of(horizon))
-        self.resolve(frame)
-        times = dict.fromkeys((name, Time._of(mark.count, mark.unit)) for name, mark in frame.notes)
+        notes = self._resolution(Horizon.of(horizon)).notes
+        times = dict.fromkeys((name, Time._of(mark.count, mark.unit)) for name, mark in notes)
         shown = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
         return sorted(shown, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
@@ -214,17 +210,22 @@ class Schedule:
         start = Time._of(exact(count), unit)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
-    def _resolution(self, horizon: Horizon, unit: TimeUnit | None) -> Resolution:
-        """The schedule on one run as a function of counts of one unit; with None, of those that it reads."""
-        found = self._resolved.get((horizon, unit))
-        if found is None:
+    def _resolution(self, run: Any, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:
+        """The schedule on the run of a horizon or state, for counts of one unit; with None, of those that it reads.
+
+        The last one is kept, as a training loop asks for the same run at every step.
+        """
+        horizon = getattr(run, "horizon", run)
+        asked = (horizon, ssr, unit) if isinstance(horizon, Horizon) else (*_length(run), ssr, unit)
+        last, found = self._last
+        if found is None or asked != last:
+            horizon = Horizon.of(run, ssr)
             if unit is None:
                 frame = Frame(horizon)
-                found = self.resolve(frame), frame.counters
+                found = Resolution(self.resolve(frame), frame.counters, frame.notes, horizon)
             else:
-                found = asked_in(unit, horizon, self.resolve), [unit]
-            recent = dict(list(self._resolved.items())[1 - _KEPT :])  # a new one: another thread may read the old one
-            object.__setattr__(self, "_resolved", {**recent, (horizon, unit): found})
+                found = Resolution(asked_in(unit, horizon, self.resolve), [unit], (), horizon)
+            object.__setattr__(self, "_last", (asked, found))  # one object, so that no thread sees half of it
         return found
 
     def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
@@ -249,9 +250,10 @@ class Schedule:
 
 
 def _length(state: Any) -> tuple[Any, ...]:
-    """The length of a run and its rates in values that never change, as the times of other packages may."""
-    length, batches, rates = state.max_duration, state.dataloader_len, getattr(state, "rates", None)
-    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), rates
+    """The length, rates and ratio of a run in values that never change, as the times of other packages may."""
+    length, batches = state.max_duration, state.dataloader_len
+    own = getattr(state, "rates", None), getattr(state, "ssr", None)
+    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), *own
 
 
 def _curve(function: Resolved) -> Callable[[Any], Any]:
@@ -277,11 +279,14 @@ def _not_negative(count: Any) -> Any:
 
 def times_in(value: Any) -> list[Time[Any]]:
     """The times in the fields of a schedule, and in those of the schedules inside it."""
+    if isinstance(value, Time):
+        return [value]
     if isinstance(value, Schedule):
-        return times_in(tuple(value.__getstate__().values()))
-    if isinstance(value, tuple):
-        return [time for each in value for time in times_in(each)]
-    return [value] if isinstance(value, Time) else []
+        value = tuple(value.__getstate__().values())
+    found: list[Time[Any]] = []
+    for each in value if isinstance(value, tuple) else ():
+        found += times_in(each)
+    return found
 
 
 def _comparable(value: Any) -> Any:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
 from torch import Tensor
 
 from timesched import curves, ops
 from timesched.ops import Value
 from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved, Span, stages
-from timesched.time.units import TimeError
+from timesched.time.units import Exact, TimeError
+from timesched.time.value import TimeLike
 
 Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value to another
 
@@ -131,19 +133,49 @@ def through(frame: Frame, points: Sequence[tuple[Mark, float, Shape | None]]) ->
     return stages(marks, functions) if marks else functions[0]
 
 
-def warmup_stable_decay(
-    frame: Frame, marks: tuple[Mark, Mark, Mark], levels: tuple[float, float, float], warmup: Shape, decay: Shape
-) -> Resolved:
-    """From the first of three levels up to the second, and down to the third.
+def up_and_down(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark, float]:
+    """The end of the first of equal cycles, each up and down again, and the fraction of a cycle that goes up.
 
-    The marks are where the warmup ends, where the decay starts, and where it ends.
+    Down takes as long as up where it is None.
     """
-    warm, begin, end = marks
+    peak = frame.mark(up)
+    length = peak.count + (peak.count if down is None else frame.length(down, peak.unit))
+    end = Mark(peak.counter, peak.unit, length)
+    frame.note("peak", peak)
+    frame.note("period", end)
+    return end, float(peak.count / Fraction(length))
+
+
+def one_cycle(
+    frame: Frame, peak: Exact, end: Mark, levels: tuple[float, float, float], shape: Shape, three_phase: bool
+) -> Resolved:
+    """From the first of three levels up to the second at the count `peak`, and down to the third at `end`.
+
+    With three phases it comes down to the first as fast as up, and then to the third.
+    """
+    start, top, last = levels
+    rise = Mark(end.counter, end.unit, peak)
+    frame.note("peak", rise)
+    points: list[tuple[Mark, float, Shape | None]] = [(Mark(end.counter, end.unit, 0), start, None), (rise, top, shape)]
+    if three_phase:
+        points.append((Mark(end.counter, end.unit, 2 * peak), start, shape))
+    return through(frame, [*points, (end, last, shape)])
+
+
+def warmup_stable_decay(
+    frame: Frame, warm: Mark, begin: Exact, end: Mark, levels: tuple[float, float, float], warmup: Shape, decay: Shape
+) -> Resolved:
+    """From the first of three levels up to the second, where the warmup ends, and down to the third at `end`.
+
+    The decay starts at the count `begin`.
+    """
     start, peak, last = levels
+    fall = Mark(end.counter, end.unit, begin)
+    frame.note("decay", fall)
     rise: list[tuple[Mark, float, Shape | None]] = []
     if warm.count:
         rise = [(Mark(warm.counter, warm.unit, 0), start, None), (warm, peak, warmup)]
-    return through(frame, [*rise, (begin, peak, None), (end, last, decay)])
+    return through(frame, [*rise, (fall, peak, None), (end, last, decay)])
 
 
 def _held(value: float) -> Resolved:

@@ -30,6 +30,7 @@ from thumbnails import small, thumbnail
 import optim
 import timesched
 from optim import lr_scheduler
+from optim.step.rule_optimizer import RuleOptimizer
 from tests.laws.rows import pictures
 from timesched.drawing.svg import COLOURS
 
@@ -109,8 +110,8 @@ def optimizers() -> Iterator[Entry]:
     rows = {calls[0].partition("(")[0]: (calls, reason) for calls, reason in OPTIMIZERS.items()}
     for name in sorted(optim.__all__, key=str.lower):
         thing = getattr(optim, name)
-        is_base = thing in (optim.Optimizer, optim.AdamBase)
-        if isinstance(thing, type) and issubclass(thing, optim.Optimizer) and not is_base:
+        is_base = thing is optim.AdamBase
+        if isinstance(thing, type) and issubclass(thing, RuleOptimizer) and not is_base:
             calls, reason = rows.get(name, ((), ""))
             yield Entry(f"optim.{name}", thing, [optimizer_picture(calls)] if calls else [], reason)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol, get_origin
 
+import common_arguments
 import equations
 import torch
 from docutils import nodes
@@ -28,6 +29,7 @@ from sphinx.util.inspect import signature, stringify_signature
 
 import optim
 import timesched
+from optim.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[2]
@@ -129,6 +131,9 @@ def state_table(head: str, lines: list[str]) -> list[str]:
 
 
 def rewrite(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    if isinstance(obj, type) and issubclass(obj, Scheduler):
+        common = (inspect.getdoc(Scheduler) or "").splitlines()
+        lines[:] = common_arguments.joined(lines, common, list(inspect.signature(obj).parameters))
     lines[:] = rest(lines)
     if what == "class" and "" in lines:
         at = lines.index("")
@@ -213,7 +218,11 @@ def public_bases(env: BuildEnvironment, thing: Any) -> list[Any]:
             return [base]
         return [other for inherited in original_bases(cls) for other in shown(inherited)]
 
-    return list(dict.fromkeys(other for base in original_bases(thing) for other in shown(base)))
+    bases = list(dict.fromkeys(other for base in original_bases(thing) for other in shown(base)))
+    inherited: set[Any] = set()  # the bases of bases are not named
+    for base in bases:
+        inherited.update(getattr(get_origin(base) or base, "__mro__", ())[1:])
+    return [base for base in bases if base not in inherited]
 
 
 def original_bases(cls: Any) -> tuple[Any, ...]:

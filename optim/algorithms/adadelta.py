@@ -84,13 +84,12 @@ class Adadelta(RuleOptimizer):
         return {"one_minus_rho": 1 - h["rho"], "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        square, accumulated = states
-        g = penalized_gradient(k, p, g)
-        square_average_(square, g, k["rho"], k["one_minus_rho"])
-        ratio = shift(accumulated, k["eps"])
-        div_(ratio, shift(square, k["eps"]))
-        sqrt_(ratio)
-        mul_(ratio, g)
-        square_average_(accumulated, ratio, k["rho"], k["one_minus_rho"])
-        add_(p, ratio, k["minus_lr"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, square_avg: Tensors, acc_delta: Tensors) -> None:
+        g = penalized_gradient(h, p, g)
+        square_average_(square_avg, g, h["rho"], f["one_minus_rho"])
+        delta = shift(acc_delta, h["eps"])
+        div_(delta, shift(square_avg, h["eps"]))
+        sqrt_(delta)
+        mul_(delta, g)
+        square_average_(acc_delta, delta, h["rho"], f["one_minus_rho"])
+        add_(p, delta, f["minus_lr"])

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import RATE, SWITCH, Number, Several, table
+from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
 from ..base.tensor_lists import Tensors, by_shape, copy_, is_zero
-from ..state.optimizer import State, counter
+from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 SMALL = 1 << 17  # elements of small parameters that are updated together on the CPU
 
@@ -134,7 +135,7 @@ class Adafactor(RuleOptimizer):
         return (first, "exp_avg_sq_row", "exp_avg_sq_col") if p.dim() >= 2 else (first, "exp_avg_sq")
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        state: State = {STEP: counter(p)}
+        state: State = {STEP: scalar_state(p)}
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         if p.dim() >= 2:
             state["exp_avg_sq_row"] = zeros_without_dim(p, p.dim() - 1, dtype)
@@ -160,54 +161,59 @@ class Adafactor(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        placement = k["placement"]
+    def update(
+        h: Factors, f: Factors, p: Tensors, g: Tensors, placement: Placement | None = None, **states: Tensors
+    ) -> None:
+        columns = {"p": p, "g": g, **states}
         for chosen in by_shape(p, alone=placement is not None, on_cpu=SMALL):
             shape = placement.full[chosen[0]][0] if placement else p[chosen[0]].shape
             if p[chosen[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
                 continue
-            these = {name: torch.stack([c[i] for i in chosen]) if isinstance(c, list) else c for name, c in k.items()}
-            columns = [[column[i] for i in chosen] if column else [] for column in (p, g, *states)]
-            stacks = [_stack(column, shape) for column in columns]
-            wide = [x.float() if x is not None and x.dtype.itemsize < 4 else x for x in stacks]
-            _update(these, shape, *wide)  # type: ignore[arg-type]  # p and g are there
-            for i, (column, x) in enumerate(zip(columns, wide)):
-                if x is not None and i != 1 and (len(chosen) > 1 or column[0].dtype.itemsize < 4):
-                    copy_(column, list(x.view(-1, *column[0].shape).to(column[0].dtype).unbind()))
+            stacks = {name: _stacked(xs, chosen, shape) for name, xs in columns.items()}
+            factors = {name: _stacked_factor(c, chosen) for name, c in f.items()}
+            _update(h, factors, stacks, shape, placement)
+            for name, stack in stacks.items():
+                to = [columns[name][i] for i in chosen]
+                if name != "g" and (len(to) > 1 or to[0].dtype.itemsize < 4):  # else the stack is a view
+                    copy_(to, list(stack.view(-1, *to[0].shape).to(to[0].dtype).unbind()))
 
 
-def _stack(xs: Tensors, shape: torch.Size) -> Tensor | None:
-    """The tensors of one shape in one, whose first dimension says of which; a single one is a view."""
-    if not xs:
-        return None
-    stack = torch.stack(xs) if len(xs) > 1 else xs[0].unsqueeze(0)
-    return stack if shape else stack.unsqueeze(1)
+def _stacked(xs: Tensors, chosen: list[int], shape: torch.Size) -> Tensor:
+    """Tensors of one shape in one, in float32 at least, whose first dimension says of which; a single one is a view."""
+    stack = torch.stack([xs[i] for i in chosen]) if len(chosen) > 1 else xs[chosen[0]].unsqueeze(0)
+    stack = stack if shape else stack.unsqueeze(1)
+    return stack.float() if stack.dtype.itemsize < 4 else stack
 
 
-def _update(k: Factors, shape: torch.Size, p: Tensor, g: Tensor, m: Tensor | None, *moments: Tensor) -> None:
-    """The step of some parameters of the full shape `shape`, stacked."""
-    placement, last = k["placement"], len(shape) - 1
-    square = g.square().add_(k["eps1"])
-    if len(moments) == 1:
-        _average(moments[0], square, k["one_minus_beta2"])
-        direction = g * moments[0].rsqrt()
+def _stacked_factor(c: Any, chosen: list[int]) -> Any:
+    """Likewise a factor, where there is one for each parameter."""
+    return torch.stack([c[i] for i in chosen]) if isinstance(c, list) else c
+
+
+def _update(h: Factors, f: Factors, stacks: dict[str, Tensor], shape: torch.Size, placement: Placement | None) -> None:
+    """The step of some parameters of the full shape `shape`, stacked as their gradients and states are."""
+    p, g, last = stacks["p"], stacks["g"], len(shape) - 1
+    square = g.square().add_(f["eps1"])
+    if "exp_avg_sq" in stacks:
+        v = stacks["exp_avg_sq"]
+        _average(v, square, f["one_minus_beta2"])
+        u = g * v.rsqrt()
     else:
-        rows, columns = moments
-        _average(rows, _mean(square, -1, placement, last, shape), k["one_minus_beta2"])
-        _average(columns, _mean(square, -2, placement, last - 1, shape), k["one_minus_beta2"])
+        rows, columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]
+        _average(rows, _mean(square, -1, placement, last, shape), f["one_minus_beta2"])
+        _average(columns, _mean(square, -2, placement, last - 1, shape), f["one_minus_beta2"])
         of_rows = (rows / _mean(rows, -1, placement, last - 1, shape).unsqueeze(-1)).rsqrt_()
-        direction = (g * columns.rsqrt().unsqueeze(-2)).mul_(of_rows.unsqueeze(-1))
-    step_size = _beside(k["rho"], p)
-    if k["scale_parameter"]:
-        step_size = step_size * _root_mean_square(p, shape, placement).clamp(min=k["eps2"])
-    scale = step_size / (_root_mean_square(direction, shape, placement) / k["clip_threshold"]).clamp(min=1.0)
-    direction.mul_(scale)
-    if m is not None:
-        _average(m, direction, k["one_minus_beta1"])
-        direction = m
-    if not is_zero(k["weight_decay"]):
-        p.mul_(1 - k["weight_decay"] * step_size)
-    p.sub_(direction)
+        u = (g * columns.rsqrt().unsqueeze(-2)).mul_(of_rows.unsqueeze(-1))
+    alpha = _beside(f["rho"], p)
+    if h["scale_parameter"]:
+        alpha = alpha * _root_mean_square(p, shape, placement).clamp(min=f["eps2"])
+    u.mul_(alpha / (_root_mean_square(u, shape, placement) / h["clip_threshold"]).clamp(min=1.0))
+    if "exp_avg" in stacks:
+        _average(stacks["exp_avg"], u, f["one_minus_beta1"])
+        u = stacks["exp_avg"]
+    if not is_zero(h["weight_decay"]):
+        p.mul_(1 - h["weight_decay"] * alpha)
+    p.sub_(u)
 
 
 def _beside(c: Any, x: Tensor) -> Any:

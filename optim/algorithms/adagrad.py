@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import RATE, Number, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
 from ..step.common_steps import add_over_root_, penalized_gradient
 from ..step.fused import fused_adagrad
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class Adagrad(RuleOptimizer):
@@ -96,8 +97,7 @@ class Adagrad(RuleOptimizer):
         return {"minus_step_size": -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        (total,) = states
-        g = penalized_gradient(k, p, g)
-        addcmul_(total, g, g, 1.0)
-        add_over_root_(p, g, total, k["minus_step_size"], k["eps"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, sum: Tensors) -> None:
+        g = penalized_gradient(h, p, g)
+        addcmul_(sum, g, g, 1.0)
+        add_over_root_(p, g, sum, f["minus_step_size"], h["eps"])

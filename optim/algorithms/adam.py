@@ -8,11 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, decay_along_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.fused import fused_adam
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class AdamBase(RuleOptimizer):
@@ -109,15 +110,23 @@ class AdamBase(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, v, v_max = states
-        g = apply_weight_decay(k, p, g)
-        update_moments(k, g, m, v)
-        if k.get("cautious_weight_decay"):
-            decay_along_(p, k["decay_factor"], m)
-        if v_max:
+    def update(
+        h: Factors,
+        f: Factors,
+        p: Tensors,
+        g: Tensors,
+        exp_avg: Tensors,
+        exp_avg_sq: Tensors,
+        max_exp_avg_sq: Tensors = (),
+    ) -> None:
+        m, v, v_max = exp_avg, exp_avg_sq, max_exp_avg_sq
+        g = apply_weight_decay(h, f, p, g)
+        update_moments(f, g, m, v)
+        if h.get("cautious_weight_decay"):
+            decay_along_(p, f["decay_factor"], m)
+        if h["amsgrad"]:
             maximum_(v_max, v)
-        add_over_root_(p, m, v_max or v, k["minus_step_size"], k["eps"])
+        add_over_root_(p, m, v_max if h["amsgrad"] else v, f["minus_step_size"], f["eps"])
 
 
 class Adam(AdamBase):

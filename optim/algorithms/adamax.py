@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from ..base.hyperparameters import BETAS, RATE, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from ..step.common_steps import penalized_gradient
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class Adamax(RuleOptimizer):
@@ -87,12 +88,12 @@ class Adamax(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, u = states
-        g = penalized_gradient(k, p, g)
-        lerp_(m, g, k["one_minus_beta1"])
-        mul_(u, k["beta2"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, exp_avg: Tensors, exp_inf: Tensors) -> None:
+        m, u = exp_avg, exp_inf
+        g = penalized_gradient(h, p, g)
+        lerp_(m, g, f["one_minus_beta1"])
+        mul_(u, f["beta2"])
         size = absolute(g)
-        shift_(size, k["eps"])
+        shift_(size, h["eps"])
         maximum_(u, size)
-        addcdiv_(p, m, u, k["minus_step_size"])
+        addcdiv_(p, m, u, f["minus_step_size"])

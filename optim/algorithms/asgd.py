@@ -10,10 +10,11 @@ from torch import Tensor
 from timesched.ops import where
 
 from ..base.hyperparameters import Number, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class ASGD(RuleOptimizer):
@@ -88,7 +89,7 @@ class ASGD(RuleOptimizer):
         return ("ax",)
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
-        # A lazily traced device keeps equal numbers in one buffer: each parameter needs one of its own from the first
+        # XLA, a lazy device, keeps equal numbers in one buffer: each parameter needs one of its own from the first
         # step on, as the second step, after which their etas are apart, would otherwise be another graph.
         state = super().parameter_state(p, group)
         return {**state, "eta": state["eta"].clone()}
@@ -107,12 +108,11 @@ class ASGD(RuleOptimizer):
         return {"decays": both, "decay_factor": 1 - both * eta, "minus_eta": -eta, "mu": mu}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        (average,) = states
-        if not is_zero(k["decays"]):
-            mul_(p, k["decay_factor"])
-        add_(p, neg(g) if k["maximize"] else g, k["minus_eta"])
-        if isinstance(k["mu"], float) and k["mu"] == 1.0:
-            copy_(average, p)
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, ax: Tensors) -> None:
+        if not is_zero(f["decays"]):
+            mul_(p, f["decay_factor"])
+        add_(p, neg(g) if h["maximize"] else g, f["minus_eta"])
+        if isinstance(f["mu"], float) and f["mu"] == 1.0:
+            copy_(ax, p)
         else:
-            lerp_(average, p, k["mu"])
+            lerp_(ax, p, f["mu"])

@@ -90,19 +90,28 @@ class Lamb(RuleOptimizer):
         return {**moment_factors(h), "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, v = states
-        update_moments(k, g, m, v)
-        direction = div(m, over_root(v, k["eps"]))
-        if not is_zero(k["weight_decay"]):
-            add_(direction, p, k["weight_decay"])
-        factor: Factor = k["minus_lr"]
-        if not k["adam"]:
-            of_p, of_direction = (_full_norms(xs, k["placement"]) for xs in (p, direction))
-            capped = of_p.clamp(max=LARGEST_NORM)
-            ratio = torch.where((capped > 0) & (of_direction > 0), capped / of_direction, 1.0)
-            factor = list((ratio * k["minus_lr"]).unbind())
-        add_(p, direction, factor)
+    def update(
+        h: Factors,
+        f: Factors,
+        p: Tensors,
+        g: Tensors,
+        exp_avg: Tensors,
+        exp_avg_sq: Tensors,
+        placement: Placement | None = None,
+    ) -> None:
+        m, v = exp_avg, exp_avg_sq
+        update_moments(f, g, m, v)
+        r = div(m, over_root(v, h["eps"]))
+        if not is_zero(h["weight_decay"]):
+            add_(r, p, h["weight_decay"])
+        factor: Factor = f["minus_lr"]
+        if not h["adam"]:
+            norm_of_p = _full_norms(p, placement)
+            norm_of_r = _full_norms(r, placement)
+            capped = norm_of_p.clamp(max=LARGEST_NORM)
+            trust_ratio = torch.where((capped > 0) & (norm_of_r > 0), capped / norm_of_r, 1.0)
+            factor = list((trust_ratio * f["minus_lr"]).unbind())
+        add_(p, r, factor)
 
 
 def _full_norms(xs: Tensors, placement: Placement | None) -> Tensor:

@@ -86,13 +86,13 @@ class Lion(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        (m,) = states
-        direction = lerp(m, g, k["one_minus_beta1"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, exp_avg: Tensors) -> None:
+        m = exp_avg
+        direction = lerp(m, g, f["one_minus_beta1"])
         sign_(direction)
-        if k["cautious_weight_decay"]:
-            decay_along_(p, k["decay_factor"], direction)
-        elif not is_zero(k["weight_decay"]):
-            mul_(p, k["decay_factor"])
-        add_(p, direction, k["minus_lr"])
-        lerp_(m, g, k["one_minus_beta2"])
+        if h["cautious_weight_decay"]:
+            decay_along_(p, f["decay_factor"], direction)
+        elif not is_zero(h["weight_decay"]):
+            mul_(p, f["decay_factor"])
+        add_(p, direction, f["minus_lr"])
+        lerp_(m, g, f["one_minus_beta2"])

@@ -8,10 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class NAdam(RuleOptimizer):
@@ -111,10 +112,10 @@ class NAdam(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, v = states
-        g = apply_weight_decay(k, p, g)
-        update_moments(k, g, m, v)
-        root = over_root(v, k["eps"])
-        addcdiv_(p, g, root, k["minus_step_size_of_g"])
-        addcdiv_(p, m, root, k["minus_step_size_of_m"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, exp_avg: Tensors, exp_avg_sq: Tensors) -> None:
+        m, v = exp_avg, exp_avg_sq
+        g = apply_weight_decay(h, f, p, g)
+        update_moments(f, g, m, v)
+        root = over_root(v, f["eps"])
+        addcdiv_(p, g, root, f["minus_step_size_of_g"])
+        addcdiv_(p, m, root, f["minus_step_size_of_m"])

@@ -10,10 +10,11 @@ from torch import Tensor
 from timesched.ops import where
 
 from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, is_zero
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class RAdam(RuleOptimizer):
@@ -113,11 +114,11 @@ class RAdam(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        m, v = states
-        g = apply_weight_decay(k, p, g)
-        update_moments(k, g, m, v)
-        if not is_zero(k["minus_plain_step_size"]):
-            add_(p, m, k["minus_plain_step_size"])
-        if not is_zero(k["minus_adaptive_step_size"]):
-            add_over_root_(p, m, v, k["minus_adaptive_step_size"], k["eps"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, exp_avg: Tensors, exp_avg_sq: Tensors) -> None:
+        m, v = exp_avg, exp_avg_sq
+        g = apply_weight_decay(h, f, p, g)
+        update_moments(f, g, m, v)
+        if not is_zero(f["minus_plain_step_size"]):
+            add_(p, m, f["minus_plain_step_size"])
+        if not is_zero(f["minus_adaptive_step_size"]):
+            add_over_root_(p, m, v, f["minus_adaptive_step_size"], h["eps"])

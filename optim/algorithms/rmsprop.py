@@ -100,17 +100,25 @@ class RMSprop(RuleOptimizer):
         return {"one_minus_alpha": 1 - h["alpha"], "minus_lr": -h["lr"]}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        square, buffer, mean = states
-        g = penalized_gradient(k, p, g)
-        square_average_(square, g, k["alpha"], k["one_minus_alpha"])
-        if mean:
-            lerp_(mean, g, k["one_minus_alpha"])
-            square = addcmul(square, mean, mean, value=-1.0)
-        root = over_root(square, k["eps"])
-        if buffer:
-            mul_(buffer, k["momentum"])
-            addcdiv_(buffer, g, root, 1.0)
-            add_(p, buffer, k["minus_lr"])
+    def update(
+        h: Factors,
+        f: Factors,
+        p: Tensors,
+        g: Tensors,
+        square_avg: Tensors,
+        momentum_buffer: Tensors = (),
+        grad_avg: Tensors = (),
+    ) -> None:
+        v, b, a = square_avg, momentum_buffer, grad_avg
+        g = penalized_gradient(h, p, g)
+        square_average_(v, g, h["alpha"], f["one_minus_alpha"])
+        if h["centered"]:
+            lerp_(a, g, f["one_minus_alpha"])
+            v = addcmul(v, a, a, value=-1.0)
+        root = over_root(v, h["eps"])
+        if b:
+            mul_(b, h["momentum"])
+            addcdiv_(b, g, root, 1.0)
+            add_(p, b, f["minus_lr"])
         else:
-            addcdiv_(p, g, root, k["minus_lr"])
+            addcdiv_(p, g, root, f["minus_lr"])

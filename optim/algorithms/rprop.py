@@ -11,11 +11,12 @@ from torch import Tensor
 from timesched.ops import where
 
 from ..base.hyperparameters import RATE, SWITCH, Number, Several, table
+from ..base.scalar_states import STEP
 from ..base.sharding import local
 from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class Rprop(RuleOptimizer):
@@ -108,13 +109,12 @@ class Rprop(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        prev, sizes = states
-        if k["maximize"]:
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, prev: Tensors, step_size: Tensors) -> None:
+        if h["maximize"]:
             g = neg(g)
-        if not (isinstance(k["kept"], float) and k["kept"] == 1.0):
-            mul_(sizes, k["kept"])
-            shift_(sizes, k["first_step_size"])
+        if not (isinstance(f["kept"], float) and f["kept"] == 1.0):
+            mul_(step_size, f["kept"])
+            shift_(step_size, f["first_step_size"])
         agreement = mul(g, prev)
         sign_(agreement)
         copy_(prev, g)
@@ -124,11 +124,11 @@ class Rprop(RuleOptimizer):
         #     factor = eta_plus where it is 1, 1 where it is 0, eta_minus where it is -1
         #     factor = clamp(eta_plus * agreement + 1, eta_minus, eta_plus)
         # since eta_plus + 1 is above eta_plus, and 1 - eta_plus is below 0.
-        mul_(agreement, k["eta_plus"])
+        mul_(agreement, f["eta_plus"])
         shift_(agreement, 1.0)
         for x in agreement:
-            x.clamp_(k["eta_minus"], k["eta_plus"])
-        mul_(sizes, agreement)
-        for x in sizes:
-            x.clamp_(k["smallest"], k["largest"])
-        addcmul_(p, sign(prev), sizes, -1.0)
+            x.clamp_(f["eta_minus"], f["eta_plus"])
+        mul_(step_size, agreement)
+        for x in step_size:
+            x.clamp_(f["smallest"], f["largest"])
+        addcmul_(p, sign(prev), step_size, -1.0)

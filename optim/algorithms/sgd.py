@@ -11,12 +11,13 @@ from torch import Tensor
 from timesched.ops import where
 
 from ..base.hyperparameters import SWITCH, Number, absent, table
+from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
 from ..step.common_steps import penalized_gradient
 from ..step.fused import fused_sgd
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
-from ..step.work import STEP, Factors
+from ..step.work import Factors
 
 
 class SGD(RuleOptimizer):
@@ -103,7 +104,7 @@ class SGD(RuleOptimizer):
         if "momentum_buffer" in state and state["momentum_buffer"] is None:  # torch before its first step
             state["momentum_buffer"] = torch.zeros_like(p)
             state.setdefault(STEP, 0)
-        if STEP in self._scalar_names(group):
+        if STEP in self.needed_states(group, p):
             state.setdefault(STEP, 1)  # torch's buffer is there since the first step
         return state
 
@@ -116,11 +117,11 @@ class SGD(RuleOptimizer):
         }
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        (buffer,) = states
-        g = penalized_gradient(k, p, g)
-        if buffer:
-            mul_(buffer, k["momentum"])
-            add_(buffer, g, k["one_minus_dampening"])
-            g = add(g, buffer, k["momentum"]) if k["nesterov"] else buffer
-        add_(p, g, k["minus_lr"])
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, momentum_buffer: Tensors = ()) -> None:
+        b = momentum_buffer
+        g = penalized_gradient(h, p, g)
+        if b:
+            mul_(b, h["momentum"])
+            add_(b, g, f["one_minus_dampening"])
+            g = add(g, b, h["momentum"]) if h["nesterov"] else b
+        add_(p, g, f["minus_lr"])

@@ -26,14 +26,16 @@ class Number:
     zero_is_off: bool = False  # at 0 some state is absent, so hold_tensors() leaves a 0 alone
 
     @property
-    def rule(self) -> str:
+    def requirement(self) -> str:
+        """What a value must be, and one that is, for messages."""
         kind = "a whole number" if self.integer else "a finite number"
         ends = []
         if self.low > -math.inf:
             ends.append(f"above {self.low:g}" if self.open_low else f"at least {self.low:g}")
         if self.high < math.inf:
             ends.append(f"below {self.high:g}" if self.open_high else f"at most {self.high:g}")
-        return " ".join([kind, " and ".join(ends)]).strip() + (", or None" if self.optional else "")
+        kind = " ".join([kind, " and ".join(ends)]).strip() + (", or None" if self.optional else "")
+        return f"it must be {kind}; pass {self.example!r}, say."
 
     def check(self, name: str, value: Any) -> None:
         """Raise `ValueError` (or `TypeError` for what is no number) unless the value keeps the rule."""
@@ -50,15 +52,12 @@ class Number:
                 return
             number = value.item()
         if isinstance(number, bool) or not isinstance(number, (Integral if self.integer else Real)):
-            raise TypeError(
-                f"{name}={value!r} is of type {type(value).__name__}: it must be {self.rule}; pass "
-                f"{self.example!r}, say."
-            )
+            raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: {self.requirement}")
         size = float(number)
         too_low = size < self.low or (self.open_low and size == self.low)
         too_high = size > self.high or (self.open_high and size == self.high)
         if not math.isfinite(size) or too_low or too_high:
-            raise ValueError(f"{name}={value!r}: it must be {self.rule}; pass {self.example!r}, say.")
+            raise ValueError(f"{name}={value!r}: {self.requirement}")
 
     @property
     def example(self) -> float:
@@ -82,15 +81,12 @@ class Several:
     rules: tuple[Number, ...]
     ordered: bool = False  # none below the one before it
 
-    @property
-    def rule(self) -> str:
-        return f"{len(self.rules)} numbers"
-
     def check(self, name: str, value: Any) -> None:
+        fix = f"pass a tuple of {len(self.rules)} numbers."
         if isinstance(value, (str, Tensor)) or not isinstance(value, (tuple, list)):
-            raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: pass a tuple of {self.rule}.")
+            raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: {fix}")
         if len(value) != len(self.rules):
-            raise ValueError(f"{name}={value!r} has {len(value)} elements: pass a tuple of {self.rule}.")
+            raise ValueError(f"{name}={value!r} has {len(value)} elements: {fix}")
         for i, (rule, element) in enumerate(zip(self.rules, value)):
             try:
                 rule.check(f"{name}[{i}]", element)
@@ -117,15 +113,11 @@ class Choice(Fixed):
 
     options: tuple[Any, ...] = (False, True)
 
-    @property
-    def rule(self) -> str:
-        return " or ".join(map(repr, self.options))
-
     def check(self, name: str, value: Any) -> None:
         if not any(value is option or (type(value) is type(option) and value == option) for option in self.options):
             known = {type(option) for option in self.options}
             error = ValueError if type(value) in known else TypeError
-            raise error(f"{name}={value!r}: it must be {self.rule}.")
+            raise error(f"{name}={value!r}: it must be {' or '.join(map(repr, self.options))}.")
 
 
 class Rule(Protocol):
@@ -141,7 +133,15 @@ def table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[st
     return {**(common or {}), **rules}
 
 
-KNOWN: set[str] = set()  # the hyperparameters of all optimizer classes there are
+# The hyperparameters of the optimizers here. A key of a group that is one of them, and none of its own algorithm's,
+# belongs to another algorithm.
+_NAMES = """
+    adam adjust_lr_fn algorithm alpha amsgrad beta1 beta2 betas cautious_weight_decay centered clip_threshold
+    correct_bias dampening decay_rate decoupled_weight_decay eps etas flatten initial_accumulator_value lambd lr
+    lr_decay maximize momentum momentum_decay nesterov ns_coefficients ns_dtype ns_steps num_heads relative_step rho
+    scale_parameter split_sizes step_sizes t0 transposed warmup_init weight_decay
+"""
+HYPERPARAMETERS = frozenset(_NAMES.split())
 
 RATE = Number(low=0.0)
 FRACTION = Number(low=0.0, high=1.0, open_high=True)
@@ -152,7 +152,7 @@ SWITCH = Choice()
 def scalar(value: float, device: torch.device) -> Tensor:
     """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
 
-    It is made on the host and then moved: a lazily traced device would take a scalar that is made there for a constant.
+    It is made on the host and then moved: XLA would take a scalar that is made there for a constant.
     """
     dtype = torch.float32 if device.type in ("mps", "xla") else torch.float64
     return torch.tensor(value, dtype=dtype, device="cpu").to(device)

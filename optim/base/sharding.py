@@ -36,11 +36,6 @@ def distribution(x: Any) -> tuple[Any, Any] | None:
     return (x.device_mesh, x.placements) if isinstance(x, DISTRIBUTED) else None  # type: ignore[attr-defined]  # DTensor
 
 
-def any_distributed(tensors: list[Tensor]) -> bool:
-    """Whether one of the tensors is distributed."""
-    return bool(DISTRIBUTED) and any(isinstance(x, DISTRIBUTED) for x in tensors)
-
-
 def local(x: Any, p: Any) -> Tensor:
     """The shard of `x` that this rank holds, distributed as the parameter `p` is."""
     if distribution(x) is None:
@@ -62,8 +57,8 @@ def distributed_as(x: Tensor, other: Any) -> Tensor:
         return x
     from torch.distributed.tensor import DTensor, Replicate
 
-    whole = DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
-    return whole.redistribute(*found)
+    replicated = DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
+    return replicated.redistribute(*found)
 
 
 def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> Tensor:

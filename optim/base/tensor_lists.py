@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Tensors: TypeAlias = "list[Tensor] | tuple[Tensor, ...]"
+Columns: TypeAlias = "dict[str, Tensors]"  # one tensor for each parameter in each: see RuleOptimizer
 Factor: TypeAlias = "float | Tensor | Tensors"
 
 STACKED = 1 << 24  # elements that are stacked together on a GPU

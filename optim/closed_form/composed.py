@@ -1,6 +1,6 @@
 """Schedulers that are made of schedulers: they take their schedules, and own the key from then on.
 
-Each function is the constructor of a class: `parent` is the scheduler to be, the others are its arguments.
+Each class is a base of the one for the learning rate and of the one for the weight decay.
 """
 
 from __future__ import annotations
@@ -8,64 +8,83 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch.optim import Optimizer
 
-from timesched.binding.keys import select
+from timesched.binding.groups import select
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.time.units import TimeError
 
 from ..scheduler import Scheduler
-from .formulas import Chain, time
+from .formulas import Chain, Steps, time
 
 
-def sequence(
-    parent: Any,
-    optimizer: torch.optim.Optimizer,
-    schedulers: Sequence[Scheduler],
-    milestones: Sequence[Any],
-    last_epoch: int,
-    common: dict[str, Any],
-) -> None:
-    """One scheduler after another: `SequentialLR`."""
-    name, common = type(parent).__name__, _checked(parent, optimizer, schedulers, common)
-    steps = counts().metadata["read"](f"{name}.milestones", milestones)
-    if len(steps) != len(schedulers) - 1:
-        raise TimeError(
-            f"{name}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at the beginning of each "
-            f"but the first, and there are {len(steps)}."
+class Sequential(Scheduler):
+    """One scheduler after another."""
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: Sequence[Scheduler], milestones: Sequence[Steps],
+        last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
+    ) -> None:  # fmt: skip
+        name = type(self).__name__
+        tags, clock = _tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
+        steps = counts().metadata["read"](f"{name}.milestones", milestones)
+        if len(steps) != len(schedulers) - 1:
+            raise TimeError(
+                f"{name}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at the beginning of "
+                f"each but the first, and there are {len(steps)}."
+            )
+        if len({each.scales for each in schedulers}) > 1:
+            raise ValueError(
+                f"{name}: some schedulers are scaled per group and some are not: scale the sequence, as in "
+                f"ScalePerParamLR(optimizer, SequentialLR(...)), or each scheduler in it."
+            )
+        self.schedulers, self.milestones, self.scales = list(schedulers), list(steps), schedulers[0].scales
+        schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])
+        super().__init__(
+            optimizer, None, last_epoch, param_group_tags=tags, clock=clock, on_change=on_change, schedule=schedule
         )
-    if len({each.scales for each in schedulers}) > 1:
-        raise ValueError(
-            f"{name}: some schedulers are scaled per group and some are not: scale the sequence, as in "
-            f"ScalePerParamLR(optimizer, SequentialLR(...)), or each scheduler in it."
+
+
+class Chained(Scheduler):
+    """The product of several schedulers."""
+
+    def __init__(
+        self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        optimizer = _optimizer_of_first(schedulers)
+        tags, clock = _tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
+        self.schedulers, self.scales = list(schedulers), schedulers[0].scales
+        schedule = Chain(tuple(each.schedule for each in schedulers))
+        super().__init__(optimizer, param_group_tags=tags, clock=clock, on_change=on_change, schedule=schedule)
+
+
+class ScaledPerGroup(Scheduler):
+    """Another scheduler, times a factor of each group."""
+
+    def __init__(
+        self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
+        on_change: str = "same",
+    ) -> None:  # fmt: skip
+        tags, clock = _tags_and_clock(self, optimizer, [scheduler], param_group_tags, clock)
+        self.scheduler, self.scales = scheduler, scheduler.scales + 1
+        super().__init__(
+            optimizer, param_group_tags=tags, clock=clock, on_change=on_change, schedule=scheduler.schedule
         )
-    parent.schedulers, parent.milestones, parent.scales = list(schedulers), list(steps), schedulers[0].scales
-    schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])
-    Scheduler.__init__(parent, optimizer, None, last_epoch, schedule=schedule, **common)
 
 
-def chain(parent: Any, schedulers: Sequence[Scheduler], common: dict[str, Any]) -> None:
-    """The product of several schedulers: `ChainedLR`."""
-    optimizer = getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
-    common = _checked(parent, optimizer, schedulers, common)
-    parent.schedulers, parent.scales = list(schedulers), schedulers[0].scales
-    schedule = Chain(tuple(each.schedule for each in schedulers))
-    Scheduler.__init__(parent, schedulers[0].optimizer, schedule=schedule, **common)
+def _optimizer_of_first(schedulers: Any) -> Any:
+    """The optimizer of the first scheduler; None where there is none, which the other checks then refuse."""
+    return getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
 
 
-def scale_per_param(
-    parent: Any, optimizer: torch.optim.Optimizer, scheduler: Scheduler, common: dict[str, Any]
-) -> None:
-    """Another scheduler, times a factor of each group: `ScalePerParamLR`."""
-    common = _checked(parent, optimizer, [scheduler], common)
-    parent.scheduler, parent.scales = scheduler, scheduler.scales + 1
-    Scheduler.__init__(parent, optimizer, schedule=scheduler.schedule, **common)
+def _tags_and_clock(parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: Any) -> tuple[Any, Any]:
+    """The tags and the clock of a parent: those given to it, else those of its children.
 
-
-def _checked(parent: Scheduler, optimizer: Any, schedulers: Any, common: dict[str, Any]) -> dict[str, Any]:
-    """The common arguments of a scheduler, with the tags and the clock of its children where it has none."""
-    name, tags, clock = type(parent).__name__, common["param_group_tags"], common["clock"]
+    Raises `TypeError` for what is no scheduler of optim, and `ValueError` for children that do not go together.
+    """
+    name = type(parent).__name__
     if not isinstance(schedulers, Sequence) or isinstance(schedulers, str) or not schedulers:
         raise TypeError(f"{name}: schedulers={schedulers!r}: pass a list of one scheduler or more.")
     for i, each in enumerate(schedulers):
@@ -88,4 +107,4 @@ def _checked(parent: Scheduler, optimizer: Any, schedulers: Any, common: dict[st
                 f"{where} is for the groups with tags {each.tags!r}, and not those of the rest ({tags!r}): give all "
                 f"the same param_group_tags."
             )
-    return {**common, "param_group_tags": tags, "clock": clock}
+    return tags, clock

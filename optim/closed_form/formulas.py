@@ -1,14 +1,14 @@
-"""The schedules of the closed-form schedulers.
+"""The closed forms that the schedulers of optim follow, one class each.
 
-A formula is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times. What
-its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
+A closed form is a schedule of timesched that returns values instead of multipliers. Its counts are steps, or times.
+What its fields mean stands at the scheduler of the same name in optim/lr_scheduler.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, InitVar, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -25,8 +25,7 @@ from timesched.schedulers.decay import check_room
 from timesched.time.units import TimeError, TimeUnit, exact
 from timesched.time.value import Time
 
-Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time
-Count = int | Time[Any]  # and how it is kept
+Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; it is kept as int or Time
 
 
 def time(steps: Any) -> Time[Any]:
@@ -35,8 +34,8 @@ def time(steps: Any) -> Time[Any]:
 
 
 def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """The number of steps, that is batches of the unstretched run, for a formula that depends on their number, not on
-    a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
+    """The number of steps, that is batches of the unstretched run, for a closed form that depends on their number, not
+    on a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
     """
     mark = frame.mark(end)
     one = frame.length(time(1), mark.unit)
@@ -51,21 +50,25 @@ def left_of_cycles(period: Period) -> Resolved:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Formula(Schedule):
+class ClosedForm(Schedule):
     """A schedule of values over steps.
 
-    `called`: what error messages call the class and its fields, in their order: the names of a scheduler.
+    `of`: the scheduler that it is made for, whose class and names of arguments stand in error messages.
     """
 
-    called: InitVar[Sequence[str]] = field(default=(), kw_only=True)
+    of: InitVar[Any] = field(default=None, kw_only=True)
 
-    def __post_init__(self, called: Sequence[str]) -> None:
-        name, *names = called or (type(self).__name__, *(field.name for field in fields(self)))
-        for own, given in zip(fields(self), names):
-            read = own.metadata.get("read")
-            if read is not None:
-                object.__setattr__(self, own.name, read(f"{name}.{given}", getattr(self, own.name)))
+    def __post_init__(self, of: Any) -> None:
+        name = type(self if of is None else of).__name__
+        names: Mapping[str, str] = getattr(of, "argument_names", {})
+        for own in self.arguments():
+            where = f"{name}.{names.get(own.name, own.name)}"
+            object.__setattr__(self, own.name, own.metadata["read"](where, getattr(self, own.name)))
         self.check(name)
+
+    def arguments(self) -> list[Field[Any]]:
+        """The fields that a user gives: those that are read and checked."""
+        return [own for own in fields(self) if "read" in own.metadata]
 
     def check(self, name: str) -> None:
         """Raise `TimeError`, which begins with a name, where fields contradict each other."""
@@ -77,23 +80,29 @@ def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Constant(Formula):
+class Constant(ClosedForm):
     """The same value throughout."""
 
     val: float = number()
-    total_iters: Count | None = count(None, optional=True)
+    total_iters: Steps | None = count(None, optional=True)
 
     def resolve(self, frame: Frame) -> Resolved:
         return lambda counts: self.val
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Polynomial(Formula):
-    """From one value to another along a power of the share of the steps that is left."""
+class Between(ClosedForm):
+    """From one value to another in a number of steps."""
 
     initial_val: float = number()
     end_val: float = number()
-    total_iters: Count = count()
+    total_iters: Steps = count()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Polynomial(Between):
+    """From one value to another along a power of the share of the steps that is left."""
+
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
 
@@ -107,12 +116,9 @@ class Polynomial(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Linear(Formula):
+class Linear(Between):
     """A straight line from one value to another."""
 
-    initial_val: float = number()
-    end_val: float = number()
-    total_iters: Count = count()
     cycle: bool = flag(False)
 
     def check(self, name: str) -> None:
@@ -125,11 +131,11 @@ class Linear(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Exponential(Formula):
+class Exponential(ClosedForm):
     """The initial value times a power of the decay rate."""
 
     initial_val: float = number()
-    total_iters: Count = count(least=1)
+    total_iters: Steps = count(least=1)
     decay_rate: float = number(least=0)
     staircase: bool = flag(False)
 
@@ -140,41 +146,40 @@ class Exponential(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InverseExponentialTimeDecay(Formula):
+class InverseExponentialTimeDecay(ClosedForm):
     """The initial value over one plus a multiple of a power of the step count."""
 
     initial_val: float = number()
     step_exponent: float = number(least=0)
-    total_iters: Count = count(least=1)
+    total_iters: Steps = count(least=1)
     decay_rate: float = number(least=0)
     staircase: bool = flag(False)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end = time(self.total_iters)
+        quotient, rate, start = self._quotient(frame), self.decay_rate, self.initial_val
+        return lambda counts: inverse_time(quotient(counts), rate, start)
+
+    def _quotient(self, frame: Frame) -> Resolved:
+        """The power of the step count over `total_iters`, rounded down with `staircase`."""
+        end, power = time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
-        if self.step_exponent != 1.0:
-            steps, length = in_steps(frame, end)
-
-        def value(counts: Counts) -> Any:
-            if self.staircase and self.step_exponent == 1.0:
-                x = ops.real(complete(counts))
-            elif self.step_exponent == 1.0:
-                x = done(counts, limit=False)
-            else:
-                x = ops.root(steps(counts), self.step_exponent) / length
-                x = ops.floor(x) if self.staircase else x
-            return inverse_time(x, self.decay_rate, self.initial_val)
-
-        return value
+        if power == 1.0 and self.staircase:
+            return lambda counts: ops.real(complete(counts))
+        if power == 1.0:
+            return lambda counts: done(counts, limit=False)
+        steps, length = in_steps(frame, end)
+        if self.staircase:
+            return lambda counts: ops.floor(ops.root(steps(counts), power) / length)
+        return lambda counts: ops.root(steps(counts), power) / length
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InverseSquareRootDecay(Formula):
+class InverseSquareRootDecay(ClosedForm):
     """Constant first, then falling with the root of the step count."""
 
     initial_val: float = number(1.0)
     scale: float = number(1.0)
-    warmup_steps: Count = count(1.0, least=1)
+    warmup_steps: Steps = count(1.0, least=1)
 
     def resolve(self, frame: Frame) -> Resolved:
         steps, least = in_steps(frame, time(self.warmup_steps))
@@ -183,25 +188,21 @@ class InverseSquareRootDecay(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineDecay(Formula):
+class CosineDecay(Between):
     """The falling half of a cosine from one value to another."""
-
-    initial_val: float = number()
-    end_val: float = number()
-    total_iters: Count = count()
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.cosine(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class WarmupStableDecay(Formula):
+class WarmupStableDecay(ClosedForm):
     """Up to a value, constant, and down to the last value."""
 
     val: float = number()
-    total_iters: Count = count()
-    warmup_iters: Count = count()
-    decay_iters: Count = count()
+    total_iters: Steps = count()
+    warmup_iters: Steps = count()
+    decay_iters: Steps = count()
     initial_val: float = number(0.0)
     end_val: float = number(0.0)
     warmup: str = choice("linear", *shapes.WARMUPS)
@@ -217,23 +218,21 @@ class WarmupStableDecay(Formula):
         start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
         check_room(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
-        begin = Mark(end.counter, end.unit, start)
-        frame.note("decay", begin)
-        warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
-        levels = (self.initial_val, self.val, self.end_val)
-        return shapes.warmup_stable_decay(frame, (warm, begin, end), levels, warmup, decay)
+        levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
+        decay = shapes.decaying(self.decay, self.decay_rate)
+        return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
-def rising(frame: Frame, milestones: Sequence[Count]) -> Milestones:
+def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
     return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PiecewiseConstant(Formula):
+class PiecewiseConstant(ClosedForm):
     """One value after another, each from its milestone on."""
 
     vals: Sequence[float] = numbers()
-    milestones: Sequence[Count] = counts()
+    milestones: Sequence[Steps] = counts()
 
     def check(self, name: str) -> None:
         if len(self.vals) != len(self.milestones) + 1:
@@ -254,23 +253,23 @@ class PiecewiseConstant(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MultiStep(Formula):
+class MultiStep(ClosedForm):
     """The initial value times `gamma` for each milestone that has been reached."""
 
     initial_val: float = number()
     gamma: float = number()
-    milestones: Sequence[Count] = counts()
+    milestones: Sequence[Steps] = counts()
 
     def resolve(self, frame: Frame) -> Resolved:
         return shapes.milestones(rising(frame, self.milestones), self.gamma, self.initial_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Step(Formula):
+class Step(ClosedForm):
     """The initial value times `gamma` for each `step_size` that is complete."""
 
     initial_val: float = number()
-    step_size: Count = count(least=1)
+    step_size: Steps = count(least=1)
     gamma: float = number()
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -278,11 +277,11 @@ class Step(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineAnnealing(Formula):
+class CosineAnnealing(ClosedForm):
     """A cosine wave between two values."""
 
     initial_val: float = number()
-    T_max: Count = count(least=1)
+    T_max: Steps = count(least=1)
     eta_min: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -292,11 +291,11 @@ class CosineAnnealing(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CosineAnnealingWarmRestarts(Formula):
+class CosineAnnealingWarmRestarts(ClosedForm):
     """Falling halves of a cosine, each longer than the one before."""
 
     initial_val: float = number()
-    T_0: Count = count(least=1)
+    T_0: Steps = count(least=1)
     T_mult: float = number(1)
     eta_min: float = number(0.0)
 
@@ -308,37 +307,39 @@ class CosineAnnealingWarmRestarts(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Cyclic(Formula):
+class Cyclic(ClosedForm):
     """Straight lines up and down again, over and over."""
 
     base_val: float = number()
     max_val: float = number()
-    step_size_up: Count = count(2000, least=1)
-    step_size_down: Count | None = count(None, least=1, optional=True)
+    step_size_up: Steps = count(2000, least=1)
+    step_size_down: Steps | None = count(None, least=1, optional=True)
     mode: str = choice("triangular", "triangular", "triangular2", "exp_range")
     gamma: float = number(1.0, least=0)
     scale_mode: str = choice("cycle", "cycle", "iterations")
     scale_fn: Callable[[Tensor], Tensor] | None = None
 
     def resolve(self, frame: Frame) -> Resolved:
-        up = frame.mark(time(self.step_size_up))
-        down = up if self.step_size_down is None else frame.mark(time(self.step_size_down))
-        length = up.count + (up.count if down is up else frame.length(time(self.step_size_down), up.unit))
-        frame.note("peak", up)
-        frame.note("period", Mark(up.counter, up.unit, length))
-        cycles, share = Period(up.counter, length), float(up.count / Fraction(length))
-        complete, function, mode, gamma = cycles.complete, self.scale_fn, self.mode, self.gamma
-        by_cycle = self.scale_mode == "cycle" if function else self.mode != "exp_range"
-        steps = None if by_cycle else in_steps(frame, time(self.step_size_up))[0]
+        down = None if self.step_size_down is None else time(self.step_size_down)
+        end, peak = shapes.up_and_down(frame, time(self.step_size_up), down)
+        cycles = Period(end.counter, end.count)
+        shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
+        scale = self._scale(frame, cycles.complete)
+        return shapes.triangles(cycles, peak, base=self.base_val, top=self.max_val, scale=scale, shrinks=shrinks)
 
-        def scale(counts: Counts) -> Any:
-            n = complete(counts) + 1 if steps is None else steps(counts)
-            if function is not None:
-                return function(as_tensor(n))
-            return 1.0 if mode == "triangular" else decay(n - 1, 0.5) if mode == "triangular2" else decay(n, gamma)
-
-        shrinks = function is None and (mode != "exp_range" or gamma <= 1.0)
-        return shapes.triangles(cycles, share, self.base_val, self.max_val, scale, shrinks)
+    def _scale(self, frame: Frame, complete: Resolved) -> Resolved:
+        """What the height of a cycle is multiplied by, where `complete` ones are over."""
+        function, gamma = self.scale_fn, self.gamma
+        if function is None and self.mode == "triangular":
+            return lambda counts: 1.0
+        if function is None and self.mode == "triangular2":
+            return lambda counts: decay(complete(counts), 0.5)
+        if function is not None and self.scale_mode == "cycle":
+            return lambda counts: function(as_tensor(complete(counts) + 1))
+        steps, _ = in_steps(frame, time(self.step_size_up))
+        if function is None:  # "exp_range", by steps: a factor for each cycle would be another number
+            return lambda counts: decay(steps(counts), gamma)
+        return lambda counts: function(as_tensor(steps(counts)))
 
 
 def as_tensor(number: Any) -> Tensor:
@@ -348,12 +349,12 @@ def as_tensor(number: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OneCycle(Formula):
+class OneCycle(ClosedForm):
     """Up to the highest value, then down to the least."""
 
     initial_val: float = number()
     max_val: float = number()
-    total_steps: Count = count(1000, least=1)
+    total_steps: Steps = count(1000, least=1)
     pct_start: float = number(0.3, least=0)
     final_div_factor: float = number(1e4, above=0)
     three_phase: bool = flag(False)
@@ -365,15 +366,12 @@ class OneCycle(Formula):
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps), note="end")
+        end = Mark(total.counter, total.unit, frame.before(total, time(1)))
         peak = frame.before(Mark(total.counter, total.unit, exact(self.pct_start) * total.count), time(1))
-        last = (frame.before(total, time(1)), self.initial_val / self.final_div_factor)
+        levels = (self.initial_val, self.max_val, self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
-        turns = [(peak, self.max_val), (2 * peak, self.initial_val)] if self.three_phase else [(peak, self.max_val)]
-        ends = [(exact(0), self.initial_val), *turns, last]
-        frame.note("peak", Mark(total.counter, total.unit, peak))
-        points = [(Mark(total.counter, total.unit, end), to, shape) for end, to in ends]
-        value = shapes.through(frame, points)
-        if peak != 0 or peak == last[0]:
+        value = shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
+        if peak != 0 or peak == end.count:
             return value
         # the way up is step 0 alone, where it starts
         return lambda counts: ops.where(counts[total.counter] == 0, self.initial_val, value(counts))
@@ -387,22 +385,19 @@ def as_step(count: Any) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Multiplicative(Formula):
-    """The initial value times a coefficient once for each step, or times the product of functions of it."""
+class Multiplicative(ClosedForm):
+    """The initial value times a coefficient once for each step."""
 
     initial_val: float = number()
     coefficient: float = number()
-    functions: Sequence[Callable[[Tensor], Any]] = ()  # in its place
 
     def resolve(self, frame: Frame) -> Resolved:
-        if self.functions:
-            return Lambda(self.initial_val, self.functions).resolve(frame)
         steps, _ = in_steps(frame, time(0))
         return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Lambda(Formula):
+class Lambda(ClosedForm):
     """The initial value times the product of functions of the step tensor."""
 
     initial_val: float = number()
@@ -424,7 +419,7 @@ class Lambda(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Chain(Formula):
+class Chain(ClosedForm):
     """The first of several schedules, times the ratio of each other one to its own first value."""
 
     schedules: Sequence[Schedule] = ()
@@ -450,8 +445,8 @@ class Chain(Formula):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Closed(Formula):
-    """The closed form of a scheduler that defines its own, as a function of its step."""
+class UserClosedForm(ClosedForm):
+    """What a subclass of a user defines in its scheduler, as a function of the step."""
 
     form: Callable[[Any], Any] = float
 

@@ -1,4 +1,4 @@
-"""What a subclass may define in the classes that have functions in their formula, as in the Cerebras API."""
+"""What a subclass may define in the classes that have functions in their closed form, as in the Cerebras API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..scheduler import Scheduler
-from .formulas import Cyclic, Lambda, Multiplicative
+from .formulas import ClosedForm, Cyclic, Lambda, Multiplicative
 
 Function = Callable[[Tensor], Any]
 
@@ -21,14 +21,14 @@ class Functions(Scheduler):
         """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
         return [lambda t: t.double() / 30.0, lambda t: 0.95 ** t.double()]
 
-    def _with_functions(self, formula: Lambda | Multiplicative) -> Lambda | Multiplicative:
+    def _with_functions(self, closed_form: Lambda | Multiplicative) -> ClosedForm:
         given = self.set_lr_lambda()
         functions = (given,) if callable(given) else tuple(given) if isinstance(given, Sequence) else ()
         if not functions or not all(map(callable, functions)):
             raise TypeError(
                 f"{type(self).__name__}: set_lr_lambda() returned {given!r}: it returns a function, or a list of them."
             )
-        return replace(formula, functions=functions)
+        return Lambda(closed_form.initial_val, functions)
 
 
 class Coefficient(Functions):
@@ -41,9 +41,9 @@ class Coefficient(Functions):
         coefficient = self.coefficient
         return lambda t: coefficient ** t.double()
 
-    def _with_functions(self, formula: Lambda | Multiplicative) -> Lambda | Multiplicative:
+    def _with_functions(self, closed_form: Lambda | Multiplicative) -> ClosedForm:
         overridden = type(self).set_lr_lambda is not Coefficient.set_lr_lambda
-        return super()._with_functions(formula) if overridden else formula
+        return super()._with_functions(closed_form) if overridden else closed_form
 
 
 class ScaleFunction(Scheduler):
@@ -60,6 +60,6 @@ class ScaleFunction(Scheduler):
         gamma, mode = self.gamma, self.mode
         return lambda x: {"triangular": 1.0, "triangular2": 0.5 ** (x - 1), "exp_range": gamma**x}[mode]
 
-    def _with_functions(self, formula: Cyclic) -> Cyclic:
+    def _with_functions(self, closed_form: Cyclic) -> Cyclic:
         overridden = type(self).set_scale_fn is not ScaleFunction.set_scale_fn
-        return replace(formula, scale_fn=self.set_scale_fn()) if overridden else formula
+        return replace(closed_form, scale_fn=self.set_scale_fn()) if overridden else closed_form

@@ -11,7 +11,6 @@ import torch
 
 from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, bind
-from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
@@ -116,7 +115,8 @@ def configure_lr_scheduler(
 
     Raises:
         ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of
-            range; factors that the groups do not have. The optimizer is left as it was.
+            range; factors that the groups do not have. An unknown name or argument is found before anything is made;
+            where a value is out of range, the schedulers of the list that were made before have written already.
         TypeError: a value of another type.
 
     >>> import torch
@@ -148,9 +148,8 @@ def configure_lr_scheduler(
                 f"{', '.join(map(str, there)) or 'no factors'}: build the optimizer from "
                 f"configure_param_groups(model, adjust_learning_rate=...)."
             )
-    with unchanged_on_error(optimizer):
-        scheduler = _made(spec, optimizer, None)
-        return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
+    scheduler = _made(spec, optimizer, None)
+    return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
 def build(model: Any, config: Any, clock: Any = None) -> Built:
@@ -188,8 +187,8 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     Raises:
         ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
             number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
-            scheduler makes use of: all with their place in the config. Nothing is built then, and an optimizer that was
-            passed is left as it was.
+            scheduler makes use of: all with their place in the config. Names and arguments are looked up before
+            anything is made; where a scheduler fails later, those before it have written into the optimizer already.
         TypeError: a value of another type; a function that returns something else.
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
@@ -225,16 +224,15 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     clock = clock_of(given, clock)
     entries = [resolve.scheduler(each, f"schedulers[{i}]", clock) for i, each in enumerate(given["schedulers"])]
     optimizer, spared = optimizer_of(entry, model)
-    with unchanged_on_error(optimizer):
-        schedulers = [scheduler_of(each, optimizer, clock, f"schedulers[{i}]") for i, each in enumerate(entries)]
-        for i, each in enumerate(schedulers):
-            check_written(each, spared, f"schedulers[{i}]")
-        factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
-        if factors and not any(getattr(each, "scales", 0) for each in schedulers):
-            raise ValueError(
-                "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
-                "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
-            )
+    schedulers = [scheduler_of(each, optimizer, clock, f"schedulers[{i}]") for i, each in enumerate(entries)]
+    for i, each in enumerate(schedulers):
+        check_written(each, spared, f"schedulers[{i}]")
+    factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
+    if factors and not any(getattr(each, "scales", 0) for each in schedulers):
+        raise ValueError(
+            "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
+            "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
+        )
     return Built(optimizer, schedulers, clock, config)
 
 

@@ -15,6 +15,7 @@ from timesched.schedule import Schedule
 from .. import lr_scheduler, weight_decay_scheduler
 from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
+from ..step.rule_optimizer import RuleOptimizer
 
 
 @dataclass(frozen=True)
@@ -86,4 +87,4 @@ SCHEDULER = Family("scheduler", {**CLOSED_FORM.own, **SCHEDULE.own}, (Scheduler,
 def optimizers() -> Family:
     import optim  # not above: it imports this package
 
-    return Family("optimizer", _public(optim, Optimizer), (Optimizer,))
+    return Family("optimizer", _public(optim, RuleOptimizer), (Optimizer,))

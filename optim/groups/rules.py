@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from ..base.hyperparameters import KNOWN, RATE, as_tags
+from ..base.hyperparameters import HYPERPARAMETERS, RATE, as_tags
 from .parameters import Named
 
 Selector = str | type[nn.Module]
@@ -54,7 +54,7 @@ def _claim(rule: Any, where: str) -> Claim:
     if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
         raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
     settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
-    known = sorted({*KNOWN, *RATES})
+    known = sorted({*HYPERPARAMETERS, *RATES})
     for key, value in settings.items():
         # the hyperparameters of an optimizer of somebody's own are not known: a short name is near to many
         near = [] if len(key) < 5 else difflib.get_close_matches(key, known, 1, 0.85)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..base.hyperparameters import KNOWN, as_tags
+from ..base.hyperparameters import HYPERPARAMETERS, as_tags
 from .rules import comparable
 
 
@@ -39,8 +39,8 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     for key in sorted(set().union(*rows) - {"params", "param_names", "tags", "reasons"}):
         values = [comparable(group[key]) if key in group else "-" for group in rows]
         different = set(values)
-        if isinstance(groups, torch.optim.Optimizer) and key in KNOWN:  # what a group lacks is for another algorithm
-            different.discard("-")
+        if isinstance(groups, torch.optim.Optimizer) and key in HYPERPARAMETERS:
+            different.discard("-")  # what a group lacks is for another algorithm
         if key in ("lr", "weight_decay") or len(different) > 1:
             shown[key] = list(map(_shown, values))
     lines = [["group", "tags", "tensors", "elements", *shown, "names"]]

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
-from ..base.hyperparameters import FRACTION, KNOWN, RATE, SWITCH, Choice, Fixed, Number, Several, table
-from ..base.sharding import distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
-from ..base.tensor_lists import Tensors, by_shape, copy_, lerp_
+from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, RATE, SWITCH, Choice, Fixed, Number, Several, table
+from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
+from ..base.tensor_lists import Columns, Tensors, by_shape, copy_, lerp_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
-from .matrices import blocks_of, directions, matrix, move, scale, steps
+from .matrices import directions_of, matrix_shape, move, rows_of_blocks, scale, steps_along
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
-from .ranks import checked, own_steps, take
+from .ranks import OwnMatrices, checked_process_group, own_steps, step_shared
 
 DTYPES = ("bfloat16", "float32", "float64")
-ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # beside "muon"
+ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
 
 
 class Rows(Fixed):
@@ -56,8 +56,8 @@ class Muon(RuleOptimizer):
 
     where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
     λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats
-    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes near the
-    orthogonal matrix next to G.
+    X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes close to
+    the orthogonal matrix nearest to G.
 
     A parameter of 3 dimensions is a stack of matrices, as of the experts of a mixture. One of 4 or 5 is the weight of a
     convolution, and so a matrix of `shape[0]` rows; in the form "cerebras" n and m in its s are its first two sizes.
@@ -144,8 +144,8 @@ class Muon(RuleOptimizer):
     elementwise = False
     reads = ()
     process_group: Any = None
-    _own: Any = None  # own_steps, compiled
-    _warned = False
+    _compiled_own_steps: Callable[..., list[Tensor]] | None = None
+    _has_warned_of_redundancy = False
 
     def __init__(
         self,
@@ -171,35 +171,37 @@ class Muon(RuleOptimizer):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _others(precision, adamw=adamw, lion=lion)
-        self.process_group = checked(process_group)
+        self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
+        self.process_group = checked_process_group(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
-    def rules(self) -> list[Any]:
+    def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
 
-    def rule(self, group: Mapping[str, Any]) -> Any:
+    def algorithm_of(self, group: Mapping[str, Any]) -> Any:
         algorithm = group.get("algorithm", "muon")
         return self if algorithm == "muon" else self._others.get(algorithm, self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        kept, rule = self.defaults, self
+        muon_defaults, algorithm = self.defaults, self
         if isinstance(param_group, dict):
-            rule = self.rule(param_group)
-            algorithm = param_group.get("algorithm", "muon")
-            strange = [key for key in param_group if key in KNOWN and key not in {*rule.hyper, "algorithm"}]
+            algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
+            strange = [
+                key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}
+            ]
             if strange:
                 raise ValueError(
                     f"{type(self).__name__}, group {len(self.param_groups)}: {strange[0]!r} is no hyperparameter of "
-                    f"the algorithm {algorithm!r}: leave it out, or give the group another 'algorithm'."
+                    f"the algorithm {name!r}: leave it out, or give the group another 'algorithm'."
                 )
-            self.defaults = {**rule.defaults, "algorithm": algorithm} if rule is not self else kept
+            if algorithm is not self:  # torch fills a group from the attribute `defaults`
+                self.defaults = {**algorithm.defaults, "algorithm": name}
         try:
             super().add_param_group(param_group)
         finally:
-            self.defaults = kept
+            self.defaults = muon_defaults
         group = self.param_groups[-1]
-        if rule is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
+        if algorithm is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
             group["ns_steps"] = iterations(group["ns_coefficients"], 5)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
@@ -230,8 +232,8 @@ class Muon(RuleOptimizer):
                 'give biases, norms and embeddings to a group with "algorithm": "adamw", as matrices="muon" of '
                 "configure_param_groups does."
             )
-        rows = matrix(p.shape, group)[1]
-        sizes = blocks_of(rows, group)
+        rows = matrix_shape(p.shape, group).rows
+        sizes = rows_of_blocks(rows, group)
         if sum(sizes) != rows:
             raise ValueError(
                 f"{where}a parameter of shape {tuple(p.shape)} has {rows} rows, which split_sizes="
@@ -255,17 +257,33 @@ class Muon(RuleOptimizer):
         return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        lerp_(states[0], g, k["one_minus_momentum"])
-        # One list after the other, as directions take memory.
-        for chosen in by_shape(p, k["placement"] is not None, TOGETHER, TOGETHER):
-            _update(k, chosen[0], *([column[i] for i in chosen] for column in (p, g, *states)))
+    def update(
+        h: Factors,
+        f: Factors,
+        p: Tensors,
+        g: Tensors,
+        momentum_buffer: Tensors,
+        variance_neuron: Tensors = (),
+        placement: Placement | None = None,
+    ) -> None:
+        lerp_(momentum_buffer, g, f["one_minus_momentum"])
+        columns = {"p": p, "g": g, "momentum_buffer": momentum_buffer, "variance_neuron": variance_neuron}
+        # One list after the other, each in a call of its own, so that the memory of its directions is free after it.
+        for indices in by_shape(p, placement is not None, TOGETHER, TOGETHER):
+            chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
+            if placement is None or _has_full_matrices(placement, indices[0], h):
+                _update_full(h, f, chosen)
+            else:  # then it is one parameter
+                _update_gathered(h, f, chosen, placement, indices[0])
 
-    def take_shared(self, works: list[Work]) -> list[Work]:
-        own = own_steps if self._compiled is None or self._own is own_steps else self._take_compiled
-        left, everywhere = take(works, self.process_group, own)
-        if everywhere and not self._warned:
-            self._warned = True
+    def step_shared(self, works: list[Work]) -> list[Work]:
+        if self.process_group is None and all(work.placement is None for work in works):
+            return works
+        is_compiled = self._compiled is not None and self._compiled_own_steps is not None
+        compute_steps = self._own_steps_compiled if is_compiled else own_steps
+        left, has_redundant = step_shared(works, self.process_group, compute_steps, read_counts_on_host=not is_compiled)
+        if has_redundant and not self._has_warned_of_redundancy:
+            self._has_warned_of_redundancy = True
             warnings.warn(
                 f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or of NorMuon's one by "
                 "columns, are gathered and computed by every rank.",
@@ -273,21 +291,22 @@ class Muon(RuleOptimizer):
             )
         return left
 
-    def _take_compiled(self, parts: Any) -> Any:
-        try:
-            return self._own(parts)
-        except torch._dynamo.exc.FailOnRecompileLimitHit:
-            self._own = own_steps
-            warnings.warn(
-                f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
-                "compiles: they are made orthogonal uncompiled from now on.",
-                stacklevel=7,
-            )
-            return own_steps(parts)
+    def _own_steps_compiled(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
+        if self._compiled_own_steps is not None:
+            try:
+                return self._compiled_own_steps(inputs)
+            except torch._dynamo.exc.FailOnRecompileLimitHit:
+                self._compiled_own_steps = None
+                warnings.warn(
+                    f"{type(self).__name__}: this rank's matrices come in more batches of different shapes than torch "
+                    "compiles: they are made orthogonal uncompiled from now on.",
+                    stacklevel=7,
+                )
+        return own_steps(inputs)
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        self._own = self._compiled_function(own_steps, options)
+        self._compiled_own_steps = self._compiled_function(own_steps, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_others": self._others}
@@ -361,8 +380,8 @@ class NorMuon(Muon):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _others(precision, adamw=adamw, lion=lion)
-        self.process_group = checked(process_group)
+        self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
+        self.process_group = checked_process_group(process_group)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
@@ -377,32 +396,46 @@ class NorMuon(Muon):
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
-        rows = zeros_of_rows(p, len(matrix(p.shape, group)[0]) + 1, dtype)
+        rows = zeros_of_rows(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
 
 
-def _others(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
-    """Optimizers without parameters, which say what groups of another algorithm have."""
-    return {name: ALGORITHMS[name]([{"params": []}], **{**precision, **(x or {})}) for name, x in given.items()}
+def _other_algorithms(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
+    """Optimizers without parameters, by the algorithm: they say what the groups with it have."""
+    found = {}
+    for name, arguments in given.items():
+        found[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})
+    return found
 
 
-def _update(k: Factors, i: int, p: Tensors, g: Tensors, buffer: Tensors, *variance: Tensors) -> None:
-    """Update parameters of one shape, of which the first is the `i`-th of the work.
+def _chosen(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
+    return [xs[i] for i in indices] if xs else []
 
-    Where matrices are split among ranks, every rank has all of them here.
-    """
-    placement, shape = k["placement"], p[0].shape
-    if placement is not None:  # then it is one parameter
-        shape = placement.full[i][0]
-        stack = len(matrix(shape, k)[0])
-        if all(dim is None or dim < stack for dim in map(shard_dim, placement.placements)):
-            placement = None  # of a stack, whole matrices are here
-    parts = [from_local(x, placement, i) for x in directions(k, g, buffer)]
-    moments = list(variance[0]) if variance else []
-    if placement is not None and moments:
-        rows = from_local(moments[0], of_rows(placement, stack + 1), i)
-        moments = [full_tensor(rows)]
-    found = steps(k, [full_tensor(x) for x in parts], moments)
-    if placement is not None and moments:
-        copy_(variance[0], [local(distributed_as(moments[0], rows), rows)])
-    move(k, p, [local(x, x) for x in (distributed_as(x, part) for x, part in zip(found, parts))], shape)
+
+def _has_full_matrices(placement: Placement, i: int, h: Factors) -> bool:
+    """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
+    stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+    return all(dim is None or dim < stack_dims for dim in map(shard_dim, placement.placements))
+
+
+def _update_full(h: Factors, f: Factors, columns: Columns) -> None:
+    """Update parameters of one shape, of which this rank has full matrices."""
+    directions = directions_of(h, columns["g"], columns["momentum_buffer"])
+    steps = steps_along(h, f, directions, columns["variance_neuron"])
+    move(h, columns["p"], steps, columns["p"][0].shape)
+
+
+def _update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
+    """Update the `i`-th parameter of a work, alone in the columns, of which ranks have shards: all compute the step."""
+    second_moments = columns["variance_neuron"]
+    direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
+    full_moments: list[Tensor] = []
+    if second_moments:
+        stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+        sharded_moments = from_local(second_moments[0], of_rows(placement, stack_dims + 1), i)
+        full_moments = [full_tensor(sharded_moments)]
+    step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
+    if second_moments:
+        copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
+    sharded_step = distributed_as(step, direction)
+    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i][0])

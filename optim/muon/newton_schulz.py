@@ -1,4 +1,4 @@
-"""Newton-Schulz iterations, which give the orthogonal matrices next to others, and their published polynomials."""
+"""Newton-Schulz iterations, which come close to the nearest orthogonal matrix, and their published polynomials."""
 
 from __future__ import annotations
 
@@ -60,43 +60,47 @@ class Coefficients(Fixed):
 
 
 def iterations(coefficients: Any, of_a_triple: int | None) -> int | None:
-    """How many iterations there are."""
+    """How many iterations there are: `of_a_triple` where the coefficients are a single triple."""
     if isinstance(coefficients, str):
         return len(TABLES[coefficients][0])
     return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
 
 
-def orthogonal(x: Tensor, k: Factors) -> Tensor:
-    """The orthogonal matrices next to those of the last two dimensions, about: singular values near 1."""
-    dtype = as_dtype(k["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
-    flat = x.flatten(0, -3).to(dtype)
-    tall = flat.shape[-2] > flat.shape[-1]
-    flat = flat.mT if tall else flat
-    most = max(1, TOGETHER // max(1, flat.shape[1] * flat.shape[2]))  # one after the other, as they take memory
+def nearest_orthogonal(x: Tensor, h: Factors) -> Tensor:
+    """About the orthogonal matrices nearest to those in the last two dimensions: singular values come near 1."""
+    dtype = as_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
+    matrices = x.flatten(0, -3).to(dtype)
+    are_tall = matrices.shape[-2] > matrices.shape[-1]
+    if are_tall:
+        matrices = matrices.mT  # X @ X.T of these is the smaller one
+    at_once = max(1, TOGETHER // max(1, matrices.shape[1] * matrices.shape[2]))  # the iterations take memory
     with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's has another dtype
-        found = [_newton_schulz(each, k) for each in torch.split(flat, most)]
-    flat = torch.cat(found) if len(found) > 1 else found[0]
+        found = [_newton_schulz(each, h) for each in torch.split(matrices, at_once)]
+    matrices = torch.cat(found) if len(found) > 1 else found[0]
+    if are_tall:
+        matrices = matrices.mT
     # Contiguous: torch adds transposed bfloat16 tensors with another rounding.
-    return (flat.mT if tall else flat).to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)
+    return matrices.to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)
 
 
-def _newton_schulz(y: Tensor, k: Factors) -> Tensor:
-    """For wide matrices in one tensor of three dimensions."""
-    triples, factor = k["ns_coefficients"], 1.0
+def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
+    """The iterations, for matrices that are not taller than wide, in one tensor of three dimensions."""
+    triples, norm_factor = h["ns_coefficients"], 1.0
     if isinstance(triples, str):
-        triples, factor = TABLES[triples]
+        triples, norm_factor = TABLES[triples]
     elif not isinstance(triples[0], tuple):
-        triples = [triples] * k["ns_steps"]
-    if y.numel() == 0:
-        return y
-    alone = len(y) == 1
-    y = y[0] if alone else y
-    norm = y.norm() if alone else torch.linalg.vector_norm(y, dim=(1, 2), keepdim=True)
-    y = y / (norm if factor == 1.0 else norm * factor).clamp(min=k["eps"])
+        triples = [triples] * h["ns_steps"]
+    if x.numel() == 0:
+        return x
+    is_single = len(x) == 1  # which takes the product of two matrices, and not that of batches
+    x = x[0] if is_single else x
+    norm = x.norm() if is_single else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
+    x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=h["eps"])
     for a, b, c in triples:
-        gram = y @ y.mT
-        y = _addmm(y, _addmm(gram, gram, gram, b, c), y, a)
-    return y[None] if alone else y
+        gram = x @ x.mT
+        polynomial = _addmm(gram, gram, gram, b, c)  # b*A + c*A@A
+        x = _addmm(x, polynomial, x, a)  # a*X + (b*A + c*A@A) @ X
+    return x[None] if is_single else x
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:

@@ -1,7 +1,13 @@
 """Muon on several ranks, without redundant work: each matrix is made orthogonal on one of the ranks that share it.
 
-That rank, its owner, is sent the shards of its direction, and sends back those of its step: one exchange there and one
-back for each batch of matrices. Where every rank has all of a matrix, as under DDP, there is only the one back.
+That rank is the owner of the matrix. A batch of matrices is stepped by three actions, one after the other:
+
+1. Directions are gathered: each rank sends the owners its shards of them. Where every rank has all of a matrix, as
+   under DDP, there is nothing to send.
+2. Each rank makes the matrices that it owns orthogonal.
+3. Steps are sent: each rank gets from the owners its shards of them, or under DDP all.
+
+With NorMuon, the second moments go the same way beside them.
 """
 
 from __future__ import annotations
@@ -9,7 +15,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -18,220 +23,370 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..base.sharding import shard_dim
-from ..base.tensor_lists import Tensors, copy_, lerp_
+from ..base.tensor_lists import Columns, Tensors, copy_, lerp_
 from ..precision.options import as_dtype
-from ..step.execution import opened
+from ..step.execution import Begun, begin
 from ..step.work import Factors, Work
-from .matrices import blocks_of, directions, matrix, move, steps
+from .matrices import directions_of, matrix_shape, move, rows_of_blocks, steps_along
 from .newton_schulz import TOGETHER
 
 BATCH = 1 << 24  # elements that a rank makes orthogonal between two exchanges; a matrix may have more
 OVERHEAD = 1 << 30  # multiplications, in the time of the three launches of an iteration on a GPU, some 10 microseconds
 
 
-class Shared(NamedTuple):
-    """A matrix that ranks share, or a stack of them."""
+class SharedMatrix(NamedTuple):
+    """A parameter that ranks share: a matrix, or a stack of them."""
 
-    work: int  # the number of its work, and its place there
-    place: int
-    dim: int | None  # the dimension that is split; None: every rank has all
-    shapes: tuple[torch.Size, ...]  # of the full direction, and of the second moments
-    cost: int  # of an iteration
-
-
-Batch = list[list[Shared]]  # what each rank owns
-Held = dict[Shared, list[Tensor]]  # the direction, later the step, and the second moments
+    work_index: int  # of its work among those of the step
+    param_index: int  # of the parameter in its work
+    split_dim: int | None  # the dimension along which the ranks split it; None: each has all of it
+    shapes: tuple[torch.Size, ...]  # of the full direction, and with NorMuon of the full second moments
+    cost: int  # of an iteration, in multiplications
 
 
-def take(works: list[Work], group: Any, own: Callable[..., Any]) -> tuple[list[Work], bool]:
-    """Take the steps of the matrices that ranks share: parameters that are DTensors, and others if there is a group.
+# Of each matrix the direction, later the step; with NorMuon, also the second moments. In full, or this rank's shards.
+MatrixTensors = dict[SharedMatrix, list[Tensor]]
 
-    Gives the work that is left, and whether it has matrices that every rank has to compute. `own` is `own_steps`, or
-    that compiled.
+
+class Batch(NamedTuple):
+    """Matrices that are stepped, and so sent, together."""
+
+    owned: list[list[SharedMatrix]]  # by rank
+
+
+class Part(NamedTuple):
+    """The matrices of a batch that are updated together, as they are of one work and one shape."""
+
+    matrices: list[SharedMatrix]
+    begun: Begun
+    columns: Columns  # a tensor for each of the matrices in each column: this rank's shards of them
+
+
+class OwnMatrices(NamedTuple):
+    """Matrices of one shape that this rank makes orthogonal."""
+
+    hyper: Factors
+    factors: Factors
+    directions: Tensors
+    second_moments: Tensors  # none for Muon
+
+
+ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # own_steps, or that compiled
+
+
+class Exchange(NamedTuple):
+    """How tensors are sent: those of matrices for which this is the same may be in one message."""
+
+    process_group: Any
+    device: torch.device
+    dtype: torch.dtype
+    is_replicated: bool  # every rank has all of each matrix
+
+    def all_to_all(self, to_each: list[list[Tensor]], shapes_from_each: list[list[torch.Size]]) -> list[list[Tensor]]:
+        """Send each rank some tensors. Gives those that came from each, which have these shapes."""
+        sent = [sum(map(Tensor.numel, tensors)) for tensors in to_each]
+        expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_each]
+        message = self._message(chain.from_iterable(to_each))
+        received = message.new_empty(sum(expected))
+        dist.all_to_all_single(received, message, expected, sent, group=self.process_group)
+        return list(map(_unflattened, torch.split(received, expected), shapes_from_each))
+
+    def all_gather(self, tensors: list[Tensor], shapes_from_each: list[list[torch.Size]]) -> list[list[Tensor]]:
+        """Send all ranks the same tensors. Gives those that came from each, which have these shapes."""
+        expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_each]
+        longest = max(expected)  # all messages have to be as long
+        padding = torch.empty(longest - expected[self.rank()], dtype=self.dtype, device=self.device)
+        message = self._message([*tensors, padding])
+        received = [message.new_empty(longest) for _ in expected]
+        dist.all_gather(received, message, group=self.process_group)
+        return list(map(_unflattened, received, shapes_from_each))
+
+    def rank(self) -> int:
+        """This rank, as the process group counts."""
+        return dist.get_rank(self.process_group)
+
+    def _message(self, tensors: Iterable[Tensor]) -> Tensor:
+        empty = torch.empty(0, dtype=self.dtype, device=self.device)  # for a rank that has nothing to send
+        return torch.cat([empty, *(x.reshape(-1).to(self.dtype) for x in tensors)])
+
+
+def step_shared(
+    works: list[Work], process_group: Any, compute_steps: ComputeSteps, *, read_counts_on_host: bool
+) -> tuple[list[Work], bool]:
+    """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
+
+    Gives the work that is left, and whether it has matrices that every rank has to gather and compute.
+    `compute_steps` is `own_steps`, or that compiled, for which hyperparameters that are tensors are not to be read on
+    the host.
     """
-    left, everywhere = [], False
-    shared: dict[Any, tuple[Any, list[Shared]]] = {}
-    for number, work in enumerate(works):
-        if "ns_coefficients" not in work.h or (work.placement is None and group is None):
+    left: list[Work] = []
+    has_redundant = False
+    shared: dict[Exchange, list[SharedMatrix]] = {}
+    for work_index, work in enumerate(works):
+        is_muon = "ns_coefficients" in work.hyper
+        if not is_muon or (work.placement is None and process_group is None):
             left.append(work)
             continue
-        rest, dtype = [], _sent_as(work)
-        for i in range(len(work.params)):
-            by, dim = _split(work, i, group)
-            if by is None:
-                rest.append(i)
-                everywhere |= dim is not None
+        params, not_shared = work.columns["p"], []
+        for i in range(len(params)):
+            sharing_group, split_dim = _sharing(work, i, process_group)
+            if sharing_group is None:
+                not_shared.append(i)
+                has_redundant |= split_dim is not None  # so split that no rank can own it
             else:
-                alike = by.group_name, work.params[i].device, dim is None, dtype
-                shared.setdefault(alike, (by, []))[1].append(_shared(work, number, i, dim))
-        left += [work.selected(rest) if len(rest) < len(work.params) else work] if rest else []
-    for (*_, same, dtype), (by, entries) in shared.items():
-        for batch in batches(entries, by.size()):
-            _take(works, batch, by, same, dtype, own)
-    return left, everywhere
+                exchange = Exchange(sharing_group, params[i].device, _sent_dtype(work), split_dim is None)
+                shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
+        if not_shared:
+            left.append(work.selected(not_shared))
+    for exchange, matrices in shared.items():
+        for batch in batches(matrices, exchange.process_group.size()):
+            _step_batch(works, batch, exchange, compute_steps, read_counts_on_host)
+    return left, has_redundant
 
 
-def _split(work: Work, i: int, group: Any) -> tuple[Any, int | None]:
-    """The process group that shares a matrix, if any, and the dimension that is split, if any."""
+def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None]:
+    """The process group whose ranks share the `i`-th parameter of a work, and the dimension along which they split it.
+
+    The group is None where this rank has full matrices (the dimension is None, too), and where they are split in a way
+    that no rank can own them.
+    """
     if work.placement is None:
-        return group, None
+        return process_group, None
     from torch.distributed.tensor import Shard
 
     mesh, placements, full = work.placement
-    split = [j for j, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(j) > 1]
-    kept = len(matrix(full[i][0], work.h)[0])
-    if all(placements[j].dim < kept for j in split):
-        return None, None  # matrices of a stack are here
-    kind = placements[split[0]]
-    alone = len(split) == 1 and type(kind) is Shard and ("beta2" not in work.h or kind.dim <= kept)
-    return mesh.get_group(split[0]) if alone else None, kind.dim
+    mesh_dims = [j for j, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(j) > 1]
+    stack_dims = len(matrix_shape(full[i][0], work.hyper).stack)
+    if all(placements[j].dim < stack_dims for j in mesh_dims):
+        return None, None
+    placement = placements[mesh_dims[0]]
+    is_split_once = len(mesh_dims) == 1 and type(placement) is Shard
+    # The second moments of a matrix, one for each row, are split as it is, but where its columns are split.
+    splits_columns = placement.dim > stack_dims
+    can_be_owned = is_split_once and not (splits_columns and "variance_neuron" in work.columns)
+    return mesh.get_group(mesh_dims[0]) if can_be_owned else None, placement.dim
 
 
-def _shared(work: Work, number: int, i: int, dim: int | None) -> Shared:
-    shape = work.placement.full[i][0] if work.placement else work.params[i].shape
-    stack, rows, columns = matrix(shape, work.h)
-    of_rows = torch.Size((*stack, rows, *[1] * (len(shape) - len(stack) - 1)))
-    sides = [(min(size, columns), max(size, columns)) for size in blocks_of(rows, work.h)]
-    cost = math.prod(stack) * sum(OVERHEAD + a * a * (a + 2 * b) for a, b in sides)
-    return Shared(number, i, dim, (shape, of_rows) if "beta2" in work.h else (shape,), cost)
+def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
+    """The record of the `i`-th parameter of a work."""
+    shape = work.placement.full[i][0] if work.placement else work.columns["p"][i].shape
+    stack, rows, columns = matrix_shape(shape, work.hyper)
+    shapes = [shape]
+    if "variance_neuron" in work.columns:
+        shapes.append(torch.Size((*stack, rows, *[1] * (len(shape) - len(stack) - 1))))
+    cost = 0
+    for rows_of_block in rows_of_blocks(rows, work.hyper):
+        short, long = sorted((rows_of_block, columns))
+        cost += OVERHEAD + short * short * (short + 2 * long)  # X @ X.T, the product of that with itself, and with X
+    return SharedMatrix(work_index, i, split_dim, tuple(shapes), math.prod(stack) * cost)
 
 
-def _sent_as(work: Work) -> torch.dtype:
+def _sent_dtype(work: Work) -> torch.dtype:
     """The dtype of what is sent: that of the iterations, with which they begin and end, if no other number follows."""
-    p = work.params[0]
-    dtype = torch.float32 if work.low else p.dtype
-    if "beta2" in work.h:
-        return torch.promote_types(dtype, work.tensors[1][0].dtype)
-    narrow = as_dtype(work.h["ns_dtype"]) or (torch.float32 if p.is_cpu else torch.bfloat16)
-    return narrow if narrow.itemsize < dtype.itemsize and not work.h.get("split_sizes") else dtype
+    p = work.columns["p"][0]
+    dtype = p.dtype if work.widening is None else torch.float32
+    if "variance_neuron" in work.columns:
+        return torch.promote_types(dtype, work.columns["variance_neuron"][0].dtype)
+    of_iterations: torch.dtype = as_dtype(work.hyper["ns_dtype"]) or (torch.float32 if p.is_cpu else torch.bfloat16)
+    is_scaled_after = bool(work.hyper.get("split_sizes"))
+    return of_iterations if of_iterations.itemsize < dtype.itemsize and not is_scaled_after else dtype
 
 
-def batches(entries: Iterable[Shared], ranks: int) -> list[Batch]:
-    """The most costly first, each for the rank that has least to do."""
-    queues: list[Batch] = [[] for _ in range(ranks)]
-    loads, filled = [(0, rank) for rank in range(ranks)], [BATCH + 1] * ranks
-    for x in sorted(entries, key=lambda x: -x.cost):
-        load, rank = loads[0]
-        heapq.heapreplace(loads, (load + x.cost, rank))
-        size = x.shapes[0].numel() * (ranks if x.dim is None else 1)  # as all ranks receive all of it
-        if filled[rank] + size > BATCH:
-            queues[rank].append([])
-            filled[rank] = 0
-        queues[rank][-1].append(x)
-        filled[rank] += size
-    return [[queue[i] if i < len(queue) else [] for queue in queues] for i in range(max(map(len, queues)))]
+def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
+    """Which rank owns which matrix, and in which batch: the most costly first, each for the rank with the least to do.
+
+    A rank's batches are filled one after the other.
+    """
+    of_ranks: list[list[list[SharedMatrix]]] = [[] for _ in range(ranks)]  # the batches of each rank
+    loads = [(0, rank) for rank in range(ranks)]  # a heap: the cost of what each rank owns
+    elements = [BATCH + 1] * ranks  # in the last batch of each rank; at first there is none
+    for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
+        load, owner = loads[0]
+        heapq.heapreplace(loads, (load + matrix.cost, owner))
+        copies = ranks if matrix.split_dim is None else 1  # as all ranks receive all of it
+        size = matrix.shapes[0].numel() * copies
+        if elements[owner] + size > BATCH:
+            of_ranks[owner].append([])
+            elements[owner] = 0
+        of_ranks[owner][-1].append(matrix)
+        elements[owner] += size
+    most = max(map(len, of_ranks))
+    for of_rank in of_ranks:
+        of_rank += [[] for _ in range(most - len(of_rank))]
+    return [Batch(list(owned)) for owned in zip(*of_ranks)]
 
 
-def _take(works: list[Work], batch: Batch, group: Any, same: bool, dtype: torch.dtype, own: Any) -> None:
-    """The step of a batch."""
-    alike: dict[Any, list[Shared]] = {}
-    for x in chain.from_iterable(batch):
-        alike.setdefault((x.work, x.shapes[0]), []).append(x)
-    mine = set(batch[dist.get_rank(group)])
-    held: Held = {}
+def _step_batch(
+    works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_counts_on_host: bool
+) -> None:
+    """The step of a batch of matrices."""
+    parts = _begun_parts(works, batch, read_counts_on_host)
+    # One name for what is sent, so that no tensor lives longer than it is needed.
+    tensors = _directions(parts, batch, exchange)
+    if not exchange.is_replicated:
+        tensors = _gather_directions(tensors, batch, exchange)
+    _make_orthogonal(tensors, parts, compute_steps)
+    tensors = _send_steps(tensors, batch, exchange)
+    for part in parts:
+        _add_steps(tensors, part)
+
+
+def _begun_parts(works: list[Work], batch: Batch, read_counts_on_host: bool) -> list[Part]:
+    """Begin the steps of the matrices of a batch."""
+    together: dict[Any, list[SharedMatrix]] = {}
+    for matrix in chain.from_iterable(batch.owned):
+        together.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
     parts = []
-    with ExitStack() as stack:
-        for (number, shape), some in alike.items():
-            work = works[number].selected([x.place for x in some])
-            k, (p, g, buffer, *variance) = stack.enter_context(opened(work, own is own_steps))
-            lerp_(buffer, g, k["one_minus_momentum"])
-            here = [i for i, x in enumerate(some) if x in mine or not same]
-            if here:
-                found = directions(k, [g[i] for i in here], [buffer[i] for i in here])
-                held.update((some[i], [y, *(v[i] for v in variance)]) for i, y in zip(here, found))
-            parts.append((k, shape, some, p, variance))
-        empty = torch.empty(0, dtype=dtype, device=p[0].device)
-        if not same:
-            held = _gathered(batch, held, group, empty)
-        _replace_by_steps(held, [(k, [x for x in some if x in held]) for k, _, some, *_ in parts], own)
-        held = _scattered(batch, held, group, same, empty)
-        for k, shape, some, p, variance in parts:
-            for moments in variance:
-                copy_(moments, [held[x][1] for x in some])
-            move(k, p, [held[x][0].to(p[0].dtype) for x in some], shape)
+    for (work_index, _), matrices in together.items():
+        work = works[work_index].selected([matrix.param_index for matrix in matrices])
+        begun = begin(work, read_counts_on_host)
+        parts.append(Part(matrices, begun, begun.piece.read()))
+    return parts
 
 
-def _replace_by_steps(held: Held, parts: Sequence[tuple[Factors, list[Shared]]], own: Callable[..., Any]) -> None:
-    """Directions that this rank owns by the steps."""
-    tensors = [(k, [held[x][0] for x in xs], [y for x in xs for y in held[x][1:]]) for k, xs in parts if xs]
-    made = own(tensors) if tensors else []
-    for x, step in zip(chain.from_iterable(xs for _, xs in parts), made):
-        held[x][0] = step
+def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
+    """What this rank has of the directions; of replicated matrices, only those that it owns."""
+    tensors: MatrixTensors = {}
+    own = set(batch.owned[exchange.rank()])
+    for matrices, begun, columns in parts:
+        lerp_(columns["momentum_buffer"], columns["g"], begun.factors["one_minus_momentum"])
+        indices = [i for i, matrix in enumerate(matrices) if matrix in own or not exchange.is_replicated]
+        if not indices:
+            continue
+        g = [columns["g"][i] for i in indices]
+        momentum_buffer = [columns["momentum_buffer"][i] for i in indices]
+        for i, direction in zip(indices, directions_of(begun.hyper, g, momentum_buffer)):
+            tensors[matrices[i]] = [direction]
+            if "variance_neuron" in columns:
+                tensors[matrices[i]].append(columns["variance_neuron"][i])
+    return tensors
 
 
-def own_steps(parts: Sequence[tuple[Factors, Tensors, Tensors]]) -> list[Tensor]:
-    """The steps of whole matrices, in lists of one shape; updates their second moments in place."""
+def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
+    """Send the owners this rank's shards. Gives the full directions of what this rank owns."""
+    ranks, own = len(batch.owned), batch.owned[exchange.rank()]
+    to_each = [_listed(owned, shards) for owned in batch.owned]
+    shapes_from_each = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
+    received = exchange.all_to_all(to_each, shapes_from_each)
+    from_each = [_by_matrix(own, tensors) for tensors in received]
+    gathered: MatrixTensors = {}
+    for matrix in own:
+        gathered[matrix] = []
+        for k, own_shard in enumerate(shards[matrix]):
+            all_shards = [tensors[matrix][k] for tensors in from_each]
+            gathered[matrix].append(torch.cat(all_shards, matrix.split_dim or 0).to(own_shard.dtype))
+    return gathered
+
+
+def _make_orthogonal(tensors: MatrixTensors, parts: list[Part], compute_steps: ComputeSteps) -> None:
+    """Put the steps in place of the directions of the matrices that this rank owns."""
+    own: list[SharedMatrix] = []
+    inputs = []
+    for part in parts:
+        matrices = [matrix for matrix in part.matrices if matrix in tensors]
+        if matrices:
+            own += matrices
+            directions = [tensors[matrix][0] for matrix in matrices]
+            second_moments = [tensors[matrix][1] for matrix in matrices if len(matrix.shapes) > 1]
+            inputs.append(OwnMatrices(part.begun.hyper, part.begun.factors, directions, second_moments))
+    steps = compute_steps(inputs) if inputs else []
+    for matrix, step in zip(own, steps):
+        tensors[matrix][0] = step
+
+
+def own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
+    """The steps of full matrices; updates their second moments in place."""
     found: list[Tensor] = []
-    for k, whole, moments in parts:
-        count = max(1, TOGETHER // max(1, whole[0].numel()))
-        for i in range(0, len(whole), count):
-            found += steps(k, whole[i : i + count], moments[i : i + count])
+    for hyper, factors, directions, second_moments in inputs:
+        count = max(1, TOGETHER // max(1, directions[0].numel()))
+        for i in range(0, len(directions), count):
+            chosen = slice(i, i + count)
+            found += steps_along(hyper, factors, directions[chosen], second_moments[chosen])
     return found
 
 
-def _sizes(size: int, ranks: int) -> list[int]:
-    """What each rank has of a dimension that is split."""
+def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
+    """Send the steps that this rank has made. Gives what it needs of those of all matrices."""
+    rank, ranks = exchange.rank(), len(batch.owned)
+    own = batch.owned[rank]
+    shapes_from_each = [_shard_shapes(owned, rank, ranks) for owned in batch.owned]
+    if exchange.is_replicated:
+        received = exchange.all_gather(_listed(own, own_tensors), shapes_from_each)
+    else:
+        to_each: list[list[Tensor]] = [[] for _ in range(ranks)]
+        for matrix in own:
+            dim = matrix.split_dim or 0
+            for full in own_tensors[matrix]:
+                shards = torch.split(full, _shard_sizes(full.shape[dim], ranks), dim)
+                for to_rank, shard in zip(to_each, shards):
+                    to_rank.append(shard)
+        received = exchange.all_to_all(to_each, shapes_from_each)
+    tensors: MatrixTensors = {}
+    for owned, from_owner in zip(batch.owned, received):
+        tensors.update(_by_matrix(owned, from_owner))
+    return tensors
+
+
+def _add_steps(tensors: MatrixTensors, part: Part) -> None:
+    """Move the parameters of a part, and write down the second moments that came with the steps."""
+    matrices, begun, columns = part
+    if "variance_neuron" in columns:
+        copy_(columns["variance_neuron"], [tensors[matrix][1] for matrix in matrices])
+    p = columns["p"]
+    steps = [tensors[matrix][0].to(p[0].dtype) for matrix in matrices]
+    move(begun.hyper, p, steps, matrices[0].shapes[0])
+    begun.piece.write_back()
+
+
+def _listed(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
+    """All tensors of these matrices, in a list."""
+    return list(chain.from_iterable(tensors[matrix] for matrix in matrices))
+
+
+def _by_matrix(matrices: list[SharedMatrix], listed: list[Tensor]) -> MatrixTensors:
+    """What `_listed` has put into a list."""
+    tensors: MatrixTensors = {}
+    start = 0
+    for matrix in matrices:
+        end = start + len(matrix.shapes)
+        tensors[matrix] = listed[start:end]
+        start = end
+    return tensors
+
+
+def _shard_shapes(matrices: list[SharedMatrix], rank: int, ranks: int) -> list[torch.Size]:
+    """The shapes of what a rank has of each tensor of these matrices."""
+    found = []
+    for matrix in matrices:
+        for shape in matrix.shapes:
+            here = list(shape)
+            if matrix.split_dim is not None:
+                here[matrix.split_dim] = _shard_sizes(shape[matrix.split_dim], ranks)[rank]
+            found.append(torch.Size(here))
+    return found
+
+
+def _shard_sizes(size: int, ranks: int) -> list[int]:
+    """What each rank has of a dimension that is split, as `Shard` splits it."""
     most = -(-size // ranks)
     return [max(0, min(most, size - rank * most)) for rank in range(ranks)]
 
 
-def _shard(x: Shared, shape: torch.Size, rank: int, ranks: int) -> torch.Size:
-    """The shape of what a rank has."""
-    if x.dim is None:
-        return shape
-    return torch.Size((*shape[: x.dim], _sizes(shape[x.dim], ranks)[rank], *shape[x.dim + 1 :]))
+def _unflattened(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
+    """The tensors in a message, which may have padding at its end, as views."""
+    sizes = [shape.numel() for shape in shapes]
+    parts = torch.split(message[: sum(sizes)], sizes)
+    return [part.view(shape) for part, shape in zip(parts, shapes)]
 
 
-def _gathered(batch: Batch, held: Held, group: Any, empty: Tensor) -> Held:
-    """All of what this rank owns, from the shards of all ranks."""
-    mine, ranks = batch[dist.get_rank(group)], len(batch)
-    shapes = [[_shard(x, shape, rank, ranks) for x in mine for shape in x.shapes] for rank in range(ranks)]
-    found = zip(*_exchange([[y for x in xs for y in held[x]] for xs in batch], shapes, group, empty))
-    return {x: [torch.cat(next(found), x.dim or 0).to(y.dtype) for y in held[x]] for x in mine}
-
-
-def _scattered(batch: Batch, held: Held, group: Any, same: bool, empty: Tensor) -> Held:
-    """What this rank is to have, from the owners."""
-    rank, ranks = dist.get_rank(group), len(batch)
-    pieces = [
-        [y] * ranks if x.dim is None else torch.split(y, _sizes(y.shape[x.dim], ranks), x.dim)
-        for x in batch[rank]
-        for y in held[x]
-    ]
-    shapes = [[_shard(x, shape, rank, ranks) for x in xs for shape in x.shapes] for xs in batch]
-    found = _exchange([[piece[i] for piece in pieces] for i in range(ranks)], shapes, group, empty, same)
-    return {x: [next(ys) for _ in x.shapes] for xs, ys in zip(batch, map(iter, found)) for x in xs}
-
-
-def _exchange(
-    sent: list[list[Tensor]], shapes: list[list[torch.Size]], group: Any, empty: Tensor, same: bool = False
-) -> list[list[Tensor]]:
-    """Send tensors to each rank, or the same to all; those that came from each, which have these shapes."""
-    sizes = [[shape.numel() for shape in each] for each in shapes]
-    expected = list(map(sum, sizes))
-    most = max(expected)
-    if same:
-        sent = [[*sent[0], empty.new_empty(most - expected[dist.get_rank(group)])]]  # as all have to be equally long
-    message = torch.cat([empty, *(x.reshape(-1).to(empty.dtype) for xs in sent for x in xs)])
-    if same:
-        received = [empty.new_empty(most) for _ in expected]
-        dist.all_gather(received, message, group=group)
-    else:
-        flat = empty.new_empty(sum(expected))
-        dist.all_to_all_single(flat, message, expected, [sum(map(torch.numel, xs)) for xs in sent], group=group)
-        received = list(torch.split(flat, expected))
-    parts = [torch.split(x[:n], each) for x, n, each in zip(received, expected, sizes)]
-    return [list(map(Tensor.view, xs, each)) for xs, each in zip(parts, shapes)]
-
-
-def checked(group: Any) -> Any:
+def checked_process_group(process_group: Any) -> Any:
     """A process group, or None where there are no other ranks. Raises `TypeError` for anything else."""
-    if not group:
+    if not process_group:
         return None
-    found = dist.group.WORLD if group is True else group
+    found = dist.group.WORLD if process_group is True else process_group
     if not isinstance(found, dist.ProcessGroup):
         raise TypeError(
-            f"process_group={group!r}: pass a group of torch.distributed that this rank is in, or True for the default "
-            "one, after init_process_group()."
+            f"process_group={process_group!r}: pass a group of torch.distributed that this rank is in, or True for the "
+            "default one, after init_process_group()."
         )
     return found if found.size() > 1 else None

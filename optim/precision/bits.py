@@ -1,10 +1,21 @@
-"""The bits of float32 values in tensors of 16 bits.
+"""Float32 values in two tensors of 16 bits: the parameter, in bfloat16, and its remainder.
 
-A float32 value is the parameter, which is the nearest bfloat16 (at exact ties the one away from zero), and a
-*remainder*, the low 16 bits as a signed number: the bits of the value are 2**16 times those of the parameter, plus the
-remainder. So it is stored in two tensors of 16 bits, of which the first is the parameter that the model computes with.
-The scheme is that of TransformerEngine's `store_param_remainders`. The remainder lies in a tensor of the parameter's
-dtype, as neither gloo nor NCCL sends 16-bit integers; as numbers its values mean nothing, and some are NaN.
+A bfloat16 number is the high half of a float32 one:
+
+    float32     1 bit of sign | 8 bits of exponent | 7 bits of fraction | 16 more bits of fraction
+    halves      high: these 16 bits are a bfloat16                      | low
+
+The parameter, with which the model computes, is the bfloat16 nearest to the value (at exact ties the one away from
+zero), so its bits are the high half or the next number up. The *remainder* says where the value lies from there, as a
+signed number of 16 bits. As integers:
+
+    bits of the value  =  2**16 * bits of the parameter  +  remainder,    -2**15 <= remainder < 2**15
+
+The remainder has the bits of the low half, read with a sign. `split_` writes the two, and `join` makes the value of
+them. The scheme is that of TransformerEngine's `store_param_remainders`. The tensor of remainders has the parameter's
+dtype, as neither gloo nor NCCL sends 16-bit integers; read as bfloat16 its values mean nothing, and some are NaN.
+
+In the names, `value` is a tensor in float32, `whole` the same 32 bits as integers, and `low` the remainder as integers.
 """
 
 from __future__ import annotations
@@ -18,104 +29,143 @@ from torch import Tensor
 
 from ..base.tensor_lists import Tensors
 
-NAN = math.nan  # its bits are 7fc00000: the low half is zero, so that it stays NaN in the high one
+NAN = math.nan  # its bits are 7fc00000: the low half is zero, so that the high half alone is NaN, too
 
 
-def bits(x: Tensor, dtype: torch.dtype) -> Tensor:
+def bitcast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The same bits in another dtype of the same size: a view, or on torch_xla, which has none, a new tensor."""
     if x.device.type != "xla":
         return x.view(dtype)
-    cast: Tensor = _bitcast()(x, to={torch.float32: "f32", torch.bfloat16: "bf16"}.get(dtype, f"s{8 * x.itemsize}"))
+    xla_name = {torch.float32: "f32", torch.bfloat16: "bf16"}.get(dtype, f"s{8 * x.itemsize}")
+    cast: Tensor = _xla_bitcast()(x, to=xla_name)
     return cast
 
 
 @functools.cache
-def _bitcast() -> Any:
+def _xla_bitcast() -> Any:
     from torch_xla.core import xla_op_registry
 
     return xla_op_registry.register("timesched_bits", lambda x, to: x.bitcast(to))
 
 
+# Joining
+
+
 def join(p: Tensor, remainder: Tensor) -> Tensor:
     """The float32 values of a parameter and its remainder, as a new tensor."""
-    return joined_(p.float(), _low(remainder))
+    return join_(p.float(), as_integers(remainder))
 
 
-def _low(remainder: Tensor) -> Tensor:
-    """The remainder as numbers."""
-    if remainder.is_cpu and torch.compiler.is_compiling():
-        return bits(remainder.float(), torch.int32) >> 16
-    return bits(remainder, torch.int16)
+def as_integers(remainder: Tensor) -> Tensor:
+    """The remainder as the signed integers that it holds."""
+    if _inductor_on_cpu(remainder):  # which vectorizes float32 and int32, but not int16
+        return bitcast(remainder.float(), torch.int32) >> 16
+    return bitcast(remainder, torch.int16)
 
 
-def joined_(value: Tensor, low: Tensor) -> Tensor:
-    """The float32 values whose low half is added to that of `value`, which is overwritten.
+def join_(value: Tensor, low: Tensor) -> Tensor:
+    """Add the remainder to the bits of a parameter in float32, which is overwritten; the result is what is returned.
 
-    A zero that somebody wrote beside an old remainder stays one: below a zero there are only bits of NaNs.
+    Where that gives NaN, the result is the parameter itself: it is NaN, or somebody wrote a zero or an infinity beside
+    an old remainder, which means nothing for it. (Below the bits of zero, and above those of infinity, all are NaN.)
     """
-    whole = bits(value, torch.int32)
-    if _may_be_read(value):
-        if _is_finite(bits(whole.add_(low), torch.float32)):
+    whole = bitcast(value, torch.int32)
+    if _host_may_read(value):
+        if _sum_is_finite(bitcast(whole.add_(low), torch.float32)):
             return value
         whole.sub_(low)
-    joined = bits(whole + low, torch.float32)
-    return torch.where(joined == joined, joined, value)  # noqa: PLR0124  # a NaN is one that the parameter is
+    joined = bitcast(whole + low, torch.float32)
+    return torch.where(joined == joined, joined, value)  # noqa: PLR0124  # only NaN differs from itself
 
 
-def _may_be_read(value: Tensor) -> bool:
-    return value.is_cpu and not torch.compiler.is_compiling()
-
-
-def _is_finite(value: Tensor) -> bool:
-    """Whether there is no NaN for sure, by a sum, which takes half as long as an operation on each element."""
-    return math.isfinite(value.sum())
+# Storing
 
 
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     """Write float32 values into parameters and their remainders. What was in `value` is lost."""
-    whole = bits(_with_one_nan(value), torch.int32)
+    whole = bitcast(_with_canonical_nan(value), torch.int32)
     if whole.is_cuda and not torch.compiler.is_compiling():  # in few launches
         whole = whole.reshape(-1)
         low = whole.to(torch.int16)
-        high = bits(whole.sub_(low), torch.float32).to(torch.bfloat16)
-        to = [bits(x, torch.int16) for x in (*p, *remainder)]
-        torch._foreach_copy_(to, [*_like(p, bits(high, torch.int16)), *_like(remainder, low)])
+        high = bitcast(whole.sub_(low), torch.float32).to(torch.bfloat16)
+        to = [bitcast(x, torch.int16) for x in (*p, *remainder)]
+        torch._foreach_copy_(to, [*split_like(bitcast(high, torch.int16), p), *split_like(low, remainder)])
         return
-    _put(whole, remainder, torch.int16)  # the low half
-    _put(whole.add_(1 << 15).bitwise_right_shift_(16), p, torch.int16, high=True)
+    _store_low_half(whole, remainder)
+    _store_high_half_(whole.add_(1 << 15), p)  # half of the high half's unit: the nearest, ties away from zero
 
 
-def round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
-    """Write float32 values into bfloat16 tensors, rounded by noise of 0 to 65535. What was in `value` is lost."""
-    whole = bits(_with_one_nan(value), torch.int32)
-    _put(whole.add_(noise.view(whole.shape)).bitwise_right_shift_(16), to, torch.int16, high=True)
+def stochastic_round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
+    """Write float32 values into bfloat16 tensors by stochastic rounding. What was in `value` is lost.
+
+    `noise` has integers of 0 to 65535: where it and the low half carry over, the value is rounded away from zero.
+    """
+    whole = bitcast(_with_canonical_nan(value), torch.int32)
+    _store_high_half_(whole.add_(noise.view(whole.shape)), to)
 
 
-def _with_one_nan(value: Tensor) -> Tensor:
-    """The same with 7fc00000 for every NaN."""
-    if _may_be_read(value) and _is_finite(value):
-        return value
-    if (
-        value.is_cuda and not torch.compiler.is_compiling()
-    ):  # one launch; torch_xla has none, and inductor is slow at it
-        return value.nan_to_num_(NAN, math.inf, -math.inf)
-    return torch.where(value != value, NAN, value)  # noqa: PLR0124  # that is how a NaN is known
+def round_to_nearest(value: Tensor, to: Tensors) -> None:
+    """Write float32 values into bfloat16 tensors, rounded as torch does."""
+    _store(value, to, torch.bfloat16)
 
 
-def _put(x: Tensor, to: Tensors, dtype: torch.dtype, high: bool = False) -> None:
-    """Write the parts of a flat tensor, or one in any layout, in the form of `dtype`."""
+def split_like(flat: Tensor, tensors: Tensors) -> list[Tensor]:
+    """The parts of a flat tensor that has the elements of several, one after the other: views in their shapes."""
+    parts = torch.split(flat, [x.numel() for x in tensors])
+    return [part.view(x.shape) for part, x in zip(parts, tensors)]
+
+
+def _store_low_half(whole: Tensor, to: Tensors) -> None:
+    """Write the low 16 bits."""
+    if _inductor_on_cpu(whole):
+        low = bitcast(whole.reshape(-1), torch.int16)[::2]  # little-endian: the low half comes first
+        torch._foreach_copy_([x.view(torch.int16) for x in to], split_like(low, to))
+    else:
+        _store(whole, to, torch.int16)
+
+
+def _store_high_half_(whole: Tensor, to: Tensors) -> None:
+    """Write the high 16 bits, which are bfloat16 numbers. What was in `whole` is lost."""
+    whole.bitwise_right_shift_(16)
+    if _inductor_on_cpu(whole):
+        value = bitcast(whole.reshape(-1) << 16, torch.float32)
+        torch._foreach_copy_(to, split_like(value, to))
+    else:
+        _store(whole, to, torch.int16)
+
+
+def _store(x: Tensor, to: Tensors, dtype: torch.dtype) -> None:
+    """Convert to a dtype of 16 bits, and write the bits into tensors: the parts of a flat one, or one in any layout."""
     if x.device.type == "xla":
-        torch._foreach_copy_(to, _like(to, bits(x.to(dtype), torch.bfloat16)))
-    elif dtype is torch.int16 and x.is_cpu and torch.compiler.is_compiling():  # which inductor does not vectorize
-        x = x.reshape(-1)
-        whole = bits(x << 16, torch.float32) if high else bits(x, dtype)[::2]
-        torch._foreach_copy_(to if high else [each.view(dtype) for each in to], _like(to, whole))
+        torch._foreach_copy_(to, split_like(bitcast(x.to(dtype), torch.bfloat16), to))
     elif len(to) == 1:
         to[0].view(dtype).copy_(x.view(to[0].shape))
     else:
-        torch._foreach_copy_([each.view(dtype) for each in to], _like(to, x.to(dtype)))
+        torch._foreach_copy_([each.view(dtype) for each in to], split_like(x.to(dtype), to))
 
 
-def _like(xs: Tensors, flat: Tensor) -> list[Tensor]:
-    """Views of a flat tensor in the shapes of others."""
-    return [part.view(x.shape) for part, x in zip(torch.split(flat, [x.numel() for x in xs]), xs)]
+# What both need
+
+
+def _with_canonical_nan(value: Tensor) -> Tensor:
+    """The same with 7fc00000 for every NaN, so that rounding does not make a number of it."""
+    if _host_may_read(value) and _sum_is_finite(value):
+        return value
+    if value.is_cuda and not torch.compiler.is_compiling():
+        return value.nan_to_num_(NAN, math.inf, -math.inf)  # one launch; torch_xla has none, and inductor is slow at it
+    return torch.where(value != value, NAN, value)  # noqa: PLR0124  # only NaN differs from itself
+
+
+def _host_may_read(x: Tensor) -> bool:
+    """Whether a decision may depend on the numbers in a tensor: elsewhere it would wait for them, or end a graph."""
+    return x.is_cpu and not torch.compiler.is_compiling()
+
+
+def _sum_is_finite(value: Tensor) -> bool:
+    """Whether there is no NaN for sure; a sum takes half as long as an operation on each element."""
+    return math.isfinite(value.sum())
+
+
+def _inductor_on_cpu(x: Tensor) -> bool:
+    """Whether inductor compiles this for the CPU, where it does not vectorize 16-bit integers."""
+    return x.is_cpu and torch.compiler.is_compiling()

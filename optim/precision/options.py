@@ -11,14 +11,15 @@ from torch import Tensor
 
 from ..base.hyperparameters import SWITCH, Number
 
-REMAINDER = "remainder"  # the state with the low half of a float32 value
+REMAINDER = "remainder"  # the state that holds the low halves of the float32 values: see bits.py
 
-# The states that move by so little in a step that bfloat16, rounded to the nearest, stands still.
+# Sums, maxima and averages of squares: a step changes them by so little that in bfloat16, rounded to the nearest, they
+# would stand still.
 SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
 
-_warned: list[str] = []  # in this process
+_warned: list[str] = []  # where this process has warned of bfloat16 parameters that lose updates
 
 
 class Precision(TypedDict, total=False):
@@ -29,8 +30,9 @@ class Precision(TypedDict, total=False):
     Args:
         master_weights: keep the low half of each float32 value in the state `remainder`, and step in float32. Default
             False.
-        stochastic_rounding: step in float32, and round at random. Default False. With `master_weights`, only states in
-            bfloat16 are rounded so.
+        stochastic_rounding: step in float32, and round to one of the two nearest bfloat16 numbers by chance, so that
+            the mean of the result is the value. Default False. With `master_weights`, only states in bfloat16 are
+            rounded so.
         rounding_seed: a whole number of 32 bits with sign; another one gives other noise. Default 0.
         state_dtype: `torch.float32` or `torch.bfloat16` (or their names) for the states that have the parameter's
             shape, or a dict from names of states to these. Default None: float32 with `master_weights` or
@@ -75,12 +77,12 @@ RULES: Mapping[str, Any] = {
 
 
 def as_dtype(value: Any) -> Any:
-    """A dtype that is given by its name."""
+    """A dtype that may be given by its name; other values as they are."""
     return getattr(torch, value, value) if isinstance(value, str) else value
 
 
 def as_name(value: Any) -> Any:
-    """A value of a group as a checkpoint takes it, where dtypes go by their names."""
+    """A value of a group with the names of dtypes in place of them, as in a checkpoint."""
     if isinstance(value, Mapping):
         return {key: as_name(x) for key, x in value.items()}
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
@@ -92,12 +94,12 @@ def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
     return as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
 
 
-def has_remedy(group: Mapping[str, Any]) -> bool:
+def has_precision_option(group: Mapping[str, Any]) -> bool:
     """Whether a group's bfloat16 parameters are kept from losing updates."""
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
-def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
+def check_precision(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
     """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
 
     `others`: names of states that parameters with another algorithm have.
@@ -105,7 +107,7 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: se
     Warns of bfloat16 parameters that lose updates, once in a process.
     """
     named = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_remedy(group) and not _warned and not p.is_meta:
+    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned and not p.is_meta:
         _warned.append(where)
         warnings.warn(
             f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
@@ -113,13 +115,14 @@ def check(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: se
             "stochastic_rounding=True.",
             stacklevel=2,
         )
-    alike = p.dtype in (torch.float32, torch.bfloat16)
-    if (named and not alike) or (p.dtype is torch.float16 and has_remedy(group)):
+    same_exponents = p.dtype in (torch.float32, torch.bfloat16)
+    if (named and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
         raise ValueError(
             f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
             "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
         )
-    unknown = [name for name in (named if isinstance(named, Mapping) else ()) if name not in {*states, *others}]
+    known = {*states, *others}
+    unknown = [name for name in named if name not in known] if isinstance(named, Mapping) else []
     if unknown:
         raise ValueError(
             f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "

@@ -1,73 +1,59 @@
-"""Steps in float32 of bfloat16 tensors: read before the update, written back after it."""
+"""Steps in float32 of bfloat16 tensors: read before the update, rounded and written back after it.
+
+An update gets a piece of a step at a time, as named columns: "p" are the parameters, "g" the gradients, and each state
+goes by its name. `read()` gives the columns with float32 in place of bfloat16, and `write_back()` rounds what the
+update made of them. How the float32 values lie in memory is the business of the two classes of pieces.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..base.tensor_lists import Tensors
-from .bits import _like, _low, _put, bits, joined_, round_, split_
-from .noise import _SPREAD, Place, _mixed, _mixed_number, _place, indices, noise
-from .options import has_remedy
+from ..base.tensor_lists import Columns, Tensors
+from .bits import as_integers, bitcast, join_, round_to_nearest, split_, split_like, stochastic_round_
+from .noise import Place, indices, noise, place_of, tensor_seeds
+from .options import REMAINDER
 
 
-class Low(NamedTuple):
-    """How a piece of work is stepped in float32."""
+class Widening(NamedTuple):
+    """How the bfloat16 tensors of some parameters are stepped in float32."""
 
-    remainder: bool  # the last column holds remainders
-    places: list[Place]  # for rounding at random; empty without it
+    places: list[Place]  # of the parameters, for stochastic rounding; empty without it
     seed: int
+    column_numbers: dict[str, int]  # of the columns that are rounded: each has noise of its own
 
 
-def low(group: Mapping[str, Any], params: Tensors, numbers: Mapping[Tensor, int] | None = None) -> Low | None:
-    """How parameters of one dtype are stepped in float32; None where they are stepped as they are.
+def widening(
+    group: Mapping[str, Any], columns: Columns, states: Sequence[str | None], numbers: Mapping[Tensor, int]
+) -> Widening:
+    """How the tensors of a group in these columns are stepped.
 
-    `numbers` counts all parameters, for rounding at random.
+    `states`: the names of all states that belong to the elements, None for one that is switched off. `numbers` counts
+    the parameters of all groups, for stochastic rounding.
     """
-    short = params[0].dtype is torch.bfloat16
-    if not (short and has_remedy(group)) and not group.get("state_dtype"):
-        return None
-    remainder = short and bool(group.get("master_weights"))
-    rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or not remainder)
-    places = [_place(numbers[p], p) for p in params] if rounds and numbers else []
-    return Low(remainder, places, group.get("rounding_seed", 0))
-
-
-def narrow(columns: Sequence[Tensors]) -> list[int]:
-    """Which columns are in bfloat16."""
-    return [j for j, xs in enumerate(columns) if xs and all([x.dtype is torch.bfloat16 for x in xs])]
-
-
-def seeds(how: Low, steps: Tensors, columns: Sequence[Tensors]) -> dict[int, list[Any]]:
-    """For each column that is rounded at random the seeds of its tensors, as numbers where the host has the counts."""
-    if not how.places:
-        return {}
-    count = torch.cat([step.reshape(1) for step in steps]).to(torch.int32)
-    every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=count.device)
-    number = torch.cat([every[place.number : place.number + 1] for place in how.places])  # nothing comes from the host
-    found = {}
-    for column in narrow(columns):
-        if column == 1 or (column == 0 and how.remainder):  # gradients, and what is split
-            continue
-        x = count ^ _mixed_number(how.seed + column * _SPREAD)
-        x = _mixed(_mixed(x) ^ number)
-        on_host = x.is_cpu and not torch.compiler.is_compiling()
-        found[column] = x.tolist() if on_host else list(x.unbind())
-    return found
+    rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or REMAINDER not in columns)
+    places = [place_of(numbers[p], p) for p in columns["p"]] if rounds else []
+    # The parameters are column 0, the gradients, which are not written, column 1, and then each state has its number,
+    # also one that is switched off: the noise of the others does not depend on it.
+    column_numbers = {} if REMAINDER in columns else {"p": 0}
+    column_numbers.update({name: number for number, name in enumerate(states, start=2) if name is not None})
+    return Widening(places, group.get("rounding_seed", 0), column_numbers)
 
 
 class Buffers:
-    """Memory that the pieces of a step use one after the other; without it, each gets its own."""
+    """Memory that the pieces of a step use one after the other; without `reuse`, each gets its own."""
 
     def __init__(self, reuse: bool) -> None:
-        self._kept: dict[Any, Tensor] | None = {} if reuse else None
+        self._kept: dict[str, Tensor] | None = {} if reuse else None
 
-    def get(self, shape: Sequence[int], use: Any, dtype: torch.dtype = torch.int32) -> Tensor | None:
-        """Memory in a shape, for one use."""
+    def get(self, shape: Sequence[int], use: str, dtype: torch.dtype = torch.int32) -> Tensor | None:
+        """Memory in a shape, for one use; None where it is not reused."""
         count = math.prod(shape)
         if self._kept is None:
             return None
@@ -75,55 +61,111 @@ class Buffers:
             self._kept[use] = torch.empty(count, dtype=dtype, device="cpu")
         return self._kept[use][:count].view(shape)
 
-    def cast(self, x: Tensor, use: Any, dtype: torch.dtype) -> Tensor:
+    def cast(self, x: Tensor, use: str, dtype: torch.dtype) -> Tensor:
         """A copy in another dtype."""
         memory = self.get(x.shape, use, dtype)
         return x.to(dtype) if memory is None else memory.copy_(x)
 
 
-def in_float32(
-    columns: Sequence[Tensors], how: Low, places: list[Place], start: int, seeds: dict[int, list[Any]], buffers: Buffers
-) -> Iterator[Sequence[Tensors]]:
-    """Gives the parameters, gradients and states in float32, and writes back what was updated.
+class WidenedStep:
+    """One step in float32: what its pieces have in common, which are the seeds of the noise and memory."""
 
-    The tensors are the parts from `start` on of those in `places`.
-    """
-    remainders: Tensors = []
-    if how.remainder:
-        *columns, remainders = columns
-    p, short = columns[0], narrow(columns)
-    joined = len(p) > 1 and len(short) > 0 and not torch.compiler.is_compiling()
-    joined = joined and all([x.is_contiguous() for xs in columns for x in xs])
-    if joined:  # few operations for many small tensors
-        flat = torch.cat([x.view(-1) for xs in (*(columns[j] for j in short), remainders) for x in xs])
-        n = sum(x.numel() for x in p)
-        values = {j: [x] for j, x in zip(short, flat[: n * len(short)].float().view(len(short), n).unbind())}
-        if remainders:
-            values[0] = [joined_(values[0][0], bits(flat[-n:], torch.int16))]
-    else:
-        values = {j: [buffers.cast(x, j, torch.float32) for x in columns[j]] for j in short}
-        lows = [buffers.cast(_low(x), "int32", torch.int32) for x in remainders]
-        if remainders:
-            values[0] = list(map(joined_, values[0], lows))
-    wide = [list(column) for column in columns]
-    for j in short:
-        wide[j] = _like(p, values[j][0]) if joined else values[j]
-    if 1 not in short:
-        wide[1] = [g.float() for g in columns[1]]
-    yield wide
-    for j in short:
-        for i, x in enumerate(values[j]):
-            chosen = slice(None) if joined else slice(i, i + 1)
-            to = columns[j][chosen]
-            if j == 0 and how.remainder:
-                split_(x, to, remainders[chosen])
-            elif j != 1 and places:
-                memory = None if joined else buffers.get((x.numel(),), "int32")
-                parts = [
-                    indices(place, start, y.numel(), y.device, memory).bitwise_xor_(seed)
-                    for y, place, seed in zip(to, places[chosen], seeds[j][chosen])
-                ]
-                index = torch.cat(parts) if joined else parts[0]
-                round_(x, to, noise(index, buffers.get((x.numel(),), "int32 too")))
-            elif j != 1:
-                _put(x, to, torch.bfloat16)
+    def __init__(self, how: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
+        self.buffers = Buffers(reuse_memory)
+        self.places = how.places
+        self.seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
+        if not how.places:
+            return
+        counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
+        # The numbers of the parameters are made on their device: nothing is copied there from the host.
+        every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=counts.device)
+        numbers = torch.cat([every[place.number : place.number + 1] for place in how.places])
+        for name in _in_bfloat16(columns):
+            if name in how.column_numbers:
+                seeds = tensor_seeds(how.seed, how.column_numbers[name], counts, numbers)
+                on_host = seeds.is_cpu and not torch.compiler.is_compiling()
+                self.seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
+
+    def hash_inputs(self, column: str, i: int, start: int, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """Integers of which the noise for `x` is a hash: the elements from `start` on of the `i`-th tensor."""
+        return indices(self.places[i], start, x.numel(), x.device, memory).bitwise_xor_(self.seeds[column][i])
+
+    def piece(self, columns: Columns, indices: Sequence[int], start: int) -> FlatPiece | SeparatePiece:
+        """The tensors of these indices, from the element `start` on, in the layout that suits them."""
+        several = len(columns["p"]) > 1 and bool(_in_bfloat16(columns)) and not torch.compiler.is_compiling()
+        if several and all([x.is_contiguous() for x in chain(*columns.values())]):
+            return FlatPiece(self, columns, indices, start)
+        return SeparatePiece(self, columns, indices, start)
+
+
+class _WidenedPiece:
+    """Tensors of a step, from the element `start` on of the parameters of these indices, with bfloat16 among them."""
+
+    def __init__(self, step: WidenedStep, columns: Columns, indices: Sequence[int], start: int) -> None:
+        self.step, self.indices, self.start = step, indices, start
+        self.remainders = columns.get(REMAINDER, [])
+        self.columns = {name: xs for name, xs in columns.items() if name != REMAINDER}
+
+
+class FlatPiece(_WidenedPiece):
+    """A piece of several contiguous tensors, whose float32 values lie one after the other: few operations for many."""
+
+    def read(self) -> Columns:
+        """The columns in float32."""
+        names, params = _in_bfloat16(self.columns), self.columns["p"]
+        count = sum(x.numel() for x in params)
+        tensors = chain(*(self.columns[name] for name in names), self.remainders)
+        flat = torch.cat([x.view(-1) for x in tensors])
+        rows = flat[: count * len(names)].float().view(len(names), count)
+        self.values = dict(zip(names, rows.unbind()))
+        if self.remainders:
+            self.values["p"] = join_(self.values["p"], bitcast(flat[-count:], torch.int16))
+        wide = {**self.columns, **{name: split_like(value, params) for name, value in self.values.items()}}
+        wide["g"] = [g.float() for g in wide["g"]]
+        return wide
+
+    def write_back(self) -> None:
+        """Round what the update has written, each column at once."""
+        for name, value in self.values.items():
+            to = self.columns[name]
+            if name == "p" and self.remainders:
+                split_(value, to, self.remainders)
+            elif name in self.step.seeds:
+                inputs = [self.step.hash_inputs(name, i, self.start, x) for i, x in zip(self.indices, to)]
+                stochastic_round_(value, to, noise(torch.cat(inputs), self.step.buffers.get(value.shape, "shifted")))
+            elif name != "g":
+                round_to_nearest(value, to)
+
+
+class SeparatePiece(_WidenedPiece):
+    """A piece whose tensors get their float32 values one by one, in memory that the next piece may reuse."""
+
+    def read(self) -> Columns:
+        """The columns in float32."""
+        self.values: Columns = {}
+        for name in _in_bfloat16(self.columns):
+            self.values[name] = [self.step.buffers.cast(x, name, torch.float32) for x in self.columns[name]]
+        if self.remainders:
+            lows = [self.step.buffers.cast(as_integers(x), "int32", torch.int32) for x in self.remainders]
+            self.values["p"] = list(map(join_, self.values["p"], lows))
+        wide = {**self.columns, **self.values}
+        wide["g"] = [g.float() for g in wide["g"]]
+        return wide
+
+    def write_back(self) -> None:
+        """Round what the update has written, tensor by tensor."""
+        for name, values in self.values.items():
+            for k, x in enumerate(self.columns[name]):
+                if name == "p" and self.remainders:
+                    split_(values[k], [x], [self.remainders[k]])
+                elif name in self.step.seeds:
+                    memory = self.step.buffers.get((x.numel(),), "int32")
+                    inputs = self.step.hash_inputs(name, self.indices[k], self.start, x, memory)
+                    stochastic_round_(values[k], [x], noise(inputs, self.step.buffers.get((x.numel(),), "shifted")))
+                elif name != "g":
+                    round_to_nearest(values[k], [x])
+
+
+def _in_bfloat16(columns: Columns) -> list[str]:
+    """Which columns are."""
+    return [name for name, xs in columns.items() if all([x.dtype is torch.bfloat16 for x in xs])]

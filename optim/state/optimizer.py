@@ -12,31 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from timesched.binding import bound_to
+from timesched.binding.owner import bound_to
 
-from ..base.hyperparameters import KNOWN, Rule, as_tags, check_group
+from ..base.hyperparameters import Rule, as_tags, check_group
+from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import notice_dtensor
 from ..precision.options import as_name
-from ..step.work import STEP
 from . import checkpoint
-from . import keeper as state_follows
+from .keeper import State as State  # noqa: PLC0414  # for the optimizers, which import it from here
+from .keeper import StateKeeper
 from .step_wrapper import guarded
-
-State = dict[str, Any]
-
-
-def counter(p: Tensor, value: Any = 0.0) -> Tensor:
-    """A number for each parameter, as torch's optimizers keep their step counts: 0-dim, on the device of the parameter.
-
-    It is in float32, or in float64 where that is torch's default dtype. It is made on the host and moved: a lazily
-    traced device would take a scalar that is made there for a constant.
-    """
-    dtype = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-    if p.is_meta:
-        return torch.zeros((), dtype=dtype, device=p.device)
-    number = torch.zeros((), dtype=dtype, device="cpu")
-    number.copy_(value.detach().reshape(())) if isinstance(value, Tensor) else number.fill_(value)
-    return number.to(p.device)
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
@@ -86,10 +71,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
     may_be_missing: ClassVar[frozenset[str]] = frozenset()  # keys that a state dict of torch's class may lack
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
-        self._ready = False
-        self._seen: dict[Tensor, state_follows.Seen] = {}  # for what kind of parameter what state was made
-        self._guards: Any = None  # compares all of it at once
-        self._stepping = False
+        self._keeper = StateKeeper()
+        self._ready = False  # groups that are added from then on get their state at once
+        self._stepping = False  # a step may call that of its base class
         self.enable_global_step = bool(enable_global_step)
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
@@ -100,13 +84,14 @@ class Optimizer(torch.optim.Optimizer, ABC):
         check_group(self.hyper, defaults, f"{type(self).__name__}: ")
         super().__init__(params, defaults)
         self._ready = True
-        state_follows.settle(self, self.fresh_state(self.param_groups))
+        self._keeper.keep(self, self.fresh_state(self.param_groups))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        KNOWN.update(cls.hyper)
         if not getattr(cls.step, "__isabstractmethod__", False):
             cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
+
+    # What a subclass says
 
     @abstractmethod
     def preinitialize(self) -> None:
@@ -116,19 +101,35 @@ class Optimizer(torch.optim.Optimizer, ABC):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update the parameters that have a gradient, and their state. Returns what the closure returns."""
 
-    def state_names_to_sparsify(self) -> list[str]:
-        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
-        return []
-
-    def rule(self, group: Mapping[str, Any]) -> Any:
+    def algorithm_of(self, group: Mapping[str, Any]) -> Any:
         """The optimizer whose hyperparameters, states and formula a group has: this one, or one of several."""
         return self
 
-    def rules(self) -> list[Any]:
-        """The optimizers of which `rule` chooses one."""
+    def algorithms(self) -> list[Any]:
+        """The optimizers of which `algorithm_of` chooses one."""
         return [self]
 
-    # State
+    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
+
+    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
+        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
+        if not (p.is_floating_point() or p.is_complex()):
+            raise ValueError(
+                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
+            )
+        if p.layout is not torch.strided:
+            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
+
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
+        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
+        return None
+
+    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
+        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
+        return state
+
+    # State, and groups that come later
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
         """What `preinitialize()` makes for some groups, as new tensors; the optimizer's own state is left alone."""
@@ -139,7 +140,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for p in chain.from_iterable(group["params"] for group in groups):
                 state = self.state[p]  # an entry also where there is no state: a checkpoint then names all
                 if self.enable_global_step:
-                    state.setdefault(STEP, counter(p))
+                    state.setdefault(STEP, scalar_state(p))
             return dict(self.state)
         finally:
             self.param_groups, self.state = kept
@@ -159,7 +160,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         >>> optimizer.state[weight]["step"].item()
         0.0
         """
-        state_follows.reset(self, params)
+        self._keeper.reset(self, params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose state is made at once. A bad group raises, and nothing is added."""
@@ -171,7 +172,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
             group["tags"] = as_tags(group["tags"], where)
-        rule = self.rule(group)
+        rule = self.algorithm_of(group)
         if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
             raise ValueError(
                 f"{where}it has algorithm={group['algorithm']!r}, and {type(self).__name__} has one algorithm for all: "
@@ -181,9 +182,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         rule.check_combination({**self.defaults, **group}, where)
         before = len(self.param_groups)
         given = group["params"]
-        group["params"] = given = (
-            [given] if isinstance(given, Tensor) else given if isinstance(given, set) else list(given)
-        )
+        if not isinstance(given, set):  # which torch refuses, as it has no order
+            group["params"] = given = [given] if isinstance(given, Tensor) else list(given)
         tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
         if len({id(x) for x in tensors}) < len(tensors):
             raise ValueError(f"{where}params holds a parameter twice: name each parameter once.")
@@ -197,14 +197,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
             del self.param_groups[before:]
             raise
         if self._ready:
-            state_follows.settle(self, added)
+            self._keeper.keep(self, added)
 
-    def check_combination(self, group: Mapping[str, Any], where: str) -> None:
-        """Raise `ValueError` where values that are good alone do not go together; for subclasses."""
-
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str] | None:
-        """The names of the states that parameter `p` needs with a group's values; None: a subclass does not say."""
-        return None
+    # Hyperparameters as tensors
 
     def hold_tensors(self) -> None:
         """Turn the hyperparameters that are numbers into 0-dim tensors, in float64 where the device has it.
@@ -221,7 +216,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         tensor(0.5000, dtype=torch.float64)
         """
         for group in self.param_groups:
-            for name in self.rule(group).hyper:
+            for name in self.algorithm_of(group).hyper:
                 self.hold_tensor(group, name)
         for scheduler in bound_to(self):
             scheduler.hold_tensors()
@@ -232,23 +227,62 @@ class Optimizer(torch.optim.Optimizer, ABC):
         Left alone: what is a tensor already, what may not change, and keys that are no hyperparameters. Beside
         parameters on the meta device it is on the host, as it has a value.
         """
-        rules = self.rule(group).hyper
+        rules = self.algorithm_of(group).hyper
         if name in rules and group["params"]:
             p = group["params"][0]
             group[name] = rules[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
 
-    def check_parameter(self, p: Tensor, group: Mapping[str, Any], where: str) -> None:
-        """Raise `ValueError` for a parameter that cannot be optimized in a group; for subclasses to say more."""
-        if not (p.is_floating_point() or p.is_complex()):
-            raise ValueError(
-                f"{where}a parameter has dtype {p.dtype}: only floating-point and complex ones can be optimized."
-            )
-        if p.layout is not torch.strided:
-            raise ValueError(f"{where}a parameter has the layout {p.layout}: only dense parameters can be optimized.")
+    # Copies and checkpoints
 
-    def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
-        """A parameter's state from a state dict in the form that this class keeps; for subclasses that know others."""
+    def __getstate__(self) -> dict[str, Any]:
+        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
+        return {
+            **kept,
+            "enable_global_step": self.enable_global_step,
+            "_keeper": self._keeper,
+            "_ready": True,
+            "_stepping": False,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
+        for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
+            self.__dict__.setdefault(name, OrderedDict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
+        self._keeper.follow(self)
+        state = super().state_dict()
+        for group in state.get("param_groups", ()):  # a hook may have returned anything
+            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
+            if "tags" in group:
+                group["tags"] = sorted(group["tags"])
         return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state dict of this class or of torch's class of the same name, at any step.
+
+        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
+
+        Raises:
+            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
+                breaks its rule; the message says which, and nothing has been changed.
+        """
+        self._keeper.follow(self)
+        saved = dict(state_dict)
+        for pre_hook in list(self._optimizer_load_state_dict_pre_hooks.values()):
+            replaced = pre_hook(self, saved)
+            saved = saved if replaced is None else dict(replaced)
+        checkpoint.load(self, saved)
+        for post_hook in list(self._optimizer_load_state_dict_post_hooks.values()):
+            post_hook(self)
+
+    # Methods of the Cerebras suite, for programs that are written for it
+
+    def state_names_to_sparsify(self) -> list[str]:
+        """The names of states to sparsify along with a sparse parameter; a subclass says which, and here none."""
+        return []
 
     def increment_global_step(self, p: Tensor) -> Tensor:
         """Add 1 to the state `step` of parameter `p` and return it, a 0-dim float32 tensor.
@@ -276,8 +310,6 @@ class Optimizer(torch.optim.Optimizer, ABC):
         fn(self)
         return self
 
-    # Gradients
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or fill them with zeros, between the hooks registered for it."""
         args, kwargs = (), {"set_to_none": set_to_none}
@@ -298,43 +330,3 @@ class Optimizer(torch.optim.Optimizer, ABC):
         handle = RemovableHandle(self._zero_grad_post_hooks)
         self._zero_grad_post_hooks[handle.id] = hook
         return handle
-
-    # Copies and checkpoints
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept: dict[str, Any] = super().__getstate__()  # type: ignore[no-untyped-call, unused-ignore]  # torch 2.7
-        return {
-            **kept,
-            "enable_global_step": self.enable_global_step,
-            "_seen": self._seen,
-            "_guards": None,
-            "_ready": True,
-            "_stepping": False,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.defaults.pop("differentiable", None)  # torch adds it; here it is no hyperparameter
-        for name in ("_zero_grad_pre_hooks", "_zero_grad_post_hooks"):
-            self.__dict__.setdefault(name, OrderedDict())
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state in torch's form; the tensors are those in use, `tags` sorted lists, and dtypes in groups names."""
-        state_follows.follow(self)
-        state = super().state_dict()
-        for group in state.get("param_groups", ()):  # a hook may have returned anything
-            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
-            if "tags" in group:
-                group["tags"] = sorted(group["tags"])
-        return state
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state dict of this class or of torch's class of the same name, at any step.
-
-        The values are copied into the tensors that are there. Before anything is changed, everything is checked.
-
-        Raises:
-            ValueError: the dict belongs to another optimizer, its groups, keys or shapes differ, or a hyperparameter
-                breaks its rule; the message says which, and nothing has been changed.
-        """
-        checkpoint.load(self, state_dict)

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 import torch
 import torch.optim.optimizer as torch_optimizer
 
-from .keeper import follow
-
 Step = TypeVar("Step", bound=Callable[..., Any])
 
 
@@ -42,10 +40,10 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
             with _hooks(self, call), torch.no_grad():
                 args, kwargs = _with_gradients(call[0], call[1])
                 if not trusted:
-                    follow(self)
+                    self._keeper.follow(self)
                 result = step(self, *args, **kwargs)
                 if not trusted:
-                    _refuse_new_state(self)
+                    self._keeper.refuse_new_state(self)
             return result
         finally:
             self._stepping = False
@@ -62,18 +60,6 @@ def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
     if callable(kwargs.get("closure")):
         kwargs = {**kwargs, "closure": torch.enable_grad()(kwargs["closure"])}
     return args, kwargs
-
-
-def _refuse_new_state(optimizer: Any) -> None:
-    for p, state in optimizer.state.items():
-        known = optimizer._seen[p][1] if p in optimizer._seen else {}
-        made = set(state).difference(known) if isinstance(state, dict) else {p}
-        if made:
-            names = ", ".join(sorted(map(repr, made)))
-            raise RuntimeError(
-                f"{type(optimizer).__name__} made the state {names}, for a parameter of shape "
-                f"{tuple(getattr(p, 'shape', ()))}, outside preinitialize(): fill in {names} there."
-            )
 
 
 @contextmanager

@@ -8,58 +8,50 @@ the cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from ..base.tensor_lists import Tensors
+from ..base.tensor_lists import Columns
 from .work import Work
 
 BLOCK = 1 << 18  # elements: few enough for the caches, and enough for the calls on them to cost little
 LIST = 1 << 26  # elements that are stepped in float32 together, elsewhere
 
 
-def by_layout(work: Work) -> list[tuple[Work, bool]]:
-    """The work in up to two parts: of contiguous tensors (True), and of others.
+class Block(NamedTuple):
+    """Tensors that are updated together: all elements of some, or some of one."""
 
-    Where an update goes by elements, the order of the dimensions does not matter: it is that in the parameter's memory.
-    """
-    columns = work.columns()
-    if all(all(map(Tensor.is_contiguous, column)) for column in columns):
-        return [(work, True)]
-    if work.optimizer_class.elementwise:
-        orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.params]
-        columns = [[x.permute(order) for x, order in zip(column, orders)] for column in columns]
-        work = work.with_columns(columns)
-        if work.low is not None:
-            places = [x._replace(dims=[x.dims[d] for d in order]) for x, order in zip(work.low.places, orders)]
-            work = work._replace(low=work.low._replace(places=places))
-    good = [all(column[i].is_contiguous() for column in columns if column) for i in range(len(work.params))]
-    parts = [(work.selected([i for i, x in enumerate(good) if x is kind]), kind) for kind in (True, False)]
-    return [(part, kind) for part, kind in parts if part.params]
+    columns: Columns
+    indices: Sequence[int]  # of the tensors in the columns that they are from
+    start: int = 0  # the index of the first element there
 
 
-def blocks(columns: list[Tensors]) -> Iterator[tuple[list[int], Sequence[Tensors], int]]:
-    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined.
-
-    Each with the indices of its tensors, and the place in them where it begins.
-    """
-    batch: list[int] = []
+def blocks(columns: Columns) -> Iterator[Block]:
+    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
+    joined: list[int] = []
     filled = 0
-    for i, first in enumerate(columns[0]):
-        count = first.numel()
-        if filled + count > BLOCK and filled:
-            yield batch, [[column[j] for j in batch] if column else [] for column in columns], 0
-            batch, filled = [], 0
-        if count > BLOCK:
-            split = [torch.split(column[i].view(-1), BLOCK) if column else () for column in columns]
-            for j in range(len(split[0])):
-                yield [i], [[parts[j]] if parts else [] for parts in split], j * BLOCK
-        elif count:
-            batch.append(i)
-            filled += count
+    for i, p in enumerate(columns["p"]):
+        size = p.numel()
+        if filled + size > BLOCK and filled:
+            yield _whole_tensors(columns, joined)
+            joined, filled = [], 0
+        if size > BLOCK:
+            parts = {name: torch.split(xs[i].view(-1), BLOCK) for name, xs in columns.items()}
+            for j, start in enumerate(range(0, size, BLOCK)):
+                yield Block({name: [xs[j]] for name, xs in parts.items()}, [i], start)
+        elif size:
+            joined.append(i)
+            filled += size
     if filled:
-        yield batch, [[column[j] for j in batch] if column else [] for column in columns], 0
+        yield _whole_tensors(columns, joined)
+
+
+def _whole_tensors(columns: Columns, indices: list[int]) -> Block:
+    selected: Columns = {}
+    for name, xs in columns.items():
+        selected[name] = [xs[i] for i in indices]
+    return Block(selected, indices)
 
 
 def limited(work: Work) -> list[Work]:
@@ -67,10 +59,11 @@ def limited(work: Work) -> list[Work]:
 
     But for single tensors that are larger.
     """
-    if work.low is None:
+    if work.widening is None:
         return [work]
-    limit, parts, filled = (BLOCK if work.params[0].is_cpu else LIST), [[0]], work.params[0].numel()
-    for i, p in enumerate(work.params[1:], 1):
+    params = work.columns["p"]
+    limit, parts, filled = (BLOCK if params[0].is_cpu else LIST), [[0]], params[0].numel()
+    for i, p in enumerate(params[1:], 1):
         filled += p.numel()
         if filled > limit:
             parts.append([])

@@ -8,19 +8,19 @@ from ..base.tensor_lists import Factor, Tensors, add, addcdiv_, addcmul_, is_zer
 from .work import Factors
 
 
-def penalized_gradient(k: Factors, p: Tensors, g: Tensors) -> Tensors:
+def penalized_gradient(h: Factors, p: Tensors, g: Tensors) -> Tensors:
     """What is descended: the gradient, with its sign turned to maximize, plus the weight decay of an L2 penalty."""
-    g = neg(g) if k["maximize"] else g
-    return g if is_zero(k["weight_decay"]) else add(g, p, k["weight_decay"])
+    g = neg(g) if h["maximize"] else g
+    return g if is_zero(h["weight_decay"]) else add(g, p, h["weight_decay"])
 
 
-def apply_weight_decay(k: Factors, p: Tensors, g: Tensors) -> Tensors:
+def apply_weight_decay(h: Factors, f: Factors, p: Tensors, g: Tensors) -> Tensors:
     """`penalized_gradient`; with decoupled weight decay the parameters shrink now instead, and it is the gradient."""
-    if not k["decoupled_weight_decay"]:
-        return penalized_gradient(k, p, g)
-    if not is_zero(k["weight_decay"]) and not k.get("cautious_weight_decay"):
-        mul_(p, k["decay_factor"])
-    return neg(g) if k["maximize"] else g
+    if not h["decoupled_weight_decay"]:
+        return penalized_gradient(h, p, g)
+    if not is_zero(h["weight_decay"]) and not h.get("cautious_weight_decay"):
+        mul_(p, f["decay_factor"])
+    return neg(g) if h["maximize"] else g
 
 
 def moment_factors(h: dict[str, Any]) -> Factors:
@@ -29,10 +29,10 @@ def moment_factors(h: dict[str, Any]) -> Factors:
     return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "one_minus_beta2": 1 - beta2}
 
 
-def update_moments(k: Factors, g: Tensors, m: Tensors, v: Tensors) -> None:
+def update_moments(f: Factors, g: Tensors, m: Tensors, v: Tensors) -> None:
     """m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g."""
-    lerp_(m, g, k["one_minus_beta1"])
-    square_average_(v, g, k["beta2"], k["one_minus_beta2"])
+    lerp_(m, g, f["one_minus_beta1"])
+    square_average_(v, g, f["beta2"], f["one_minus_beta2"])
 
 
 def square_average_(v: Tensors, g: Tensors, beta: Factor, one_minus_beta: Factor) -> None:

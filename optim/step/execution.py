@@ -11,90 +11,135 @@ is read, and the update runs over all tensors at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..base.tensor_lists import Tensors
-from ..precision.widened import Buffers, in_float32, seeds
-from .blocks import blocks, by_layout, limited
+from ..base.scalar_states import STEP
+from ..base.tensor_lists import Columns, Tensors
+from ..precision.widened import FlatPiece, SeparatePiece, WidenedStep
+from .blocks import Block, blocks, limited
 from .known_counts import KnownCounts
-from .work import STEP, Factors, Work
+from .work import Factors, Work, by_layout
 
 
-def eager_step(work: Work, known: KnownCounts) -> None:
+class InPlace(NamedTuple):
+    """A piece of a step whose tensors are updated as they are."""
+
+    columns: Columns
+
+    def read(self) -> Columns:
+        """The columns themselves."""
+        return self.columns
+
+    def write_back(self) -> None:
+        """Nothing is left to do."""
+
+
+Piece: TypeAlias = "InPlace | FlatPiece | SeparatePiece"  # columns that are read, updated, and written back
+
+
+def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
     """A step outside of graphs."""
-    device = work.params[0].device
-    if device.type not in ("cpu", "cuda"):
-        step_on_tensors([work])
-        return
-    if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
-        known.lose(x for column in work.scalars.values() for x in column)
-    work = work._replace(h={name: _placed(value, device, read=True) for name, value in work.h.items()})
-    parts = by_layout(work)
-    if device.type == "cuda" or not work.optimizer_class.elementwise or not parts[0][1]:
-        parts = [(some, contiguous) for part, contiguous in parts for some in limited(part)]
-    for part, contiguous in parts:
-        fused = part.optimizer_class.fused if contiguous else None
-        kernel = None if fused is None else fused(part)
+    for given in works:
+        device = given.columns["p"][0].device
+        if device.type not in ("cpu", "cuda"):
+            step_on_tensors([given])
+            continue
+        if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
+            for column in given.scalars.values():
+                known_counts.lose(column)
+        work = given._replace(hyper=_hyperparameters(given, read_on_host=True))
+        for part, contiguous in by_layout(work):
+            _eager_part(part, contiguous, known_counts)
+
+
+def _eager_part(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
+    """The step of tensors that are all contiguous, or are not: by torch's kernel if it can take it."""
+    in_blocks = part.columns["p"][0].is_cpu and contiguous and part.algorithm.elementwise
+    for work in [part] if in_blocks else limited(part):
+        fused = part.algorithm.fused if contiguous else None
+        kernel = None if fused is None else fused(work)
         if kernel is None:
-            _step_on_numbers(part, known, contiguous)
+            _step_on_numbers(work, known_counts, in_blocks)
         else:
-            part.advance()
-            steps = part.scalars.get(STEP, [])
-            for indices, columns in _pieces(part, part.low is not None):
-                kernel(columns, [steps[i] for i in indices] if steps else [])
+            _step_by_kernel(work, kernel)
 
 
-def _step_on_numbers(work: Work, known: KnownCounts, contiguous: bool) -> None:
+def _step_by_kernel(work: Work, kernel: Any) -> None:
+    """A step that one of torch's fused kernels takes."""
+    _count_step(work)
+    step_counts = work.scalars.get(STEP, [])
+    # A kernel goes through memory once: on the CPU, blocks are for copies in float32 alone.
+    for indices, piece in _pieces(work, in_blocks=work.widening is not None):
+        kernel([step_counts[i] for i in indices] if step_counts else [], **piece.read())
+        piece.write_back()
+
+
+def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
     """A step for which the counts are numbers: parameters with the same counts go together."""
-    names = [name for name in work.optimizer_class.reads if name in work.scalars]
-    found = [known.of(work.scalars[name]) for name in names]
-    if None in found:
+    names = [name for name in work.algorithm.reads if name in work.scalars]
+    columns = [known_counts.of(work.scalars[name]) for name in names]
+    if None in columns:
         step_on_tensors([work])
-        known.compute(x for name in names for x in work.scalars[name])
+        for name in names:
+            known_counts.compute(work.scalars[name])
         return
-    work.advance()
-    rows = list(zip(*found)) or [()] * len(work.params)
+    _count_step(work)
+    rows = list(zip(*columns)) or [()] * len(work.columns["p"])  # the counts of each parameter
     for row in dict.fromkeys(rows):
         part, s = work, dict(zip(names, row))
         if rows.count(row) < len(rows):
             part = work.selected([i for i, other in enumerate(rows) if other == row])
         if STEP in s:
-            s[STEP] = known.note(part.scalars[STEP], s[STEP] + 1.0)
-        for name, value in _update(part, s, contiguous).items():
-            known.note(part.scalars[name], value)
+            s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
+        for name, value in _update(part, s, in_blocks).items():
+            known_counts.note(part.scalars[name], value)
 
 
 def step_on_tensors(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
-    for work in map(_with_dimensions, works):
-        device = work.params[0].device
-        h = {name: _placed(value, device) for name, value in work.h.items()}
-        work.advance()
+    for given in works:
+        work = _with_dimensions(given)._replace(hyper=_hyperparameters(given, read_on_host=False))
+        device = work.columns["p"][0].device
+        _count_step(work)
         s = {
-            name: torch.cat(work.scalars[name]).to(_wide(device))
-            for name in work.optimizer_class.reads
+            name: torch.cat(work.scalars[name]).to(_double(device))
+            for name in work.algorithm.reads
             if name in work.scalars
         }
-        _update(work._replace(h=h), s)
+        _update(work, s, in_blocks=False)
 
 
-@contextmanager
-def opened(work: Work, read: bool) -> Iterator[tuple[Factors, Sequence[Tensors]]]:
-    """A step outside of graphs that reads no counts: its factors, and the columns that are to be updated meanwhile."""
-    device = work.params[0].device
-    h = {name: _placed(value, device, read) for name, value in work.h.items()}
-    work.advance()
-    k = _for_lists({**h, **work.optimizer_class.factors(h, {}, float)}, work.params[0])
-    for _, columns in _pieces(work, False):
-        yield k, columns
+class Begun(NamedTuple):
+    """A step whose update is yet to be done: what that needs."""
+
+    hyper: Factors
+    factors: Factors
+    piece: Piece  # all tensors
 
 
-def _update(work: Work, s: dict[str, Any], contiguous: bool = False) -> dict[str, Any]:
-    """Update with the counts in `s`, this step counted; gives those that the rule has changed."""
+def begin(work: Work, read_on_host: bool) -> Begun:
+    """Begin a step, outside of graphs, of an algorithm whose factors need no counts: the caller updates the piece.
+
+    With `read_on_host`, hyperparameters that are tensors on the CPU become numbers.
+    """
+    hyper = _hyperparameters(work, read_on_host)
+    _count_step(work)
+    h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
+    ((_, piece),) = _pieces(work, in_blocks=False)
+    return Begun(h, f, piece)
+
+
+def _count_step(work: Work) -> None:
+    """Add 1 to the counts of steps."""
+    if STEP in work.scalars:
+        torch._foreach_add_(work.scalars[STEP], 1)
+
+
+def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
+    """Update with the scalar states `s`, this step counted; gives those that the factors have changed."""
 
     def stored(x: Any) -> Any:
         dtype = work.scalars[STEP][0].dtype
@@ -104,36 +149,32 @@ def _update(work: Work, s: dict[str, Any], contiguous: bool = False) -> dict[str
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
     before = dict(s)
-    k = {**work.h, **work.optimizer_class.factors(work.h, s, stored)}
+    factors = work.algorithm.factors(work.hyper, s, stored)
     written = {
         name: x for name, x in s.items() if x is not before[name] and (isinstance(x, Tensor) or x != before[name])
     }
     for name, value in written.items():
         _fill(work.scalars[name], value)
-    k = {**_for_lists(k, work.params[0]), "placement": work.placement}
-    for _, columns in _pieces(work, contiguous and work.optimizer_class.elementwise):
-        work.optimizer_class.update(k, *columns)
+    h, f = _for_lists(work.hyper, factors, work.columns["p"][0])
+    shared = {} if work.algorithm.elementwise else {"placement": work.placement}
+    for _, piece in _pieces(work, in_blocks):
+        work.algorithm.update(h, f, **piece.read(), **shared)
+        piece.write_back()
     return written
 
 
-def _pieces(work: Work, by_blocks: bool) -> Iterator[tuple[Sequence[int], Sequence[Tensors]]]:
-    """The columns to update, with the indices of their tensors: on the CPU in blocks, if asked for.
-
-    Of bfloat16 tensors they are in float32, and written back after the update.
-    """
-    columns, how = work.columns(), work.low
-    by_blocks = by_blocks and work.params[0].is_cpu
-    noise = seeds(how, work.scalars.get(STEP, []), columns) if how else {}
-    buffers = Buffers(reuse=by_blocks)
-    whole = [(range(len(work.params)), columns, 0)]
-    for indices, part, start in blocks(columns) if by_blocks else whole:
-        if how is None:
-            yield indices, part
-        else:
-            places = [how.places[i] for i in indices] if how.places else []
-            chosen = {j: [every[i] for i in indices] for j, every in noise.items()}
-            for wide in in_float32(part, how, places, start, chosen, buffers):
-                yield indices, wide
+def _pieces(work: Work, in_blocks: bool) -> Iterator[tuple[Sequence[int], Piece]]:
+    """What is updated one after the other, with the indices of its tensors: on the CPU blocks, if asked for."""
+    columns, params = work.columns, work.columns["p"]
+    in_blocks = in_blocks and params[0].is_cpu
+    parts = blocks(columns) if in_blocks else [Block(columns, range(len(params)))]
+    if work.widening is None:
+        for part in parts:
+            yield part.indices, InPlace(part.columns)
+        return
+    step = WidenedStep(work.widening, columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
+    for part in parts:
+        yield part.indices, step.piece(part.columns, part.indices, part.start)
 
 
 def _fill(counters: Tensors, value: Any) -> None:
@@ -149,33 +190,45 @@ def _fill(counters: Tensors, value: Any) -> None:
         torch._foreach_copy_(counters, [torch.tensor(value, dtype=dtype, device="cpu")] * n)
 
 
-def _placed(value: Any, device: torch.device, read: bool = False) -> Any:
-    """A hyperparameter as the factors take it: a number, or a 0-dim tensor in double precision on the device.
+def _hyperparameters(work: Work, read_on_host: bool) -> Factors:
+    """The hyperparameters as the factors need them: numbers, or 0-dim tensors in double precision on the device.
 
-    With `read`, a tensor on the CPU becomes a number.
+    With `read_on_host`, tensors on the CPU become numbers.
     """
+    device = work.columns["p"][0].device
+    return {name: _number_or_tensor(value, device, read_on_host) for name, value in work.hyper.items()}
+
+
+def _number_or_tensor(value: Any, device: torch.device, read_on_host: bool) -> Any:
     if isinstance(value, (tuple, list)):
-        return tuple(_placed(x, device, read) for x in value)
+        return tuple(_number_or_tensor(x, device, read_on_host) for x in value)
     if isinstance(value, Tensor):
-        return value.item() if read and value.is_cpu else value.reshape(()).to(device, _wide(device))
+        return value.item() if read_on_host and value.is_cpu else value.reshape(()).to(device, _double(device))
     return value if value is None or isinstance(value, (float, int, str, torch.dtype)) else float(value)
 
 
-def _wide(device: torch.device) -> torch.dtype:
+def _double(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _for_lists(k: Factors, p: Tensor) -> Factors:
-    """The factors as the lists take them: a number, a 0-dim tensor, or one for each parameter."""
-    tensors = {name: x for name, x in k.items() if isinstance(x, Tensor)}
-    if not tensors:
-        return k
-    dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
-    cast = [x.to(dtype) for x in tensors.values()]
-    if torch.compiler.is_compiling():  # through one array, which inductor keeps: it would compute each for each element
-        parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
-        cast = [part.view(x.shape) for part, x in zip(parts, cast)]
-    return {**k, **{name: x if x.dim() == 0 else list(x.unbind()) for name, x in zip(tensors, cast)}}
+def _for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
+    """Hyperparameters and factors as the lists take them: a number, a 0-dim tensor, or one for each parameter.
+
+    A factor takes the place of a hyperparameter of its name.
+    """
+    both = {**hyper, **factors}
+    tensors = {name: x for name, x in both.items() if isinstance(x, Tensor)}
+    if tensors:
+        dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
+        cast = [x.to(dtype) for x in tensors.values()]
+        if torch.compiler.is_compiling():  # through one array, which inductor keeps: else each element computes it anew
+            parts = torch.split(torch.cat([x.reshape(-1) for x in cast]), [x.numel() for x in cast])
+            cast = [part.view(x.shape) for part, x in zip(parts, cast)]
+        both.update((name, x if x.dim() == 0 else list(x.unbind())) for name, x in zip(tensors, cast))
+    return (
+        {name: both[name] for name in hyper if name not in factors},
+        {name: both[name] for name in factors},
+    )
 
 
 def _with_dimensions(work: Work) -> Work:
@@ -184,9 +237,11 @@ def _with_dimensions(work: Work) -> Work:
     torch (2.7 to 2.13) drops from a graph what is done in place to a 0-dim float64 input on the CPU, but not to a view
     of it.
     """
-    scalars = {name: _shaped(column) for name, column in work.scalars.items()}
-    return work.with_columns(list(map(_shaped, work.columns())))._replace(scalars=scalars)
+    return work._replace(
+        columns={name: _with_dimension(xs) for name, xs in work.columns.items()},
+        scalars={name: _with_dimension(xs) for name, xs in work.scalars.items()},
+    )
 
 
-def _shaped(xs: Tensors) -> Tensors:
+def _with_dimension(xs: Tensors) -> Tensors:
     return [x.view(1) if x.dim() == 0 else x for x in xs]

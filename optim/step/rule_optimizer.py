@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -18,18 +17,19 @@ from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optim
 from timesched.ops import check_compiler
 
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group
+from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local, notice_dtensor, placed_as
-from ..base.tensor_lists import Tensors
+from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
-from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check, has_remedy
+from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check_precision, has_precision_option
 from ..precision.options import Precision as Precision  # noqa: PLC0414  # likewise
-from ..precision.widened import low
-from ..state.keeper import fits, follow, form, text
-from ..state.optimizer import Optimizer, State, counter
+from ..precision.widened import widening
+from ..state.keeper import form, text
+from ..state.optimizer import Optimizer, State
 from ..state.step_wrapper import makes_no_state
 from .execution import eager_step, step_on_tensors
 from .known_counts import KnownCounts
-from .work import STEP, Factors, Work, as_plain_tensors, grouped_by_kind
+from .work import Factors, Work, as_plain_tensors, grouped_by_kind
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse: all tensors share small arrays of factors, so that each
 # would be compared with each. Those of one tensor are still found, and 150 tensors compile in 0.6 of the time.
@@ -40,20 +40,47 @@ MOST_GRAPHS = 2  # for sets of parameters that have gradients: such as with and 
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 
+def is_widened(group: Mapping[str, Any], p: Tensor) -> bool:
+    """Whether a parameter is stepped in float32, where it or its states are bfloat16."""
+    return bool(group.get("state_dtype")) or (p.dtype is torch.bfloat16 and has_precision_option(group))
+
+
+def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
+    """Whether a parameter has master weights, whose low half is a state."""
+    return p.dtype is torch.bfloat16 and bool(group.get("master_weights"))
+
+
+def in_use(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
+    """The names of those that are not switched off, and of the remainder, if the parameter has one."""
+    names = [name for name in tensor_states if name is not None]
+    return [*names, REMAINDER] if has_remainder(group, p) else names
+
+
 class RuleOptimizer(Optimizer):
-    """An optimizer that is an update rule: a subclass defines the state and the rule."""
+    """An optimizer that is an update rule: a subclass defines the state and the rule.
+
+    The rule is in two functions. `factors` computes the numbers of a step that are the same for all elements, such as
+    1 - β1, and `update` is the equation, over lists of tensors. What they are given:
+
+        h: the hyperparameters of the group, by name.
+        s: the scalar states (one number for each parameter, such as `step`), by name.
+        f: the factors, by name.
+        p: the parameters, and g their gradients: lists of tensors.
+        and each state that belongs to the elements, by its name: a list with a tensor for each parameter.
+
+    Those of `h`, `s` and `f` that change from step to step may be numbers or tensors; see execution.py.
+    """
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
     by_rank: ClassVar[bool] = False  # matrices have other states than vectors
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
-    # A static method that takes the step of contiguous tensors with torch's fused kernel, or gives False; see fused.py.
-    fused: ClassVar[Any] = None
+    fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, where it can take it
 
     def __init__(self, params: Any, given: dict[str, Any], enable_global_step: bool = False) -> None:
         """`given`: the arguments of the constructor, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled: Callable[..., None] | None = None
         self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
-        self._known = KnownCounts()
+        self._known_counts = KnownCounts()
         precision = given.get("precision", {})
         for unknown in precision.keys() - RULES.keys():
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}: use those that its docstring names.")
@@ -61,16 +88,16 @@ class RuleOptimizer(Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        taken = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if taken and taken[-1].name == "precision":  # by name, for help() and for configs
+        arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if arguments and arguments[-1].name == "precision":  # by name, for help() and for configs
             kind = inspect.Parameter.KEYWORD_ONLY
-            taken[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
-        cls.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # where inspect looks first
+            arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
+        cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._compiled, self._sets = None, set()  # a copy is compiled anew
-        self._known = KnownCounts()
+        self._known_counts = KnownCounts()
 
     # What a subclass says
 
@@ -79,31 +106,39 @@ class RuleOptimizer(Optimizer):
         return {STEP: 0.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
-        """The names of the states that `update` takes, in its order; None for one that is switched off."""
+        """The names of the states that belong to the elements; None in the place of one that is switched off.
+
+        Stochastic rounding goes by their places: each state has noise of its own.
+        """
         raise NotImplementedError
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         """The initial state of a parameter: zeros."""
-        state: State = {name: counter(p, first) for name, first in self.scalar_states(group).items()}
+        state: State = {name: scalar_state(p, first) for name, first in self.scalar_states(group).items()}
         state.update((name, torch.zeros_like(p)) for name in self.tensor_states(group, p) if name)
         return state
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        """The factors that `update` needs beside the hyperparameters `h`, from these and the scalar states `s`.
+        """The factors that `update` needs beside the hyperparameters.
 
-        They are Python numbers, or tensors with one element for each parameter. `s` has this step counted, and gets the
-        new values of scalar states; `stored` rounds a number as the state will.
+        They are Python numbers, or tensors with one element for each parameter. One with the name of a hyperparameter
+        takes its place. `s` has this step counted, and gets the new values of scalar states; `stored` rounds a number
+        as the state will.
         """
         raise NotImplementedError
 
     @staticmethod
-    def update(k: Factors, p: Tensors, g: Tensors, *states: Tensors) -> None:
-        """Update parameters and states in place. `k` holds the hyperparameters, the factors, and the placement."""
+    def update(h: Factors, f: Factors, p: Tensors, g: Tensors, *_: Any, **states: Any) -> None:
+        """Update parameters and states in place. A state that is switched off is not given.
+
+        If the update of an element depends on others (`elementwise` is False), there is `placement`, too: where
+        distributed parameters lie, None for others.
+        """
         raise NotImplementedError
 
-    def take_shared(self, works: list[Work]) -> list[Work]:
-        """Take those steps, outside of graphs, for which ranks work together. Gives the other work."""
+    def step_shared(self, works: list[Work]) -> list[Work]:
+        """Do the work, outside of graphs, that several ranks do together. Gives the rest."""
         return works
 
     # What follows from it
@@ -112,37 +147,41 @@ class RuleOptimizer(Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p] = state = self._state_in_its_dtypes(p, group)
-                for name, first in self.rule(group).scalar_states(group).items():
+                for name, first in self.algorithm_of(group).scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
-                        self._known.note([state[name]], first)
+                        self._known_counts.note([state[name]], first)
 
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
         check_group(RULES, group, f"{type(self).__name__}: ")
-        rule = self.rule(group)
-        state: State = rule.parameter_state(p, group)
-        names = [name for name in rule.tensor_states(group, p) if name and state[name].shape == p.shape]
-        others = [other.tensor_states(other.defaults, p) for other in self.rules() if other is not rule]
-        check(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
-        how = low(group, [p])
-        if how is not None:
-            wide = rule.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
+        algorithm = self.algorithm_of(group)
+        state: State = algorithm.parameter_state(p, group)
+        names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
+        others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
+        check_precision(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
+        if is_widened(group, p):
+            wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
-                rest = torch.float32 if has_remedy(group) else state[name].dtype
-                state[name] = wide[name].to(asked_dtype(group, name) or rest)
-            if how.remainder:
-                state[REMAINDER] = torch.zeros_like(p)
-        if STEP in self._scalar_names(group):
-            state.setdefault(STEP, counter(p))
+                unasked = torch.float32 if has_precision_option(group) else state[name].dtype
+                state[name] = wide[name].to(asked_dtype(group, name) or unasked)
+        if has_remainder(group, p):
+            state[REMAINDER] = torch.zeros_like(p)
+        if STEP in self._scalar_names(algorithm, group):
+            state.setdefault(STEP, scalar_state(p))
         return state
 
     def state_names_to_sparsify(self) -> list[str]:
-        names: dict[str, None] = {}
+        names: dict[str, None] = {}  # in their order
         for group in self.param_groups:
             for p in group["params"]:
-                states = {name: self.state[p].get(name) for name in self.rule(group).tensor_states(group, p) if name}
-                names.update((name, None) for name, x in states.items() if x is not None and x.shape == p.shape)
-                names.update(dict.fromkeys({REMAINDER}.intersection(self.state[p])))
+                for name in self.algorithm_of(group).tensor_states(group, p):
+                    if name in self.state[p] and self.state[p][name].shape == p.shape:
+                        names[name] = None
+                if REMAINDER in self.state[p]:
+                    names[REMAINDER] = None
         return list(names)
+
+    def _parameters(self) -> Iterable[Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
 
     @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -154,18 +193,17 @@ class RuleOptimizer(Optimizer):
             check_compiler()
             step_on_tensors(self.gather())
             return loss
-        follow(self)
-        live = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        self._keeper.follow(self)
+        live = [p for p in self._parameters() if p.grad is not None]
         compiled = self._compiled if live and self._is_compiled_for(live) else None
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
-        works = self.take_shared(self.gather())
+        works = self.step_shared(self.gather())
         if compiled is not None and works:
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
                 compiled(works)
                 works = []
-        for work in works:
-            eager_step(work, self._known)
+        eager_step(works, self._known_counts)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
         torch.autograd.graph.increment_version(live)
@@ -186,14 +224,15 @@ class RuleOptimizer(Optimizer):
         >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
         (1.0, 0.999)
         """
-        follow(self)
-        found = {}
-        for p, state in self.state.items():
-            here = local(p.detach(), p)
-            wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
-            value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
-            found[p] = placed_as(value, p)
-        return found
+        self._keeper.follow(self)
+        return {p: self.float32_parameter(p) for p in self.state}
+
+    def float32_parameter(self, p: Tensor) -> Tensor:
+        """The value of one parameter in `float32_parameters()`."""
+        here, state = local(p.detach(), p), self.state[p]
+        wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
+        value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+        return placed_as(value, p)
 
     @torch.no_grad()
     def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
@@ -202,7 +241,7 @@ class RuleOptimizer(Optimizer):
         Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
         no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
         """
-        follow(self)
+        self._keeper.follow(self)
         for p, value in values.items():
             notice_dtensor(value)
             known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
@@ -244,7 +283,7 @@ class RuleOptimizer(Optimizer):
         """A function compiled with the options of `compile`."""
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        on_cpu = all(p.is_cpu for group in self.param_groups for p in group["params"])
+        on_cpu = all(p.is_cpu for p in self._parameters())
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             options = {**options, "options": INDUCTOR_ON_CPU}
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
@@ -267,44 +306,54 @@ class RuleOptimizer(Optimizer):
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
         works: list[Work] = []
-        numbers: dict[Tensor, int] = {}
+        numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
         if any(group.get("stochastic_rounding") for group in self.param_groups):
-            every = [p for group in self.param_groups for p in group["params"]]
-            numbers = {p: i for i, p in enumerate(every)}
+            numbers = {p: i for i, p in enumerate(self._parameters())}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
-            grads = [p.grad for p in live]
-            self._check(live, grads, group)
-            rule = self.rule(group)
-            h = {name: group[name] for name in rule.hyper}
-            scalars = self._scalar_names(group)
-            for alike in grouped_by_kind(live, rule.by_rank):
-                how = low(group, alike, numbers)
-                names = (*rule.tensor_states(group, alike[0]), *([REMAINDER] if how and how.remainder else []))
-                states = [self.state[p] for p in alike]
-                # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
-                more = STEP not in scalars and None not in names and all(STEP in state for state in states)
-                counted = (*scalars, STEP) if more else scalars
-                for name in (*counted, *names):
-                    if name is not None and name not in states[0]:
-                        self._refuse(group, name)
+            self._check(live, [p.grad for p in live], group)
+            algorithm = self.algorithm_of(group)
+            hyper = {name: group[name] for name in algorithm.hyper}
+            for params in grouped_by_kind(live, algorithm.by_rank):
+                states = [self.state[p] for p in params]
+                names = algorithm.tensor_states(group, params[0])
+                scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
+                grads: list[Any] = [p.grad for p in params]
+                columns: Columns = {"p": params, "g": grads}
+                columns.update(self._columns(group, states, in_use(names, group, params[0])))
                 work = Work(
-                    type(rule),
-                    h,
-                    alike,
-                    grads if len(alike) == len(live) else [p.grad for p in alike if p.grad is not None],
-                    {name: list(map(itemgetter(name), states)) for name in counted},
-                    [list(map(itemgetter(name), states)) if name else [] for name in names],
-                    low=how,
+                    algorithm=type(algorithm),
+                    hyper=hyper,
+                    columns=columns,
+                    scalars=scalars,
+                    widening=widening(group, columns, names, numbers) if is_widened(group, params[0]) else None,
                 )
-                works.append(as_plain_tensors(work))
-        return works
+                works.append(work)
+        return list(map(as_plain_tensors, works))
 
-    def _check(self, params: Tensors, grads: Tensors, group: Mapping[str, Any]) -> None:
+    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
+        """The states of these names, each in a list with one for each parameter."""
+        columns: Columns = {}
+        for name in names:
+            if name not in states[0]:
+                self._refuse(group, name)
+            columns[name] = [state[name] for state in states]
+        return columns
+
+    def _scalars_in_use(
+        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
+    ) -> Sequence[str]:
+        """The names of the states of a step that are one number for each parameter."""
+        names = self._scalar_names(algorithm, group)
+        # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
+        counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
+        return (*names, STEP) if counted else names
+
+    def _check(self, params: Tensors, grads: list[Any], group: Mapping[str, Any]) -> None:
         name = type(self).__name__
         if torch.compiler.is_compiling():
             for p in params:
-                if not fits(self, p):
+                if not self._keeper.fits(p, self.state):
                     raise ValueError(
                         f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has no state "
                         "that fits it. In a graph state cannot follow its parameter: take one step outside the graph, "
@@ -320,7 +369,7 @@ class RuleOptimizer(Optimizer):
                     f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
                     "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
                 )
-            wide = g.dtype == torch.float32 and low(group, [p]) is not None
+            wide = g.dtype == torch.float32 and is_widened(group, p)
             if g.shape != p.shape or (g.dtype != p.dtype and not wide):
                 raise RuntimeError(
                     f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
@@ -329,24 +378,19 @@ class RuleOptimizer(Optimizer):
                 )
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        how = low(group, [p])
-        names = (
-            *self._scalar_names(group),
-            *self.rule(group).tensor_states(group, p),
-            REMAINDER if how and how.remainder else None,
-        )
-        return {name for name in names if name is not None}
+        algorithm = self.algorithm_of(group)
+        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
         values = ", ".join(
-            f"{key}={group[key]!r}" for key in self.rule(group).hyper if key not in ("lr", "weight_decay")
+            f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
         )
         raise ValueError(
             f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
 
-    def _scalar_names(self, group: Mapping[str, Any]) -> tuple[str, ...]:
-        names = self.rule(group).scalar_states(group)
+    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
+        names = algorithm.scalar_states(group)
         counts = self.enable_global_step or group.get("stochastic_rounding")
         return (*names, STEP) if counts and STEP not in names else tuple(names)

@@ -7,76 +7,110 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.sharding import Placement, any_distributed, distribution, local
-from ..base.tensor_lists import Tensors
-from ..precision.widened import Low
+from ..base import sharding
+from ..base.sharding import Placement, distribution, local
+from ..base.tensor_lists import Columns, Tensors
+from ..precision.widened import Widening
 
-STEP = "step"  # the state that counts the steps of a parameter
 Factors = dict[str, Any]
 
 
 class Work(NamedTuple):
-    """The tensors of one group (on one device, of one dtype), and the numbers that go with them."""
+    """The tensors of one group (on one device, of one dtype), and the numbers that go with them.
 
-    optimizer_class: Any  # whose `factors` and `update` apply
-    h: dict[str, Any]  # the hyperparameters
-    params: Tensors
-    grads: Tensors
-    scalars: dict[str, Tensors]  # states that are one number for each parameter
-    tensors: list[Tensors]  # states that belong to the elements; empty for one that is switched off
+    They are in named columns, with one tensor for each parameter: "p" are the parameters, "g" the gradients, and each
+    state goes by its name. A state that is switched off has no column.
+    """
+
+    algorithm: Any  # the class whose `factors` and `update` apply
+    hyper: dict[str, Any]  # the hyperparameters, by name
+    columns: Columns
+    scalars: Columns  # the states that are one number for each parameter
     placement: Placement | None = None  # where distributed parameters lie
-    low: Low | None = None  # how bfloat16 parameters are stepped in float32
-
-    def columns(self) -> list[Tensors]:
-        """All tensors that an update computes with: the parameters, the gradients, and each state.
-
-        A method, since the graphs of torch 2.9 know no properties of a NamedTuple.
-        """
-        return [self.params, self.grads, *self.tensors]
-
-    def with_columns(self, columns: list[Tensors]) -> Work:
-        """The work with other tensors."""
-        return self._replace(params=columns[0], grads=columns[1], tensors=columns[2:])
-
-    def advance(self) -> None:
-        """Add 1 to the counts of steps."""
-        if STEP in self.scalars:
-            torch._foreach_add_(self.scalars[STEP], 1)
+    widening: Widening | None = None  # how bfloat16 is stepped in float32; None: nothing is
 
     def selected(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
-
-        def pick(column: Any) -> Any:
-            return [column[i] for i in indices] if column else []
-
-        placement = self.placement and self.placement._replace(full=pick(self.placement.full))
-        scalars = {name: pick(column) for name, column in self.scalars.items()}
-        low = self.low and self.low._replace(places=pick(self.low.places))
-        return self.with_columns(list(map(pick, self.columns())))._replace(
-            scalars=scalars, placement=placement, low=low
+        work = self._replace(
+            columns={name: _selected(xs, indices) for name, xs in self.columns.items()},
+            scalars={name: _selected(xs, indices) for name, xs in self.scalars.items()},
         )
+        if self.placement:
+            work = work._replace(placement=self.placement._replace(full=_selected(self.placement.full, indices)))
+        if self.widening and self.widening.places:
+            work = work._replace(widening=self.widening._replace(places=_selected(self.widening.places, indices)))
+        return work
+
+
+def _selected(xs: Any, indices: list[int]) -> list[Any]:
+    return [xs[i] for i in indices]
 
 
 def as_plain_tensors(work: Work) -> Work:
     """With the tensors that the update computes with: real views of complex ones, local parts of distributed ones."""
-    columns = work.columns()
-    distributed = distribution(work.params[0])
-    if distributed:
-        columns[1] = [local(x, p) for x, p in zip(work.grads, work.params)]
-        columns = [[local(x, x) for x in column] for column in columns]
-        work = work._replace(placement=Placement(*distributed, [(p.shape, p.stride()) for p in work.params]))
-    if work.params[0].is_complex():
-        columns = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
-    return work.with_columns(columns)
+    params = work.columns["p"]
+    distributed = distribution(params[0]) if sharding.DISTRIBUTED else None
+    if distributed is not None:
+        grads = [local(g, p) for g, p in zip(work.columns["g"], params)]
+        columns = {name: _local_parts(xs) for name, xs in {**work.columns, "g": grads}.items()}
+        full = [(p.shape, p.stride()) for p in params]
+        work = work._replace(columns=columns, placement=Placement(*distributed, full))
+    if params[0].is_complex():
+        work = work._replace(columns={name: _real_views(xs) for name, xs in work.columns.items()})
+    return work
+
+
+def _local_parts(xs: Tensors) -> Tensors:
+    return [local(x, x) for x in xs]
+
+
+def _real_views(xs: Tensors) -> Tensors:
+    return [torch.view_as_real(x.resolve_conj()) for x in xs]
 
 
 def grouped_by_kind(params: list[Tensor], by_rank: bool) -> list[list[Tensor]]:
     """The parameters in lists that can be updated together: of one device, dtype and distribution."""
     mixed = by_rank or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
-    if not mixed and not any_distributed(params):
+    if not mixed and not sharding.DISTRIBUTED:
         return [params] if params else []
     found: dict[Any, list[Tensor]] = {}
     for p in params:
         kind = (p.device, p.dtype, distribution(p), by_rank and p.dim() >= 2)
         found.setdefault(kind, []).append(p)
     return list(found.values())
+
+
+def by_layout(work: Work) -> list[tuple[Work, bool]]:
+    """The work in up to two parts: of contiguous tensors (True), and of others.
+
+    Where an update goes by elements, the order of the dimensions does not matter: it is that in the parameter's memory.
+    """
+    if all(map(_contiguous, work.columns.values())):
+        return [(work, True)]
+    if work.algorithm.elementwise:
+        work = _in_memory_order(work)
+    indices: dict[bool, list[int]] = {True: [], False: []}
+    for i in range(len(work.columns["p"])):
+        indices[_contiguous([column[i] for column in work.columns.values()])].append(i)
+    return [(work.selected(some), contiguous) for contiguous, some in indices.items() if some]
+
+
+def _contiguous(xs: Tensors) -> bool:
+    return all(map(Tensor.is_contiguous, xs))
+
+
+def _in_memory_order(work: Work) -> Work:
+    """Views whose dimensions are in the order in which the parameter's lie in memory."""
+    orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.columns["p"]]
+    work = work._replace(columns={name: _permuted(xs, orders) for name, xs in work.columns.items()})
+    if work.widening is not None:
+        places = []
+        for place, order in zip(work.widening.places, orders):
+            dims = [place.dims[d] for d in order]
+            places.append(place._replace(dims=dims))
+        work = work._replace(widening=work.widening._replace(places=places))
+    return work
+
+
+def _permuted(xs: Tensors, orders: list[list[int]]) -> Tensors:
+    return [x.permute(order) for x, order in zip(xs, orders)]

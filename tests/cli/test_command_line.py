@@ -559,6 +559,10 @@ def test_memory_is_that_of_the_optimizer(capsys, config, model):
     assert [int(x) for x in rows[-1][1:]] == [4096 + 3 * 64, 16, 4 * 4288, 4 * 4288, total]
     code, out, _ = run(capsys, "memory", config(TRAINER), "--model", model)
     assert code == 0 and out.splitlines()[-1].split() == ["all", "4288", "17152", "17152"]
+    code, out, _ = run(capsys, "memory", config(GOOD), "--model", model, "--average")
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0 and rows[0][-2:] == ["average", "bytes"]
+    assert [int(x) for x in rows[-1][-2:]] == [4 * 4288, total + 4 * 4288]
 
 
 # The program

@@ -1,10 +1,21 @@
-"""The tables of the documents, as lists of their cells."""
+"""The tables of the documents, as lists of their cells; and the modules that make the site."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 
 DOCS = Path(__file__).parents[2] / "docs"
+
+
+def extension(name: str) -> ModuleType:
+    """A module of docs/_ext."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"_ext/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def rows(name: str, header: list[str]) -> list[list[list[str]]]:

@@ -1,23 +1,17 @@
 """The equations of docstrings become formulas on the site."""
 
-import importlib.util
 import inspect
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 import optim
 import timesched
+from tests.docs.tables import extension
 from tests.optim.signatures import NAMES
 
-PATH = Path(__file__).parents[2] / "docs/_ext/equations.py"
-SPEC = importlib.util.spec_from_file_location("equations", PATH)
-assert SPEC is not None and SPEC.loader is not None
-equations = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(equations)
-
+equations = extension("equations")
 BLOCK = re.compile(r"(?:Formula:|\n)\n((?:    [^\n]+\n)+)")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import optim
 import timesched
+from optim.scheduler import STEPPING
 from tests.docs.tables import DOCS
 from tests.optim.signatures import NAMES
 
@@ -23,6 +24,7 @@ def test_optimizers():
 
 def test_closed_form_schedulers():
     assert named("schedulers.md") >= set(optim.lr_scheduler.__all__) - {"LRScheduler"}
+    assert named("differences/cerebras.md") >= set(STEPPING)
 
 
 @pytest.mark.parametrize("package", [timesched.schedulers, timesched.composition])

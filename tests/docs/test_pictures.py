@@ -1,19 +1,14 @@
 """The pictures of docs/which.md and docs/recipes.md show the schedules that stand beside them."""
 
 import doctest
-import importlib.util
 import re
 
 import pytest
 
 import timesched
-from tests.docs.tables import DOCS, rows
+from tests.docs.tables import DOCS, extension, rows
 
-SPEC = importlib.util.spec_from_file_location("thumbnails", DOCS / "_ext/thumbnails.py")
-assert SPEC is not None and SPEC.loader is not None
-thumbnails = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(thumbnails)
-
+thumbnails = extension("thumbnails")
 PICTURE = re.compile(r"!\[[^\]]*\]\(_static/curves/(\w+)\.svg\)")
 WHICH = rows("which.md", ["you train", "", "line to paste", "recipe, source"])[0]
 RECIPES = (DOCS / "recipes.md").read_text(encoding="utf-8").split("\n## ")[1:]

@@ -7,6 +7,7 @@ import torch
 
 import optim.lr_scheduler
 import timesched
+from tests.building import run, sgd, values
 from tests.docs.tables import rows
 
 HEADER = ["`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "`timesched`, with `bind`"]
@@ -21,24 +22,13 @@ def calls(cell):
     return (found[1], int(found[2] or STEPS)) if found else (None, STEPS)
 
 
-def sgd():
-    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-
-
 def rates(optimizer, scheduler, last, clock=None):
     """The learning rates of the steps 0 to `last`."""
-    found = [float(optimizer.param_groups[0]["lr"])]
-    for _ in range(last):
-        optimizer.step()
-        if clock is not None:
-            clock.tick()
-        scheduler.step()
-        found.append(float(optimizer.param_groups[0]["lr"]))
-    return found
+    return [*values(optimizer), *run(last, clock, optimizer, scheduler)]
 
 
 def torchs_rates(code, last):
-    o = sgd()
+    o = sgd(lr=0.1)
     return rates(o, eval(code, {**vars(torch.optim.lr_scheduler), "o": o}), last)
 
 
@@ -50,7 +40,7 @@ def test_the_calls_of_a_row_agree(row):
     for code, last in ((values, min(one, two)), (schedule, min(one, three))):
         if code is None:
             continue
-        expected, o, clock = torchs_rates(theirs, last), sgd(), None
+        expected, o, clock = torchs_rates(theirs, last), sgd(lr=0.1), None
         if code is values:
             scheduler = eval(code, {**vars(optim.lr_scheduler), "o": o})
         else:

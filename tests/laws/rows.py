@@ -457,6 +457,7 @@ def _closed_stable(schedule: Any, run: Horizon) -> Promise:
 def _closed_one_cycle(schedule: Any, run: Horizon) -> Promise:
     first, top, until = schedule.initial_val, schedule.max_val, run.locate(f.time(schedule.total_steps))
     last = first / schedule.final_div_factor
+    # a phase is a step shorter than its share, and may be a small part of a step: room for that, and not derived
     return _between_levels(first, top, last, end=last, until=until, condition=1e3 * (1 + first + top + last))
 
 

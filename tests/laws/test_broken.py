@@ -125,7 +125,7 @@ LINE = Promise(start=1.0, low=0.0, high=1.0, continuous=True, falls=True)
 )
 def test_a_broken_schedule_is_caught(how, t_max, law, promise):
     schedule = Broken(t_max=t_max, how=how) if t_max else how
-    with pytest.raises(LawBroken, match=rf"law \d+b? \({law}"):
+    with pytest.raises(LawBroken, match=f"law '{law}': "):
         check_schedule_laws(schedule, promise, laws=[law], max_examples=5000)  # the first that fails ends it
 
 
@@ -156,7 +156,7 @@ def test_what_comes_one_batch_late_is_found(shape, t_max):
         mark = frame.mark(schedule.t_max)
         return shape(Mark(mark.counter, mark.unit, mark.count + 1))
 
-    with pytest.raises(LawBroken, match=r"law 4 \(ratio"):
+    with pytest.raises(LawBroken, match="law 'ratio': "):
         check_schedule_laws(Broken(t_max=t_max, how=late), laws=["ratio"])
 
 

@@ -1,4 +1,4 @@
-"""Laws 1 to 3: times are exact, and what is no time is refused. What Composer has, too, is in tests/parity."""
+"""Times are exact, and what is no time is refused. What Composer has, too, is in tests/parity."""
 
 import copy
 import datetime

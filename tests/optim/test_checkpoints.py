@@ -1,4 +1,4 @@
-"""Law 13: saved and loaded at any step equals the uninterrupted run, also to and from torch's optimizers. A dict that
+"""Saved and loaded at any step equals the uninterrupted run, also to and from torch's optimizers. A dict that
 does not fit is refused, and the optimizer is left as it was, bit for bit."""
 
 import copy
@@ -8,6 +8,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import optim
+from optim.base.hyperparameters import HYPERPARAMETERS, Number, table
 from tests.optim.problems import (
     assert_states_close,
     differences,
@@ -22,6 +23,7 @@ from tests.optim.problems import (
     values,
 )
 from tests.optim.rows import BY_ID, BY_NAME, FULLEST
+from tests.optim.signatures import NAMES
 
 # One of each optimizer, and those whose groups differ in their state, or hold tensors.
 MORE_STATES = """
@@ -288,6 +290,20 @@ def test_groups_and_parameters_that_do_not_match():
     for change, said in BAD_DICTS:
         change(saved := copy.deepcopy(good))
         assert_refused(optimizer, saved, match=said)
+
+
+def test_whose_hyperparameters_a_dict_may_not_have():
+    """Those of our optimizers, of which none may be forgotten; a class of somebody's own changes nothing."""
+    assert set().union(*(getattr(optim, name).hyper for name in NAMES)) == HYPERPARAMETERS
+
+    class Own(optim.Lion):
+        hyper = table(optim.Lion.hyper, sharpness=Number())
+
+    optimizer, saved = trained(BY_ID["Adam-amsgrad"]), trained(BY_ID["Adam-amsgrad"]).state_dict()
+    saved["param_groups"][0]["sharpness"] = 1.0
+    optimizer.load_state_dict(saved)
+    saved["param_groups"][0]["centered"] = False
+    assert_refused(optimizer, saved, match="it has 'centered', so it is no state dict of Adam")
 
 
 # The switches and numbers that decide about the state: one and another value.

@@ -1,4 +1,4 @@
-"""Law 14: a compiled step is one graph, whatever the hyperparameters do, and does what the eager step does."""
+"""A compiled step is one graph, whatever the hyperparameters do, and does what the eager step does."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 import optim
-from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, is_held, race, small
+from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, graphs, is_held, race, small
 from tests.optim.problems import assert_close, differences, flat, ours, parameters, snapshot, values
 from tests.optim.rows import ROWS
 from tests.optim.signatures import MATRICES, NAMES
@@ -15,10 +15,7 @@ from tests.optim.test_precision import start, train
 ALL = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    with fresh():
-        yield
+pytestmark = pytest.mark.usefixtures("compiles_afresh")
 
 
 def everything(name):

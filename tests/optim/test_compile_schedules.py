@@ -5,16 +5,13 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 import timesched
-from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, fresh, graphs, small
+from tests.optim.compiling import BACKEND, HELD, PLAIN, by_hand, graphs, small
 from tests.optim.problems import assert_states_close, flat, give_gradients, ours
 
 STEPS = 20
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    with fresh():
-        yield
+pytestmark = pytest.mark.usefixtures("compiles_afresh")
 
 
 def torch_schedulers(optimizer):

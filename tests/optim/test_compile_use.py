@@ -9,19 +9,16 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from tests.optim.compiling import BACKEND, PLAIN, by_hand, fresh, graphs, put, race, small
+from tests.building import bits, network
+from tests.optim.compiling import BACKEND, PLAIN, by_hand, graphs, put, race, small
 from tests.optim.problems import assert_close, assert_states_close, flat, give_gradients, ours
 from tests.optim.rows import tensor
 from tests.optim.test_custom import Averaging, CustomOptimizer
-from tests.optim.training import bits, network
 
 SOME = pytest.mark.parametrize("name", ["SGD", "AdamW"])
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    with fresh():
-        yield
+pytestmark = pytest.mark.usefixtures("compiles_afresh")
 
 
 def compiled(name):

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.precision.bits import join, round_, split_
+from optim.precision.bits import join, split_, stochastic_round_
 from optim.precision.noise import Place, indices, noise
 from tests.optim.problems import flat, give_gradients, ours, parameters
 from tests.optim.rows import ROWS, Row
@@ -71,7 +71,7 @@ def test_rounding_is_unbiased(row):
     """Each of the 65,536 values of the noise once: exactly so many go to the neighbour away from zero."""
     value = from_bits([int(row["float32"], 16)]).expand(1 << 16).clone()
     nan, rounded = bool(value[0].isnan()), torch.empty(1 << 16, dtype=torch.bfloat16)
-    round_(value, [rounded], EVERY)
+    stochastic_round_(value, [rounded], EVERY)
     if nan:
         assert bool(rounded.isnan().all())
         return
@@ -87,7 +87,7 @@ def test_all_low_halves_round_by_their_distance():
     for low in chosen.tolist():
         value = from_bits([0x3F800000 + low]).expand(1 << 16).clone()
         rounded = torch.empty(1 << 16, dtype=torch.bfloat16)
-        round_(value, [rounded], EVERY)
+        stochastic_round_(value, [rounded], EVERY)
         assert (rounded.view(torch.int16) == 0x3F81).sum() == low
 
 

@@ -1,7 +1,6 @@
 """Master weights and stochastic rounding as they are used: options, refusals, resuming, casts, exports, graphs."""
 
 import copy
-import io
 import itertools
 import pickle
 
@@ -13,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 import optim
 import optim.precision.options
 from optim.precision.bits import join
+from tests.building import in_a_file
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS
@@ -214,7 +214,7 @@ def test_parameters_of_other_dtypes_are_stepped_as_ever():
 
 @EACH_WAY
 @pytest.mark.parametrize("at", [0, 1, 5])
-@pytest.mark.parametrize("through", [copy.deepcopy, lambda x: torch.load(save(x), weights_only=False)])
+@pytest.mark.parametrize("through", [copy.deepcopy, in_a_file])
 def test_a_run_goes_on_exactly(way, at, through):
     p, whole = built(way)
     trained(whole, p, 1, at)
@@ -225,13 +225,6 @@ def test_a_run_goes_on_exactly(way, at, through):
     again.load_state_dict(state)
     trained(again, q, at + 1, 9)
     assert_same(p, whole, q, again)
-
-
-def save(x):
-    file = io.BytesIO()
-    torch.save(x, file)
-    file.seek(0)
-    return file
 
 
 @EACH_WAY

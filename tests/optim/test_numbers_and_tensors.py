@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 import optim
 from optim.base.hyperparameters import check_group
@@ -23,12 +22,6 @@ def optimizer(*groups):
 
 def types(on, *keys):
     return {type(group[key]) for group in on.param_groups for key in keys or ("lr", "weight_decay")}
-
-
-@pytest.fixture
-def fresh():
-    torch._dynamo.reset()
-    counters.clear()
 
 
 def test_numbers_stay_numbers_where_nobody_compiles():
@@ -63,7 +56,7 @@ def test_all_hyperparameters_and_the_counts_of_earlier_schedulers_become_tensors
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whole_numbers_stay_numbers_and_tensors_keep_their_rules(name, fresh):
+def test_whole_numbers_stay_numbers_and_tensors_keep_their_rules(name, compiles_afresh):
     """They decide shapes, and no schedule changes them; the step is the same."""
     kind, params = getattr(optim, name), [torch.nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
     whole = {key: 2 for key, rule in kind.hyper.items() if getattr(rule, "integer", False)}
@@ -78,7 +71,7 @@ def test_whole_numbers_stay_numbers_and_tensors_keep_their_rules(name, fresh):
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["never held", "a group that came later"])
-def test_a_step_in_a_graph_over_a_number_names_the_call(later, fresh):
+def test_a_step_in_a_graph_over_a_number_names_the_call(later, compiles_afresh):
     on = optimizer()
     scheduler = LinearLR(on, 0.1, 0.0, 10)
     if later:

@@ -1,4 +1,4 @@
-"""Law 12: N steps equal torch's. Where torch has no such optimizer, test_equations.py compares with its equations."""
+"""N steps equal torch's. Where torch has no such optimizer, test_equations.py compares with its equations."""
 
 import importlib.util
 import re
@@ -125,7 +125,7 @@ FUSED += [
 
 @pytest.mark.parametrize(("id", "dtype"), FUSED)
 def test_bit_for_bit_where_torch_has_a_fused_kernel(id, dtype):
-    """Law 12 on CPU: the same kernel runs, so its results are the same."""
+    """On the CPU the same kernel runs, so its results are the same."""
     row = BY_ID[id]
 
     def build():

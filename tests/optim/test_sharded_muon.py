@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.nn import Parameter
 
 from optim import Muon
-from optim.muon import ranks as sharded_muon
-from optim.muon.ranks import BATCH, Shared, batches
+from optim.muon import ranks as muon_ranks
+from optim.muon.ranks import BATCH, SharedMatrix, batches
 
 SIDES = st.integers(0, 9000)
 
@@ -18,28 +18,31 @@ def matrices(draw):
     """Shapes and costs, split or not."""
     shapes = draw(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=40))
     dim = draw(st.sampled_from([None, 0]))
-    return [Shared(0, i, dim, (torch.Size(shape),), min(shape) ** 2 * max(shape)) for i, shape in enumerate(shapes)]
+    return [matrix(i, dim, shape, min(shape) ** 2 * max(shape)) for i, shape in enumerate(shapes)]
+
+
+def matrix(number, split_dim, shape, cost):
+    return SharedMatrix(work_index=0, param_index=number, split_dim=split_dim, shapes=(torch.Size(shape),), cost=cost)
 
 
 @given(matrices(), st.integers(1, 33))
 def test_every_matrix_has_one_owner_and_the_work_is_even(entries, ranks):
     """No rank has more than its share and one matrix, which is what the greedy rule gives (Graham 1969)."""
     plan = batches(entries, ranks)
-    assert sorted(x for batch in plan for each in batch for x in each) == sorted(entries)
-    assert all(len(batch) == ranks for batch in plan)
-    loads = [sum(x.cost for batch in plan for x in batch[rank]) for rank in range(ranks)]
+    assert sorted(x for batch in plan for owned in batch.owned for x in owned) == sorted(entries)
+    assert all(len(batch.owned) == ranks for batch in plan)
+    loads = [sum(x.cost for batch in plan for x in batch.owned[rank]) for rank in range(ranks)]
     assert max(loads) <= sum(loads) / ranks + max(x.cost for x in entries)
     for batch in plan:
-        for each in batch:
-            copies = ranks if entries[0].dim is None else 1  # under DDP, all ranks receive all
-            assert len(each) <= 1 or sum(x.shapes[0].numel() for x in each) * copies <= BATCH
+        for owned in batch.owned:
+            copies = ranks if entries[0].split_dim is None else 1  # under DDP, all ranks receive all
+            assert len(owned) <= 1 or sum(x.shapes[0].numel() for x in owned) * copies <= BATCH
 
 
 def test_no_more_batches_than_the_elements_need():
     """Of matrices of one shape: as many as the largest number that a rank has takes."""
-    shape = torch.Size((1024, 1024))
-    entries = [Shared(0, i, 0, (shape,), 1) for i in range(160)]
-    assert [[len(each) for each in batch] for batch in batches(entries, 4)] == [[16] * 4, [16] * 4, [8] * 4]
+    entries = [matrix(i, 0, (1024, 1024), 1) for i in range(160)]
+    assert [list(map(len, batch.owned)) for batch in batches(entries, 4)] == [[16] * 4, [16] * 4, [8] * 4]
 
 
 @pytest.mark.parametrize("group", [True, "world", 3])
@@ -51,4 +54,4 @@ def test_a_process_group_needs_processes(group):
 @pytest.mark.parametrize(("size", "ranks"), [(10, 4), (3, 4), (1, 2), (8, 4), (0, 3), (7, 7), (9, 2)])
 def test_shards_are_those_of_torch(size, ranks):
     chunks = [len(x) for x in torch.empty(size).chunk(ranks)] if size else []
-    assert sharded_muon._sizes(size, ranks) == chunks + [0] * (ranks - len(chunks))
+    assert muon_ranks._shard_sizes(size, ranks) == chunks + [0] * (ranks - len(chunks))

@@ -1,4 +1,4 @@
-"""Laws 11 and 15: all state is there from the start, and what has no gradient is untouched."""
+"""All state is there from the start, and what has no gradient is untouched."""
 
 import gc
 import weakref

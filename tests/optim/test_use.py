@@ -1,7 +1,6 @@
 """What users of torch.optim do with an optimizer besides a plain step: groups, closures, hooks, copies."""
 
 import copy
-import io
 import pickle
 import subprocess
 import sys
@@ -12,9 +11,9 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import optim
+from tests.building import bits, equal, in_a_file, network, train
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot, trained
 from tests.optim.rows import BY_NAME
-from tests.optim.training import bits, equal, network, train
 
 
 @BY_NAME
@@ -161,12 +160,6 @@ def test_grad_scaler(row):
             assert not [key for key in differences(before, snapshot(scaled)) if key[0] != "grad"]
     assert scaler.get_scale() == 2.0
     assert not [key for key in differences(snapshot(scaled), snapshot(plain)) if key[0] in ("param", "state")]
-
-
-def in_a_file(value):
-    torch.save(value, buffer := io.BytesIO())
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=False)
 
 
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda value: pickle.loads(pickle.dumps(value)), "file": in_a_file}

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import timesched
+from tests.building import sgd, tick
 from tests.torchrun import Report
 from timesched import Clock, CosineAnnealingScheduler, bind
 
@@ -21,10 +22,6 @@ from timesched import Clock, CosineAnnealingScheduler, bind
 def tokens_of(rank: int, step: int) -> int:
     """Each rank has its own number of tokens in each batch."""
     return 100 + 13 * rank + 7 * (step % 5)
-
-
-def optimizer() -> torch.optim.Optimizer:
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
 
 
 def same_on_all_ranks(value: Any) -> None:
@@ -35,7 +32,7 @@ def same_on_all_ranks(value: Any) -> None:
 
 def counts_are_summed() -> None:
     clock, rank, world = Clock("20000tok", process_group=True), dist.get_rank(), dist.get_world_size()
-    scheduler = bind(CosineAnnealingScheduler(), optimizer(), clock)
+    scheduler = bind(CosineAnnealingScheduler(), sgd(lr=0.5), clock)
     for step in range(9):
         clock.tick(samples=torch.tensor(4 + rank), tokens=tokens_of(rank, step))
         scheduler.step()
@@ -82,10 +79,8 @@ def a_clock_that_counts_alone_says_so_once() -> None:
         clock = Clock(*arguments, **options)
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            scheduler = bind(schedule, optimizer(), clock)
-            for _ in range(4):
-                clock.tick(tokens=given)
-                scheduler.step()
+            scheduler = bind(schedule, sgd(lr=0.5), clock)
+            tick(clock, 4, scheduler, tokens=given)
         return [str(each.message) for each in found]
 
     linear = timesched.LinearScheduler()
@@ -98,12 +93,34 @@ def a_clock_that_counts_alone_says_so_once() -> None:
     assert not said(linear, "99ba", given=5)
 
 
+def what_some_ranks_pass_is_refused() -> None:
+    """Ranks with other counts would evaluate at other batches."""
+    for ask in (
+        lambda clock: clock.passed("150tok"),
+        lambda clock: clock.every("50tok"),
+        lambda clock: clock.every("1sec"),
+    ):
+        clock = Clock("20000tok")
+        clock.tick(tokens=tokens_of(dist.get_rank(), 0))
+        with pytest.raises(ValueError, match="may differ between ranks.*process_group=True"):
+            ask(clock)
+        assert clock.passed("1ba")
+    clock = Clock("20000tok", process_group=True)
+    found = []
+    for step in range(9):
+        clock.tick(tokens=tokens_of(dist.get_rank(), step))
+        found.append((clock.passed("500tok"), clock.every("300tok"), clock.passed("0.05dur"), clock.passed("1e-6sec")))
+    assert sum(row[0] for row in found) == 1 and sum(row[1] for row in found) >= 5
+    same_on_all_ranks(found)
+
+
 CHECKS = (
     counts_are_summed,
     seconds_are_those_of_rank_0,
     rates_are_of_all_ranks,
     a_number_of_one_rank_alone_is_refused_on_all,
     a_clock_that_counts_alone_says_so_once,
+    what_some_ranks_pass_is_refused,
 )
 
 

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-import torch
 from transformers import SchedulerType, optimization
 
 import timesched
+from tests.building import run, sgd, values
 from tests.docs.tables import rows
 
 HEADER = ["`transformers.optimization`", "`lr_scheduler_type`", "`timesched`, with `bind`"]
@@ -15,25 +15,15 @@ CALL = re.compile(r"`([A-Z]\w+\(.*\))`(?: to step (\d+))?$")
 STEPS = 100  # the run: after it, some of theirs rise again or keep falling, where ours stay
 
 
-def sgd():
-    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-
-
 def rates(optimizer, scheduler, last, clock):
     """The learning rates of the steps 0 to `last`."""
-    found = [optimizer.param_groups[0]["lr"]]
-    for _ in range(last):
-        optimizer.step()
-        clock.tick()
-        scheduler.step()
-        found.append(optimizer.param_groups[0]["lr"])
-    return found
+    return [*values(optimizer), *run(last, clock, optimizer, scheduler)]
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if CALL.match(row[2])], ids=lambda row: row[1].strip("`"))
 def test_the_calls_of_a_row_agree(row):
-    theirs, (_, last) = sgd(), CALL.match(row[2]).groups()
-    ours, clock = sgd(), timesched.Clock("100ba")
+    theirs, (_, last) = sgd(lr=0.1), CALL.match(row[2]).groups()
+    ours, clock = sgd(lr=0.1), timesched.Clock("100ba")
     scheduler = eval(row[0].strip("`"), {**vars(optimization), "o": theirs})
     bound = timesched.bind(eval(CALL.match(row[2])[1], dict(vars(timesched))), ours, clock)
     expected = rates(theirs, scheduler, int(last or STEPS), timesched.Clock("100ba"))

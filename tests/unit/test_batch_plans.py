@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
+from tests.building import sgd, tick
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
 from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
@@ -22,10 +23,6 @@ PLAN = BatchPlan({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "batch_plans.json").read_text(encoding="utf-8"))
 SAME = [case for case in CASES if case["checked_against_peer_code"]]
 UNFIXED = [TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
-
-
-def sgd():
-    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
 
 
 def state(batch, sample, token=0):
@@ -309,7 +306,5 @@ def test_closed_forms_on_a_clock_with_a_plan():
     assert cycle.values(56)[54] == pytest.approx(1.0)  # one batch before 720 samples, which 55 batches have
     with pytest.raises(ValueError, match="has no one length in ba under a batch plan"):
         CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock)
-    for _ in range(85):
-        clock.tick()
-        stable.step()
+    tick(clock, 85, stable)
     assert stable.optimizer.param_groups[0]["lr"] == values[85]

@@ -8,25 +8,12 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
+from tests.building import parameters, sgd, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
-from timesched.binding.unchanged import unchanged_on_error
-
-
-def parameters(n=1):
-    torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
 
 
 def groups(*keys):
     return [{"params": parameters(), **key} for key in keys]
-
-
-def sgd(*keys, lr=1.0, **more):
-    return torch.optim.SGD(groups(*keys) if keys else parameters(), lr=lr, **more)
-
-
-def rates(optimizer):
-    return [float(group["lr"]) for group in optimizer.param_groups]
 
 
 def test_batch_k_uses_the_value_at_k():
@@ -98,13 +85,13 @@ NO_NUMBERS = (None, "1", float("nan"), float("inf"), 1j, True, torch.tensor(1.0)
         *(({"key": key}, "name a key") for key in ("l r", 3, ("betas", -1))),
         ({"tags": "y"}, "No parameter group carries the tag 'y': the tags are 'x'"),
         ({"tags": 5}, "pass"),
-        ({"scheduler": []}, "empty"),
-        ({"scheduler": "cosine"}, "'cosine'"),
-        ({"scheduler": 0.5}, r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"),
-        ({"scheduler": ConstantScheduler}, r"<class '.*ConstantScheduler'> is not a schedule"),  # without parentheses
-        ({"scheduler": lambda state: 0.5, "clock": Clock("1ba", ssr=0.5)}, "takes the state alone"),
-        *(({"scheduler": returning(value)}, "a schedule returns a finite number") for value in NO_NUMBERS),
-        ({"scheduler": [ConstantScheduler(1e300)] * 2}, "set 'lr' to inf"),
+        ({"schedule": []}, "empty"),
+        ({"schedule": "cosine"}, "'cosine'"),
+        ({"schedule": 0.5}, r"0\.5 is not a schedule: pass one of timesched's, or a function of \(state"),
+        ({"schedule": ConstantScheduler}, r"<class '.*ConstantScheduler'> is not a schedule"),  # without parentheses
+        ({"schedule": lambda state: 0.5, "clock": Clock("1ba", ssr=0.5)}, "takes the state alone"),
+        *(({"schedule": returning(value)}, "a schedule returns a finite number") for value in NO_NUMBERS),
+        ({"schedule": [ConstantScheduler(1e300)] * 2}, "set 'lr' to inf"),
         ({"clock": SimpleNamespace(timestamp=None, max_duration=None, dataloader_len=None)}, "length of the run"),
         *(({"clock": clock}, "pass") for clock in (None, "4ba")),
         ({"clock": Clock("8ba"), "ssr": 0.5}, "contradicts"),
@@ -115,7 +102,7 @@ def test_refused_before_anything_changes(arguments, words):
     optimizer = sgd({"tags": "x"}, lr=0.7)
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises((TypeError, ValueError), match=words):
-        bind(**{"scheduler": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
+        bind(**{"schedule": LinearScheduler(0.5), "optimizer": optimizer, "clock": Clock("4ba"), **arguments})
     assert optimizer.state_dict() == before
 
 
@@ -147,6 +134,27 @@ def test_a_trainer_compiles_for_one_optimizer_and_again_for_a_second_fit():
     with pytest.raises(ValueError, match="takes the state alone"):  # and a third that cannot be made changes nothing
         compile_composer_scheduler(lambda state: 0.5, clock, ssr=0.5)
     second.step()
+
+
+def test_a_schedule_is_resolved_once_for_a_run():
+    class Counted(LinearWithWarmupScheduler):
+        resolved = 0
+
+        def resolve(self, frame):
+            type(self).resolved += 1
+            return super().resolve(frame)
+
+    clock, optimizer = Clock("10ba"), sgd(momentum=0.5)
+    schedule = Counted("2ba")
+    both = bind(schedule, optimizer, clock), bind(schedule, optimizer, clock, key="momentum")
+    for _ in range(3):
+        clock.tick()
+        for scheduler in both:
+            scheduler.step()
+            scheduler.load_state_dict(scheduler.state_dict())
+    assert Counted.resolved == 1
+    clock.extend("20ba")
+    assert Counted.resolved == 2 and both[0].get_last_lr() == [16 / 18 + 1 / 18]
 
 
 def test_the_ratio_of_a_state_that_has_none():
@@ -204,7 +212,7 @@ def test_a_product_that_overflows_though_its_factors_do_not():
     clock.tick()
     with pytest.raises(ValueError, match="set 'lr' to -inf"):
         scheduler.step()
-    assert rates(optimizer) == [1e-3, -1e300, 0.0]
+    assert values(optimizer) == [1e-3, -1e300, 0.0]
 
 
 def test_an_infinite_first_value_of_a_group_that_is_added():
@@ -215,7 +223,7 @@ def test_an_infinite_first_value_of_a_group_that_is_added():
         with pytest.raises(ValueError, match="to inf"):
             scheduler.step()
     assert "initial_lr" not in optimizer.param_groups[1] and scheduler.base_lrs == [0.5, 1e300]
-    assert rates(optimizer) == [5e9, 1e300]
+    assert values(optimizer) == [5e9, 1e300]
 
 
 def test_groups_that_share_a_tensor_have_one_initial_value():
@@ -229,7 +237,7 @@ def test_groups_that_share_a_tensor_have_one_initial_value():
     assert shared.item() == 0.5
     clock.tick()
     scheduler.step()
-    assert rates(optimizer) == pytest.approx([0.45] * 2) and optimizer.param_groups[1]["lr"] is shared
+    assert values(optimizer) == pytest.approx([0.45] * 2) and optimizer.param_groups[1]["lr"] is shared
 
 
 @pytest.mark.parametrize("first", [float("inf"), float("nan"), "1", torch.tensor(float("nan"))])
@@ -237,23 +245,7 @@ def test_an_initial_value_that_is_no_number(first):
     optimizer = sgd({"initial_lr": first}, lr=0.5)
     with pytest.raises(ValueError, match="initial_lr"):
         bind(LinearScheduler(), optimizer, Clock("4ba"))
-    assert rates(optimizer) == [0.5] and optimizer.param_groups[0]["initial_lr"] is first
-
-
-def test_after_an_error_the_earlier_scheduler_owns_its_key_again():
-    """As where a config fails at its second scheduler, on an optimizer that has one of before."""
-    optimizer, clock = sgd(lr=0.5), Clock("8ba")
-    earlier = bind(LinearScheduler(), optimizer, clock)
-    with pytest.raises(ValueError, match="of a later part"), unchanged_on_error(optimizer):
-        later = bind(ConstantScheduler(0.25), optimizer, clock)
-        assert optimizer.param_groups[0]["lr"] == 0.125
-        raise ValueError("of a later part")
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    clock.tick()
-    earlier.step()
-    assert optimizer.param_groups[0]["lr"] == 0.5 * 7 / 8
-    with pytest.raises(ValueError, match="unbound"):
-        later.step()
+    assert values(optimizer) == [0.5] and optimizer.param_groups[0]["initial_lr"] is first
 
 
 def test_values_have_names_for_logs():

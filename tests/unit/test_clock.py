@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import timesched.clock
+from tests.building import sgd, tick
 from timesched import (
     BatchPlan,
     Clock,
@@ -32,10 +33,6 @@ from timesched import (
 
 WSD = WarmupStableDecayScheduler("0ba", t_decay="10ba")
 SECOND = datetime.timedelta(seconds=1)
-
-
-def optimizer():
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_clocks_that_are_refused(options, words):
 def test_a_wrong_state_is_refused(wrong, words):
     """By the name of a number, and before anything changes."""
     clock = Clock("10ba", batches_per_epoch=3)
-    scheduler = bind(LinearScheduler(), optimizer(), clock)
+    scheduler = bind(LinearScheduler(), sgd(), clock)
     clock.tick(duration=SECOND)
     before, stamp = clock.state_dict(), clock.timestamp
     clock.load_state_dict(before)
@@ -145,8 +142,7 @@ def test_a_wrong_state_is_refused(wrong, words):
 def test_a_state_without_epochs_is_placed_by_its_batches():
     """Where nobody counted epochs; counted ones stay."""
     unknown, known = Clock("100ba"), Clock("100ba", batches_per_epoch=10)
-    for _ in range(57):
-        unknown.tick()
+    tick(unknown, 57)
     state = unknown.state_dict()
     known.load_state_dict(state)
     assert (known.timestamp.epoch, known.timestamp.batch_in_epoch, known.timestamp.batch) == (5, 7, 57)
@@ -170,7 +166,7 @@ def test_time_goes_on_from_a_load(monkeypatch):
 
 def test_a_clock_can_be_copied_and_pickled():
     clock = Clock("10ba", samples_per_batch=4, ssr=0.5)
-    bind(LinearScheduler(), optimizer(), clock)
+    bind(LinearScheduler(), sgd(), clock)
     clock.tick()
     for other in (copy.deepcopy(clock), pickle.loads(pickle.dumps(clock))):
         assert other.timestamp == clock.timestamp and other.max_duration == "5ba"
@@ -247,7 +243,7 @@ def test_the_horizon_and_the_timestamp_may_be_set():
 def test_stop_at_ends_the_run_and_leaves_the_schedule(stop_at):
     """The ratio stretches neither."""
     clock = Clock("20ba", ssr=0.5, stop_at=stop_at)
-    scheduler = bind(LinearScheduler(), optimizer(), clock)
+    scheduler = bind(LinearScheduler(), sgd(), clock)
     while not clock.done:
         clock.tick()
         scheduler.step()
@@ -257,10 +253,8 @@ def test_stop_at_ends_the_run_and_leaves_the_schedule(stop_at):
 def test_extend_writes_the_value_on_the_longer_run():
     """The rates and the ratio are kept, and the new length may be in another unit."""
     clock = Clock("20ba", batches_per_epoch=10, ssr=0.5)
-    scheduler = bind(LinearScheduler(), optimizer(), clock)
-    for _ in range(10):
-        clock.tick()
-        scheduler.step()
+    scheduler = bind(LinearScheduler(), sgd(), clock)
+    tick(clock, 10, scheduler)
     assert clock.done and scheduler.get_last_lr() == [0.0]
     clock.extend("4ep")
     assert not clock.done and scheduler.get_last_lr() == [0.5] and clock.fraction == 0.5
@@ -285,10 +279,8 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
     """Times in `dur` move with the end, and what follows the clock is written."""
     clock = Clock(length, **options)
     schedule = LinearScheduler()
-    follower, other = (bind(each, optimizer(), clock) for each in (schedule, LinearScheduler(t_max="1000ba")))
-    for _ in range(20):
-        clock.tick()
-        follower.step(), other.step()
+    follower, other = (bind(each, sgd(), clock) for each in (schedule, LinearScheduler(t_max="1000ba")))
+    tick(clock, 20, follower, other)
     rates, unmoved = clock.horizon.rates, other.get_last_lr()
     clock.end_after(time)
     assert clock.max_duration == Time.from_input(end) and (clock.horizon.rates, clock.timestamp.batch) == (rates, 20)
@@ -323,10 +315,8 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
 @pytest.mark.parametrize("lengthen", [lambda clock: clock.extend("100ba"), lambda clock: clock.end_after("60ba")])
 def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
     clock = Clock("51ba")
-    scheduler = bind(schedule, optimizer(), clock)
-    for _ in range(batches):
-        clock.tick()
-        scheduler.step()
+    scheduler = bind(schedule, sgd(), clock)
+    tick(clock, batches, scheduler)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lengthen(clock)
@@ -339,7 +329,7 @@ def test_a_decay_that_is_taken_back_is_said(schedule, batches, words, lengthen):
 
 def test_a_scheduler_that_is_never_stepped_is_said_once():
     clock = Clock("40ba")
-    followers = [bind(schedule, optimizer(), clock) for schedule in (LinearScheduler(), ConstantScheduler())]
+    followers = [bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler())]
     clock.tick(), clock.tick()
     with pytest.warns(UserWarning, match=r"ticked 3 times, and Constant.* and Linear.*, which follow") as caught:
         clock.tick()
@@ -354,10 +344,9 @@ def test_a_scheduler_that_is_never_stepped_is_said_once():
 @pytest.mark.parametrize("write", ["step", "refresh"])
 def test_several_ticks_between_two_steps_are_nothing(write):
     clock = Clock("40ba")
-    scheduler, _ = (bind(schedule, optimizer(), clock) for schedule in (LinearScheduler(), ConstantScheduler()))
+    scheduler, _ = (bind(schedule, sgd(), clock) for schedule in (LinearScheduler(), ConstantScheduler()))
     for ticks in (2, 5, 5):
-        for _ in range(ticks):
-            clock.tick()
+        tick(clock, ticks)
         getattr(scheduler, write)()
     for _ in range(5):
         copy.deepcopy(clock).tick()
@@ -371,7 +360,7 @@ def test_extend_changes_nothing_where_a_scheduler_cannot_follow():
         return 1.0
 
     clock, schedules = Clock("10ba"), (LinearScheduler(), ten_batches)
-    first, _second = [bind(schedule, optimizer(), clock) for schedule in schedules]
+    first, _second = [bind(schedule, sgd(), clock) for schedule in schedules]
     with pytest.raises(ValueError, match="no more"):
         clock.extend("20ba")
     assert str(clock.max_duration) == "10ba" and first.get_last_lr() == [1.0]

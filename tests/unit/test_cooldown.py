@@ -3,9 +3,9 @@
 import json
 
 import pytest
-import torch
 
 import timesched
+from tests import building
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 COSINE = CosineAnnealingScheduler()
@@ -13,16 +13,11 @@ STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
 def made(schedule, duration, **rates):
-    return bind(schedule, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0), Clock(duration, **rates))
+    return bind(schedule, building.sgd(), Clock(duration, **rates))
 
 
 def run(bound, batches):
-    values = []
-    for _ in range(batches):
-        bound.clock.tick(samples=1, tokens=3)
-        bound.step()
-        values += bound.get_last_lr()
-    return values
+    return building.run(batches, bound.clock, bound.optimizer, bound, samples=1, tokens=3)
 
 
 DECAYS = ("linear", "cosine", "1-sqrt", "1-square", "exponential", "geometric", "harmonic")

@@ -1,4 +1,4 @@
-"""Law 6b in whole runs: epochs are epochs, also after a change of the batch size."""
+"""The law of epochs in whole runs: epochs are epochs, also after a change of the batch size."""
 
 from types import SimpleNamespace
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import optim
+from tests.building import sgd, tick
 from timesched import (
     Clock,
     CosineAnnealingScheduler,
@@ -19,15 +20,9 @@ from timesched.time import Time, Timestamp
 
 
 def scheduled(schedule, batches_per_epoch, epochs=12, **options):
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    optimizer = sgd()
     clock = Clock(f"{epochs}ep", batches_per_epoch=batches_per_epoch)
     return optimizer.param_groups[0], clock, bind(schedule, optimizer, clock, **options)
-
-
-def tick(clock, scheduler, batches):
-    for _ in range(batches):
-        clock.tick()
-        scheduler.step()
 
 
 @pytest.mark.parametrize("lengths", [(10, 5), (5, 10), (10, 7), (7, 1)])
@@ -46,7 +41,7 @@ def test_a_run_goes_on_with_other_batches(schedule, done, lengths):
     """It ends after the same number of epochs, and every epoch begins with the same value."""
     before, after = lengths
     _, clock, scheduler = scheduled(schedule, before)
-    tick(clock, scheduler, done)
+    tick(clock, done, scheduler)
     epoch, share = divmod(done, before)
     group, resumed, again = scheduled(schedule, after)
     again.load_state_dict(scheduler.state_dict())
@@ -56,7 +51,7 @@ def test_a_run_goes_on_with_other_batches(schedule, done, lengths):
     for _ in range(left):
         assert not resumed.done
         assert group["lr"] == schedule.at(Time(stamp.epoch.value, "ep"), resumed) or stamp.batch_in_epoch > 0
-        tick(resumed, again, 1)
+        tick(resumed, 1, again)
         stamp = resumed.timestamp
     assert resumed.done and stamp.epoch == 12 and stamp.batch == done + left
 
@@ -68,7 +63,7 @@ def test_values_are_compared_at_the_place_that_was_saved():
     """
     for schedule, alike in ((CosineAnnealingScheduler(), True), (LinearWithWarmupScheduler("20ba"), False)):
         _, clock, scheduler = scheduled(schedule, 10)
-        tick(clock, scheduler, 45)
+        tick(clock, 45, scheduler)
         group, resumed, again = scheduled(schedule, 5)
         if not alike:
             with pytest.raises(ValueError, match='on_change="new"'):
@@ -95,7 +90,7 @@ def test_epochs_of_their_own_lengths():
         clock.set_epochs(length, clock.timestamp)
         for batch in range(length):
             assert group["lr"] == pytest.approx(schedule.at(Time((epoch * length + batch) / length, "ep"), clock))
-            tick(clock, scheduler, 1)
+            tick(clock, 1, scheduler)
     assert clock.done and clock.timestamp.epoch == 3 and clock.timestamp.batch == 14
     clock.set_epochs(8, Timestamp(epoch=1, batch=9, batch_in_epoch=5))
     assert group["lr"] == schedule.at("13/8ep", clock) and clock.state_dict()["batches_per_epoch"] == 8
@@ -108,8 +103,7 @@ def test_epochs_of_their_own_lengths():
 def test_a_branch_of_a_run_of_epochs():
     """A cooldown begins at an epoch, too."""
     clock = Clock("10ep", batches_per_epoch=10)
-    for _ in range(40):
-        clock.tick()
+    tick(clock, 40)
     branch = CosineAnnealingScheduler().cooldown(at=clock, t_decay="2ep", decay="linear")
     assert branch.t_start == Time(4, "ep")
     other = Clock("10ep", batches_per_epoch=5)
@@ -120,13 +114,13 @@ def test_a_closed_form_of_epochs():
     """The closed forms count the epochs of their clock likewise."""
     rates, saved = [], None
     for length in (10, 5):
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+        optimizer = sgd()
         clock = Clock("10ep", batches_per_epoch=length)
         scheduler = optim.lr_scheduler.MultiStepLR(optimizer, 1.0, 0.5, ["2ep", "6ep"], clock=clock)
         if saved is not None:
             scheduler.load_state_dict(saved)
         while clock.timestamp.epoch < (4 if not rates else 7):
-            tick(clock, scheduler, 1)
+            tick(clock, 1, scheduler)
             rates.append((clock.timestamp.epoch.value, optimizer.param_groups[0]["lr"]))
         saved = scheduler.state_dict()
     assert [dict(rates)[epoch] for epoch in range(1, 8)] == [1.0, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25]

@@ -16,6 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import optim
+from tests.building import sgd, tick, values
 from timesched import (
     BatchPlan,
     Clock,
@@ -135,7 +136,7 @@ def test_two_batch_sizes_and_a_plan_keep_the_same_share():
 
 @given(st.data(), runs(), BETAS, RATIOS)
 def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
-    """Law 4 for what depends on the length of a step: that of a batch is not stretched, nor is a time in it."""
+    """The ratio and the length of a step: that of a batch is not stretched, nor is a time in it."""
     time, batch = data.draw(times(run)), data.draw(st.integers(0, run.batches))
     found = HalfLife.of(beta, time)._now(run.state(batch, sigma), None)
     longer = time.exact * sigma if time.unit is TimeUnit.DURATION else time.exact
@@ -145,7 +146,7 @@ def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
 
 @given(runs(), st.integers(1, 5), st.fractions(Fraction(1, 100), 100))
 def test_an_epoch_is_as_long_as_it_is_now(run, more, epochs):
-    """Law 6b: after a change of the number of batches in an epoch, as much is kept of an epoch as before."""
+    """Epochs: after a change of the number of batches in an epoch, as much is kept of an epoch as before."""
     later = dataclasses.replace(run, batches_per_epoch=more * run.batches_per_epoch)
     schedule = HalfLife(Time(epochs, "ep"))
     kept = [schedule._now(each.state(3), None) ** each.batches_per_epoch for each in (run, later)]
@@ -241,19 +242,19 @@ def test_what_is_refused(call, words):
 def test_it_is_written_as_it_is():
     """To floats and tensors, of one group or all, whatever was there; on a clock and on another state."""
     tensor = torch.tensor(0.3, dtype=torch.float64)
-    optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.ones(1))]}], lr=0.1, momentum=0.9)
+    optimizer = sgd(momentum=0.9)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "momentum": tensor, "tags": "head"})
     clock = Clock("100ba", samples_per_batch=BatchPlan({"0sp": 8, "16sp": 16}))
     scheduler = bind(HalfLife("8sp"), optimizer, clock, key="momentum")
     seen = []
     for _ in range(3):
-        seen.append([float(group["momentum"]) for group in optimizer.param_groups])
+        seen.append(values(optimizer, "momentum"))
         clock.tick()
         scheduler.step()
     assert seen == [[0.5, 0.5], [0.5, 0.5], [0.25, 0.25]] and optimizer.param_groups[1]["momentum"] is tensor
     assert [group["initial_momentum"] for group in optimizer.param_groups] == [0.9, 0.3]
     bind(HalfLife("1ba"), optimizer, clock, key="momentum", tags="head")
-    assert [float(group["momentum"]) for group in optimizer.param_groups] == [0.25, 0.5]
+    assert values(optimizer, "momentum") == [0.25, 0.5]
     state = SimpleNamespace(timestamp=Timestamp(), max_duration="8ep", dataloader_len=4)
     other = adam()
     bind(HalfLife("0.25ep"), other, state, key="betas[1]")
@@ -270,9 +271,7 @@ def resumed(schedule, length, size, saved=None, on_change="same"):
     if saved is not None:
         scheduler.load_state_dict(saved)
         return optimizer.param_groups[0]["betas"][1], clock
-    for _ in range(10):
-        clock.tick()
-        scheduler.step()
+    tick(clock, 10, scheduler)
     return scheduler.state_dict()
 
 
@@ -478,7 +477,7 @@ def test_a_state_of_a_multiplier_is_not_that_of_a_value():
     """Also where both would write the same number."""
     made = []
     for schedule in (ConstantScheduler(0.5), HalfLife("1ba")):
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
+        optimizer = sgd(momentum=0.9)
         made.append(bind(schedule, optimizer, Clock("10ba"), key="momentum"))
     multiplier, value = made
     with pytest.raises(ValueError, match="one of them is a multiplier, the other a value"):

@@ -7,12 +7,8 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from tests.building import sgd
 from timesched import *  # noqa: F403  # these are tests of all that is public
-
-
-def sgd(**group):
-    return torch.optim.SGD([{"params": [torch.nn.Parameter(torch.ones(1))], **group}], lr=1.0)
-
 
 CLOCK = Clock("4ba")
 UNKNOWN = r"samples_per_batch is not known. Give it, as samples_per_batch=..., to the Clock, the Horizon or the adapter"
@@ -35,7 +31,7 @@ WRONG = [
     ("No parameter group .* 'head': no group has any", lambda: bind(LinearScheduler(), sgd(), CLOCK, tags="head")),
     (
         "No parameter group .* 'head': the tags are 'a', 'b'",
-        lambda: bind(LinearScheduler(), sgd(tags=["a", "b"]), CLOCK, tags="head"),
+        lambda: bind(LinearScheduler(), sgd({"tags": ["a", "b"]}), CLOCK, tags="head"),
     ),
     (
         r"function of \(state\) or \(state, ssr\), and not of steps: use state.timestamp.batch.value",

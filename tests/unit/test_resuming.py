@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from optim.lr_scheduler import CosineDecayLR, LinearLR, ScalePerParamLR, SequentialLR
+from tests.building import parameters, run, sgd, tick
 from timesched import *  # noqa: F403  # these are tests of all that is public
 from timesched.integrations.common import Binding, Schedulers
 
@@ -17,28 +18,9 @@ COSINE, LINEAR = CosineAnnealingScheduler(), LinearScheduler()
 STABLE = WarmupStableDecayScheduler("10ba", t_decay="0.1dur")
 
 
-def parameters(n=1):
-    torch.manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
-
-
-def sgd(*groups, lr=1.0):
-    return torch.optim.SGD([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, momentum=0.5)
-
-
 def made(schedule=LINEAR, duration="10ba", on_change="same", key="lr", tags=None, **rates):
-    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]})
+    clock, optimizer = Clock(duration, **rates), sgd({"tags": ["a"]}, momentum=0.5)
     return clock, optimizer, bind(schedule, optimizer, clock, key, tags, on_change=on_change)
-
-
-def run(steps, clock, optimizer, scheduler):
-    values = []
-    for _ in range(steps):
-        optimizer.step()
-        clock.tick()
-        scheduler.step()
-        values.append(optimizer.param_groups[0]["lr"])
-    return values
 
 
 # Whole runs, as they are saved with parameters and optimizer
@@ -151,9 +133,7 @@ def test_a_group_that_was_added_belongs_to_the_state(added_before, saved_after_a
     clock, optimizer, scheduler = made()
     alone = scheduler.state_dict()
     optimizer.add_param_group({"params": parameters(), "lr": 0.5})
-    for _ in range(saved_after_a_step):
-        clock.tick()
-        scheduler.step()
+    tick(clock, saved_after_a_step, scheduler)
     with pytest.raises(ValueError, match="2 parameter groups are selected here"):
         scheduler.load_state_dict(alone)
     state = scheduler.state_dict()
@@ -178,9 +158,7 @@ def test_a_refused_load_leaves_an_added_group_to_the_next_step():
     assert optimizer.param_groups == before
     with pytest.raises(ValueError, match="lacks"):
         both.load_state_dict({"schedulers": [{**both.bound[0].state_dict(), "base": [0.25, 0.5]}, {}]})
-    for _ in range(5):
-        clock.tick()
-        both.step()
+    tick(clock, 5, both)
     assert both.get_last_lr() == [0.5, 0.25] and len(both.bound[0].get()) == 2
 
 
@@ -320,7 +298,7 @@ def test_keys_and_tags_are_compared_whatever_is_to_change():
 
 
 def several(duration, on_change="same"):
-    clock, optimizer = Clock(duration), sgd()
+    clock, optimizer = Clock(duration), sgd(momentum=0.5)
     return clock, optimizer, Schedulers(optimizer, clock, [STABLE, Binding(COSINE, "momentum")], on_change)
 
 

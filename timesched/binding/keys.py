@@ -1,11 +1,11 @@
-"""Keys: the number in a parameter group that is scheduled, and the groups that are selected by tag."""
+"""Keys: the number in a parameter group that is scheduled; and which numbers are accepted."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ class Key:
         self.index = None if index is None else int(index)
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
 
-    def read(self, group: Mapping[str, Any], where: str) -> Any:
+    def checked(self, group: Mapping[str, Any], where: str) -> Any:
         """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
         if self.key not in group:
             known = ", ".join(sorted(str(key) for key in group if key != "params"))
@@ -75,48 +75,10 @@ def _fill(old: Tensor, value: float | Tensor) -> None:
     if old.requires_grad:
         old = old.detach()  # the same memory
     if not isinstance(value, Tensor):
-        # Made on the host and moved: on a lazily traced device a number may be a constant, and each a new graph.
+        # Made on the host and moved: on a lazy device (XLA) a number may be a constant, and each a new graph.
         value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
     # What is written into a 0-dim float64 tensor on the CPU itself, a graph drops: it goes through a view.
     old.view(1).copy_(value.detach().view(1))
-
-
-def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
-    """The indices of the groups that carry one of `tags`: None takes all, and a None among them the untagged."""
-    if tags is None:
-        return [i for i, _ in enumerate(groups)]
-    names = as_list(tags)
-    for name in names:
-        if name is not None and not isinstance(name, str):
-            raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
-    return [i for i, group in enumerate(groups) if (tags_of(group) or {None}).intersection(names)]
-
-
-def tags_of(group: Mapping[str, Any]) -> set[Any]:
-    """The tags of a group, which has them as a name, or as a list or set of names."""
-    return set(as_list(group.get("tags")))
-
-
-def as_list(tags: Any) -> list[Any]:
-    """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
-    if not isinstance(tags, (Iterable, type(None))):
-        raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None.")
-    return [] if tags is None else [tags] if isinstance(tags, str) else list(tags)
-
-
-def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
-    """The tags there are, for a message."""
-    found = ", ".join(sorted({repr(tag) for group in groups for tag in tags_of(group)}))
-    return f"the tags are {found}" if found else "no group has any"
-
-
-def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[str, int]]) -> dict[str, float]:
-    """The values of numbers in the groups, each given as key and group, by the names that logs show: the key, the tags
-    of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
-    """
-    tags = [",".join(sorted(map(str, tags_of(group)))) for group in groups]
-    parts = [(key, tags[i], f"group{i}" if tags.count(tags[i]) > 1 else "", i) for key, i in numbers]
-    return {"/".join(filter(None, (key, *names))): float(Key(key).peek(groups[i])) for key, *names, i in parts}
 
 
 def is_number(value: Any) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 from typing import Any
 
+from optim import WeightAverage
 from optim.initial_state import nbytes
 from timesched.cli.schedules import config_of, model_of
 from timesched.cli.trial import trial
+from timesched.clock import Clock
 from timesched.drawing.table import Table
 
 
@@ -20,6 +23,7 @@ def add(commands: Any) -> None:
     memory.add_argument(
         "--model", required=True, metavar="MODULE:NAME", help="a function without arguments that returns the model"
     )
+    memory.add_argument("--average", action="store_true", help="with an optim.WeightAverage of the weights")
     memory.set_defaults(run=_memory)
 
 
@@ -27,19 +31,27 @@ def _memory(options: argparse.Namespace) -> int:
     made = trial(config_of(options.config), model_of(options.model))
     if made.optimizer is None:
         raise ValueError(made.problems[0])
-    print(memory_table(made.optimizer))
+    print(memory_table(made.optimizer, options.average))
     return 0
 
 
-def memory_table(optimizer: Any) -> Table:
-    """A row for each parameter group, and one for all, with a column for each kind of state."""
-    kinds = list(dict.fromkeys(kind for state in optimizer.state.values() for kind in state))
+def memory_table(optimizer: Any, averaged: bool = False) -> Table:
+    """A row for each parameter group, and one for all, with a column for each kind of state, `average` included."""
+    state_of = {p: dict(state) for p, state in optimizer.state.items()}
+    if averaged:
+        for p, state in WeightAverage(list(state_of), Clock("1ba")).state.items():
+            state_of[p].update(state)
+    kinds = dict.fromkeys(chain.from_iterable(state_of.values()))  # each once, in order
     rows: list[tuple[Any, ...]] = []
+    numbers = []
     for i, group in enumerate(optimizer.param_groups):
-        parameters = group["params"]
-        states = [optimizer.state[p] for p in parameters]
-        each = [nbytes(state[kind] for state in states if kind in state) for kind in kinds]
-        tags = ", ".join(group.get("tags", ())) or "-"
-        rows.append((i, tags, sum(p.numel() for p in parameters), *each, sum(each)))
-    total = [sum(row[k] for row in rows) for k in range(2, len(kinds) + 4)]
-    return Table(("group", "tags", "parameters", *kinds, "bytes"), [*rows, ("all", "", *total)])
+        states = [state_of[p] for p in group["params"]]
+        bytes_of_kinds = [_bytes_of(kind, states) for kind in kinds]
+        numbers.append([sum(p.numel() for p in group["params"]), *bytes_of_kinds, sum(bytes_of_kinds)])
+        rows.append((i, ", ".join(group.get("tags", ())) or "-", *numbers[-1]))
+    rows.append(("all", "", *map(sum, zip(*numbers))))
+    return Table(("group", "tags", "parameters", *kinds, "bytes"), rows)
+
+
+def _bytes_of(kind: str, states: list[dict[str, Any]]) -> int:
+    return nbytes(state[kind] for state in states if kind in state)

@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> lis
             raise ValueError(made.problems[0])
         if not made.schedulers:
             raise ValueError("there are no 'schedulers'.")
-        found = [source for each in made.schedulers.values() for source in sources(each, made.clock)]
+        found = list(chain.from_iterable(sources(each, made.clock) for each in made.schedulers.values()))
     if not by_name:
         return found
     one = made.schedulers["SCHEDULE"]
@@ -183,7 +184,7 @@ def _read(node: ast.expr) -> Any:
 def class_of(name: str) -> type:
     """The class that a name stands for, also without its suffix, by the beginning (`Rex`) or by the initials (`WSD`).
 
-    Schedules come before schedulers of absolute values. Raises `ValueError` where several may be meant, or none.
+    Schedules come before closed-form schedulers. Raises `ValueError` where several may be meant, or none.
     """
     wanted = name.lower()
     for family, suffix in _SUFFIXES:

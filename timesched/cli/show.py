@@ -43,12 +43,13 @@ def add(commands: Any) -> None:
 
 def _sources(options: argparse.Namespace) -> list[Source]:
     run = run_of(options)
-    found = [(each, source) for each in options.schedules for source in sources_of(each, run, options.lr)]
     several = len(options.schedules) > 1  # each of which may be a config that writes 'lr'
-    return [
-        replace(source, name=f"{each} {source.name}") if several and is_config(each) else source
-        for each, source in found
-    ]
+    sources: list[Source] = []
+    for each in options.schedules:
+        for source in sources_of(each, run, options.lr):
+            name = f"{each} {source.name}" if several and is_config(each) else source.name
+            sources.append(replace(source, name=name))
+    return sources
 
 
 def _show(options: argparse.Namespace) -> int:

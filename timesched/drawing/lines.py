@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from timesched.horizon import Horizon
@@ -142,7 +142,8 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
         if not math.isfinite(value):
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
-    return Line(source.name, tuple(map(place, found)), tuple(found.values()), marks, wanted, source.of)
+    x, y = tuple(map(place, found)), tuple(found.values())
+    return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, of=source.of)
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
@@ -153,7 +154,7 @@ def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
 
 def marks_of(lines: Sequence[Line]) -> list[tuple[str, float]]:
     """The marks of a picture from left to right, each once."""
-    return sorted({mark for line in lines for mark in line.marks}, key=lambda mark: mark[::-1])
+    return sorted(set(chain.from_iterable(line.marks for line in lines)), key=lambda mark: mark[::-1])
 
 
 def presumed(schedule: Schedule) -> Horizon:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from html import escape
 from typing import Any
 
 from timesched.drawing.lines import Source, axis, counted
@@ -41,20 +42,31 @@ class Table:
         """The table as a JSON list of objects, numbers in full."""
         return json.dumps([dict(zip(self.header, row)) for row in self.rows], indent=1)
 
-    def _texts(self) -> list[tuple[str, ...]]:
-        return [tuple(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row) for row in self.rows]
+    def _texts(self) -> list[list[str]]:
+        return [list(map(_text, row)) for row in self.rows]
 
     def __str__(self) -> str:
         rows = [self.header, *self._texts()]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(self.header))]
-        return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = []
+        for row in rows:
+            cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
+        head = _html_row(self.header, "th")
+        body = "".join(_html_row(row, "td") for row in self._texts())
+        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in self.header)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._texts())
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    inside = "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+    return f"<tr>{inside}</tr>"
+
+
+def _text(cell: Any) -> str:
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
 def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exact]]:

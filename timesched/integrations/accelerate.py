@@ -6,13 +6,14 @@ scheduler is stepped after each microbatch, with what that was made of, and know
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor
 
-from timesched.binding import OnChange
+from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
@@ -27,8 +28,10 @@ class MicrobatchSchedulers(CountingSchedulers):
 
     fix = "call step({}=...), or give schedule() the rates that they follow from"
 
-    def __init__(self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any) -> None:
-        super().__init__(optimizer, clock, entries, on_change)
+    def __init__(
+        self, optimizer: Any, clock: Clock, entries: Any, on_change: OnChange, accelerator: Any, average: Any
+    ) -> None:
+        super().__init__(optimizer, clock, entries, on_change, average)
         self.accelerator = accelerator
 
     def step(
@@ -61,6 +64,7 @@ def schedule(
     tokens_per_sample: Rate | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
+    average: Callable[[list[Any], Clock], Any] | None = None,
 ) -> MicrobatchSchedulers:
     """Schedule the learning rate, and any other number in the parameter groups, in a loop of accelerate.
 
@@ -76,6 +80,10 @@ def schedule(
     to resume exactly; between two microbatches it saves what the first process has counted, and a load gives that to
     each. `on_change`: what is done with the state of other schedules or of another length of the run, as in
     `timesched.bind`.
+
+    `average`: a function of the parameters and the clock, such as `functools.partial(optim.WeightAverage,
+    half_life="200Mtok")`, whose average of the weights is stepped and saved with the schedules. To evaluate it, `with
+    scheduler.average.swapped():`.
 
     Raises `TypeError` when the optimizer was not prepared, and `ValueError` where `Clock` and `timesched.bind` do.
 
@@ -98,6 +106,6 @@ def schedule(
         ssr=ssr,
         process_group=accelerator.num_processes > 1,
     )
-    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator)
+    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator, average)
     accelerator.register_for_checkpointing(made)
     return made

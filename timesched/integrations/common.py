@@ -12,10 +12,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from timesched.binding import Bound, OnChange, bind
+from timesched.binding import Bound, bind
+from timesched.binding.bound import OnChange
+from timesched.binding.evaluation import as_several
 from timesched.binding.keys import Key
-from timesched.binding.reading import as_several
-from timesched.binding.unchanged import unchanged_on_error
 from timesched.clock import Clock
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
@@ -60,8 +60,10 @@ class Schedulers(LRScheduler):
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
     holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
-    `timesched.bind`. Raises `TypeError` for other entries, and `ValueError` where `timesched.bind` does and
-    where two are of one key.
+    `timesched.bind`. `average`: a function of the parameters and the clock that makes an average of the weights, which
+    is stepped, saved and loaded with them. Raises `TypeError` for other entries, before any is bound; and `ValueError`
+    where `timesched.bind` does and where two are of one key: those that were bound before have written their first
+    values then.
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -73,16 +75,18 @@ class Schedulers(LRScheduler):
     (0.2, 0.05)
     """
 
-    def __init__(self, optimizer: Optimizer, clock: Clock, entries: Any, on_change: OnChange = "same") -> None:
+    def __init__(
+        self, optimizer: Optimizer, clock: Clock, entries: Any, on_change: OnChange = "same", average: Any = None
+    ) -> None:
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
-        found = bindings(entries)
-        with unchanged_on_error(optimizer):
-            self.bound: list[Bound] = [
-                bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change) for each in found
-            ]
-            for each in self.bound:
-                each.catch_up()  # two of one key are refused
+        self.bound: list[Bound] = [
+            bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change)
+            for each in bindings(entries)
+        ]
+        for bound in self.bound:
+            bound.catch_up()  # two of one key are refused
+        self.average = None if average is None else average_of(optimizer, clock, average)
 
     @cached_property
     def units(self) -> set[TimeUnit]:
@@ -93,6 +97,8 @@ class Schedulers(LRScheduler):
         """Write the values of this moment."""
         for each in self.bound:
             each.step(epoch)
+        if self.average is not None:
+            self.average.step()
 
     def refresh(self) -> None:
         """Write them without counting a step."""
@@ -115,8 +121,9 @@ class Schedulers(LRScheduler):
         return f"{type(self).__name__}({self.bound})"
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of all, in plain values."""
-        return {"schedulers": [each.state_dict() for each in self.bound]}
+        """The states of all, in plain values; the tensors of an average are those in use."""
+        state: dict[str, Any] = {"schedulers": [each.state_dict() for each in self.bound]}
+        return state if self.average is None else state | {"average": self.average.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
@@ -135,11 +142,21 @@ class Schedulers(LRScheduler):
                 f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
                 f'saved, or pass on_change="new" to continue with the present ones.'
             )
+        averaged = state_dict.get("average")
+        if self.average is not None and averaged is None and self.on_change == "same":
+            raise ValueError(
+                'The state has no average of the weights: leave average= out, or pass on_change="new" to begin one '
+                "with the present weights."
+            )
         found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
+        if self.average is not None and averaged is not None:
+            self.average.load_state_dict(averaged)
         for each, read in found:
-            each.take_state(read)
+            each.restore(read)
         if states and not found:
             self.clock.load_state_dict(states[0]["clock"])
+        if self.average is not None and averaged is None:
+            self.average.reset_state()
         self.loaded = bool(states)
 
     def begin_at(self, batches: int, **counts: Any) -> None:
@@ -167,6 +184,22 @@ class Schedulers(LRScheduler):
                     raise
         epoch, within = divmod(batches, self.clock.dataloader_len or batches + 1)
         self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": within} | counts))
+        if self.average is not None:
+            self.average.reset_state()
+
+
+def average_of(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any]) -> Any:
+    """What a user's function makes of an optimizer's parameters. Raises `ValueError` for distributed ones."""
+    params: list[Any] = []
+    for group in optimizer.param_groups:
+        params += group["params"]
+    if any(hasattr(p, "placements") for p in params):  # a DTensor
+        raise ValueError(
+            "average: parameters are DTensors, and a trainer saves the scheduler as one file, without their shards: "
+            "leave average= out, make optim.WeightAverage(model.parameters(), scheduler.clock), step it after each "
+            "batch, and save it by torch.distributed.checkpoint, as docs/averages.md shows."
+        )
+    return average(params, clock)
 
 
 class CountingSchedulers(Schedulers):

@@ -7,20 +7,20 @@ betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
 from composer import Callback
 
 from timesched.binding import Bound, bind
-from timesched.binding.keys import Key, named_values
-from timesched.binding.unchanged import unchanged_on_error
+from timesched.binding.groups import named_values
+from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.horizon import Horizon, read_ratio
 from timesched.schedule import Schedule
 
-from .common import Binding
+from .common import Binding, average_of
 
 __all__ = ["Binding", "Schedules"]
 
@@ -43,7 +43,9 @@ class Schedules(Callback):
     ranks, or a `BatchPlan`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
     `HalfLife("2e9tok")` needs. `log`: log every value after every batch, as `LRMonitor` does, under names such as
     `weight_decay/head`: see `timesched.binding.Bound`'s `named_values`. `schedulers` are those in use, in the order of
-    the entries; none before the Trainer is built.
+    the entries; none before the Trainer is built. `average`: a function of the parameters and a clock, such as
+    `functools.partial(optim.WeightAverage, half_life="200Mtok")`, whose average of the weights is stepped after every
+    batch and saved with the callback; with `evaluate_averaged`, the Trainer evaluates it.
 
     A batch runs with the value of the time at which it begins. (Composer's own `schedulers=` are one batch behind:
     they are stepped before the batch is counted.) Every scheduler is stepped once for every batch, whatever
@@ -68,7 +70,8 @@ class Schedules(Callback):
 
     Raises `TypeError` for other entries, and when the Trainer is built or fits: `ValueError` when there are two such
     callbacks (a checkpoint has room for one), when two schedules set one number, also one of `schedulers=`, when a
-    checkpoint was loaded before the length of the run was known, and where `timesched.bind` does.
+    checkpoint was loaded before the length of the run was known, and where `timesched.bind` does. The schedules that
+    were made before the one that fails have written their first values then, and own their keys while they live.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -86,6 +89,8 @@ class Schedules(Callback):
         samples_per_batch: Any = None,
         tokens_per_sample: Any = None,
         log: bool = True,
+        average: Callable[[list[Any], Clock], Any] | None = None,
+        evaluate_averaged: bool = False,
     ) -> None:
         for entry in entries:
             if isinstance(entry, Schedule):
@@ -97,12 +102,17 @@ class Schedules(Callback):
         known = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
         self._rates = known.rates[1:]
         self.log = log
+        if evaluate_averaged and average is None:
+            raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
+        self._make_average, self.evaluate_averaged = average, evaluate_averaged
         self._begin()
 
     def _begin(self) -> None:
         self.schedulers: list[Any] = []
         self._clock: _RunClock | None = None  # until the schedulers are made
         self._loaded: Any = None
+        self.average: Any = None
+        self._loaded_average: Any = None
         self._batch = 0  # the batches done when the schedulers were stepped last
 
     def init(self, state: Any, logger: Any) -> None:
@@ -120,15 +130,19 @@ class Schedules(Callback):
     def _make(self, state: Any) -> None:
         (optimizer,) = state.optimizers  # a Trainer takes no second one
         clock = _RunClock(state, self.ssr, self._rates)
-        with unchanged_on_error(optimizer):
-            made = [scheduler for entry in self.entries for scheduler in _made(entry, optimizer, clock)]
-            self._refuse_shared(made, state)
+        made: list[Any] = []
+        for entry in self.entries:
+            made += _made(entry, optimizer, clock)
+        self._refuse_shared(made, state)
         self.schedulers, self._clock, self._batch = made, clock, int(state.timestamp.batch)
+        if self._make_average is not None:
+            self.average = average_of(optimizer, _clock_at(clock), self._make_average)
 
     def after_load(self, state: Any, logger: Any) -> None:
         """Take up what was loaded, now that optimizer and time are loaded too."""
         if self._clock is None:
             return
+        self._load_average()
         if self._loaded is None:
             self._batch = int(state.timestamp.batch)
             for scheduler in self.schedulers:
@@ -157,6 +171,37 @@ class Schedules(Callback):
                     f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, {fix}."
                 ) from None
             self._batch = saved["batch"]
+
+    def _load_average(self) -> None:
+        """Take up a state of the average, or begin one anew with the weights that were loaded without it."""
+        if self.average is None:
+            return
+        self._follow()
+        if self._loaded_average is not None:
+            self.average.load_state_dict(self._loaded_average)
+        elif self._loaded is None:
+            self.average.reset_state()
+        else:
+            raise ValueError(
+                "The checkpoint has no average of the weights: leave average= out, or start anew with "
+                f"load_ignore_keys=['state/callbacks/{type(self).__qualname__}']."
+            )
+
+    def _follow(self) -> None:
+        """Let the clock of the average stand where the Trainer does."""
+        assert self._clock is not None
+        self.average.clock = _clock_at(self._clock)
+
+    def eval_start(self, state: Any, logger: Any) -> None:
+        """Put the average in place of the weights, if that is what is evaluated."""
+        if self.evaluate_averaged and self.average is not None:
+            self._swapped = self.average.swapped(state.model)
+            self._swapped.__enter__()
+
+    def eval_end(self, state: Any, logger: Any) -> None:
+        """Put the weights back."""
+        if self.evaluate_averaged and self.average is not None:
+            self._swapped.__exit__(None, None, None)
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
@@ -187,6 +232,9 @@ class Schedules(Callback):
         for scheduler in self.schedulers:
             scheduler.step()
         self._batch = int(state.timestamp.batch)
+        if self.average is not None:
+            self._follow()
+            self.average.step()
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
             numbers = sorted(chain.from_iterable(map(_numbers_of, self.schedulers)))
@@ -204,10 +252,11 @@ class Schedules(Callback):
         It is one tuple under one key, whatever there is: a sharded checkpoint is read into what is there before, and
         torch.distributed.checkpoint does not look into a tuple.
         """
+        averaged = {"average": self.average.state_dict()} if self.average is not None else {}
         if self._clock is None:
             return {"schedules": self._loaded}
         states = ({**self._about(each), "state": each.state_dict(), "batch": self._batch} for each in self.schedulers)
-        return {"schedules": tuple(states)}
+        return {"schedules": tuple(states), **averaged}
 
     def _about(self, scheduler: Any) -> dict[str, Any]:
         """What a scheduler's own state may not say."""
@@ -216,6 +265,7 @@ class Schedules(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
         self._loaded = state["schedules"]
+        self._loaded_average = state.get("average")
 
     def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
         """Raise `ValueError` when two schedulers set one key, also one of the Trainer's own."""
@@ -239,6 +289,14 @@ class _RunClock:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._state, name)
+
+
+def _clock_at(run: _RunClock) -> Clock:
+    """A clock of the Trainer's run, as an average wants one."""
+    clock = Clock("1ba")
+    clock.horizon = Horizon.of(run)
+    clock.timestamp.load_state_dict(run.timestamp.state_dict())
+    return clock
 
 
 def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:

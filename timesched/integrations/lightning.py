@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.binding import OnChange
+from timesched.binding.bound import OnChange
 from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
@@ -36,6 +36,8 @@ def schedule(
     ssr: float = 1.0,
     on_change: OnChange = "same",
     log: bool = True,
+    average: Callable[[list[Any], Clock], Any] | None = None,
+    evaluate_averaged: bool = False,
 ) -> dict[str, Any]:
     """What `configure_optimizers` returns: an optimizer, and schedules of any numbers in its parameter groups.
 
@@ -53,10 +55,15 @@ def schedule(
 
     In manual optimization step the scheduler yourself: `self.lr_schedulers().step()`. There a batch is one call of
     `training_step`, also where several make a step of the optimizer. Several optimizers have one clock: call this for
-    each and return the list; the arguments by name are those of the first call, but for `on_change`.
+    each and return the list; the arguments by name are those of the first call, but for `on_change` and those of an
+    average.
 
     `log`: log every value that a batch runs with to the loggers of the Trainer, every `log_every_n_steps`, under names
     such as `weight_decay/head`; those of a second optimizer end in `-1`.
+
+    `average`: a function of the optimizer's parameters and the clock, such as `functools.partial(optim.WeightAverage,
+    half_life="200Mtok")`, whose average of the weights is stepped with the schedules and saved in their state. It is
+    `self.lr_schedulers().average`; with `evaluate_averaged`, validation runs on it.
 
     A checkpoint of Lightning is enough to resume exactly. `on_change`: what is done with one of other schedules or of
     another length of the run, as in `timesched.bind`.
@@ -75,6 +82,8 @@ def schedule(
     if not isinstance(module, LightningModule) or not isinstance(optimizer, Optimizer):
         given = f"{type(module).__name__}, {type(optimizer).__name__}"
         raise TypeError(f"schedule({given}, ...): pass the LightningModule, its optimizer, and then the schedules.")
+    if evaluate_averaged and average is None:
+        raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
     trainer: Any = module.trainer
     options = {
         "max_duration": max_duration,
@@ -90,8 +99,12 @@ def schedule(
         counting = _Counting(trainer, module, options)
     elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0, "log": True}):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
-    made = _CallbackSchedulers(optimizer, counting, entries, on_change)
-    trainer.callbacks[:] = [each for each in trainer.callbacks if each not in found] + [counting]
+    made = _CallbackSchedulers(optimizer, counting, entries, on_change, average)
+    others = [each for each in trainer.callbacks if each not in found]
+    if evaluate_averaged:
+        # First of all: a Checkpoint callback saves at the end of a validation, and has to find the weights.
+        others.insert(0, _Averaged(made.average))
+    trainer.callbacks[:] = [*others, counting]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": "step"}}
 
 
@@ -144,8 +157,10 @@ class _CallbackSchedulers(CountingSchedulers):
 
     fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
 
-    def __init__(self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: OnChange) -> None:
-        super().__init__(optimizer, counting.clock, entries, on_change)
+    def __init__(
+        self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: OnChange, average: Any
+    ) -> None:
+        super().__init__(optimizer, counting.clock, entries, on_change, average)
         self.counting = counting
         counting.made.append(self)
 
@@ -250,6 +265,32 @@ class _Counting(Callback):
         """Warn where the Trainer's own end came before that of the schedules."""
         if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
             warn_of_early_end(self.clock, self.began)
+
+
+class _Averaged(Callback):
+    """Has a validation run on an average of the weights."""
+
+    def __init__(self, average: Any) -> None:
+        self.average = average
+        self.swapped: Any = None  # within a validation
+
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Put the average in place."""
+        self.swapped = self.average.swapped(pl_module)
+        self.swapped.__enter__()
+
+    def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Put the weights back, before anybody saves them."""
+        self._restore()
+
+    def on_exception(self, trainer: Any, pl_module: LightningModule, exception: BaseException) -> None:
+        """The same where a validation failed."""
+        self._restore()
+
+    def _restore(self) -> None:
+        swapped, self.swapped = self.swapped, None
+        if swapped is not None:
+            swapped.__exit__(None, None, None)
 
 
 def count_tensors(batch: Any) -> dict[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch.utils.data import DistributedSampler
 from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
-from timesched.binding import OnChange
-from timesched.binding.reading import units_of
+from timesched.binding.bound import OnChange
+from timesched.binding.evaluation import units_of
 from timesched.clock import Clock
 from timesched.horizon import Rate
 from timesched.time.timestamp import Timestamp
@@ -40,6 +40,11 @@ def schedule(
     ssr: float = 1.0,
     on_change: OnChange = "same",
     log: bool = True,
+    average: Callable[[list[Any], Clock], Any] | None = None,
+    evaluate_averaged: bool = False,
+    evaluate_every: Time[Any] | str | None = None,
+    save_every: Time[Any] | str | None = None,
+    save_at: Sequence[Time[Any] | str] = (),
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -52,6 +57,12 @@ def schedule(
 
     `log`: log every value that a batch ran with where the Trainer logs the learning rate, under names such as
     `weight_decay/head`.
+
+    `average`: a function of the parameters and the clock, such as `functools.partial(optim.WeightAverage,
+    half_life="200Mtok")`, whose average of the weights is stepped with the schedules and saved in their state. It is
+    `trainer.lr_scheduler.average`; with `evaluate_averaged`, the Trainer evaluates it. `evaluate_every`, `save_every`:
+    periods of the run, in any unit, after which the Trainer evaluates and saves, beside its own strategies; `save_at`:
+    times at which it saves.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
     to resume exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
@@ -84,22 +95,33 @@ def schedule(
         )
     if trainer.is_deepspeed_enabled:
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
+    if evaluate_averaged and average is None:
+        raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
+    if evaluate_averaged and trainer.args.load_best_model_at_end:
+        warnings.warn(
+            "load_best_model_at_end: what is compared is the average of the weights, and the weights are saved.",
+            stacklevel=2,
+        )
+    if evaluate_every is not None and trainer.eval_dataset is None:
+        raise ValueError(f"evaluate_every={str(evaluate_every)!r}: the Trainer has no eval_dataset: give it one.")
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     usual = {"lr_scheduler_type": "linear", "warmup_steps": 0}
     given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
-    counting = _Counting(
-        trainer, bindings(entries), max_duration, count, tokens_per_sample, ssr=ssr, on_change=on_change, log=log
-    )
+    made_of = {"ssr": ssr, "on_change": on_change, "log": log, "average": average}
+    counting = _Counting(trainer, bindings(entries), max_duration, count, tokens_per_sample, **made_of)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
     trainer.log = counting.log
     if count is not None:
         trainer.get_batch_samples = counting.get_batch_samples
+    if evaluate_averaged:
+        trainer.evaluate = _Averaged(trainer).evaluate
     trainer.add_callback(counting)
+    trainer.add_callback(_Events(trainer, evaluate_every, save_every, save_at))
 
 
 class _TrainersClock(Clock):
@@ -184,9 +206,19 @@ class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
     def __init__(
-        self, trainer: Any, entries: Any, length: Any, count: Any, tokens: Any, *, ssr: float, on_change: Any, log: bool
+        self,
+        trainer: Any,
+        entries: Any,
+        length: Any,
+        count: Any,
+        tokens: Any,
+        *,
+        ssr: Any,
+        on_change: Any,
+        log: Any,
+        average: Any,
     ) -> None:
-        self.trainer, self.entries, self.on_change, self.logs = trainer, entries, on_change, log
+        self.trainer, self.entries, self.on_change, self.logs, self.average = trainer, entries, on_change, log, average
         self.max_duration, self.count, self.tokens_per_sample, self.ssr = length, count, tokens, ssr
         # The Trainer's own methods, which are called by those that replace them.
         self.make_loader, self.log_before = trainer.get_train_dataloader, trainer.log
@@ -226,7 +258,8 @@ class _Counting(TrainerCallback):
         self._refuse_uncounted(clock)
         own_counts = self.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
         clock.process_group = self.trainer.args.world_size > 1 and own_counts
-        self.made = self.trainer.lr_scheduler = _TrainersSchedulers(optimizer, clock, self.entries, self.on_change)
+        self.made = _TrainersSchedulers(optimizer, clock, self.entries, self.on_change, self.average)
+        self.trainer.lr_scheduler = self.made
         return self.made
 
     def _clock(self, num_training_steps: int) -> Clock:
@@ -295,3 +328,36 @@ class _Counting(TrainerCallback):
         """Warn where the Trainer's own end came before that of the schedules."""
         if state.is_world_process_zero and state.global_step >= state.max_steps:
             warn_of_early_end(self.made.clock, self.began)
+
+
+class _Averaged:
+    """The evaluation of a Trainer, with the average in place of the weights."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.evaluate_before = trainer, trainer.evaluate
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
+        """As `Trainer.evaluate`, which this replaces; before the first training there is no average."""
+        average = getattr(self.trainer.lr_scheduler, "average", None)
+        if average is None:
+            return self.evaluate_before(*arguments, **keywords)
+        with average.swapped(self.trainer.model):
+            return self.evaluate_before(*arguments, **keywords)
+
+
+class _Events(TrainerCallback):
+    """Has the Trainer evaluate and save by times of the run."""
+
+    def __init__(self, trainer: Any, evaluate_every: Any, save_every: Any, save_at: Sequence[Any]) -> None:
+        self.trainer = trainer
+        self.evaluate_every, self.save_every, self.save_at = evaluate_every, save_every, list(save_at)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Ask for what is due after this batch."""
+        clock = self.trainer.lr_scheduler.clock
+        if self.evaluate_every is not None and clock.every(self.evaluate_every):
+            control.should_evaluate = True
+        if self.save_every is not None and clock.every(self.save_every):
+            control.should_save = True
+        if any(clock.passed(time) for time in self.save_at):
+            control.should_save = True

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 from timesched import shapes
 from timesched.curves import decay
 from timesched.fields import choice, flag, number, time
-from timesched.positions import Frame, Mark, Period, Resolved, Span
+from timesched.positions import Frame, Period, Resolved, Span
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, exact
 from timesched.time.value import TimeLike
@@ -68,13 +67,10 @@ class OneCycleScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         frame.refuse_short(self.t_max, self)
-        end, share, shape = frame.mark(self.t_max, note="end"), exact(self.pct_start), shapes.WARMUPS[self.anneal]
-        first, last = 1.0 / self.div_factor, 1.0 / (self.div_factor * self.final_div_factor)
-        turns = [(share, 1.0), (2 * share, first)] if self.three_phase else [(share, 1.0)]
-        places = [(Mark(end.counter, end.unit, at * end.count), value) for at, value in (*turns, (1, last))]
-        start = (Mark(end.counter, end.unit, 0), first)
-        frame.note("peak", places[0][0])
-        return shapes.through(frame, [(mark, value, shape) for mark, value in (start, *places)])
+        end, shape = frame.mark(self.t_max, note="end"), shapes.WARMUPS[self.anneal]
+        peak = exact(self.pct_start) * end.count
+        levels = (1.0 / self.div_factor, 1.0, 1.0 / (self.div_factor * self.final_div_factor))
+        return shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -122,16 +118,13 @@ class CyclicScheduler(Schedule):
     gamma: float = number(1.0, least=0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        up = frame.mark(self.t_up)
-        length = up.count + (up.count if self.t_down is None else frame.length(self.t_down, up.unit))
-        frame.note("peak", up)
-        frame.note("period", Mark(up.counter, up.unit, length))
-        cycles, peak, gamma = Period(up.counter, length), float(up.count / Fraction(length)), self.gamma
-        complete, done = cycles.complete, Span(up.counter, 0, length).done
+        end, peak = shapes.up_and_down(frame, self.t_up, self.t_down)
+        cycles, gamma = Period(end.counter, end.count), self.gamma
+        complete, done = cycles.complete, Span(end.counter, 0, end.count).done
         scale: Resolved = {
             "triangular": lambda counts: 1.0,
             "triangular2": lambda counts: decay(complete(counts), 0.5),
             "exp_range": lambda counts: decay(done(counts, False), gamma),
         }[self.mode]
         shrinks = self.mode != "exp_range" or gamma <= 1.0
-        return shapes.triangles(cycles, peak, self.alpha_i, self.alpha_f, scale, shrinks)
+        return shapes.triangles(cycles, peak, base=self.alpha_i, top=self.alpha_f, scale=scale, shrinks=shrinks)

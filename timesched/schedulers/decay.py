@@ -9,7 +9,7 @@ from fractions import Fraction
 from timesched import shapes
 from timesched.curves import inverse_root_to, power_law, rex
 from timesched.fields import choice, flag, number, time
-from timesched.positions import Frame, Mark, Resolved, Span, stages
+from timesched.positions import Frame, Mark, Resolved, Span, UnsuitableRun, stages
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
 from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
@@ -17,13 +17,13 @@ from timesched.time.value import TimeLike
 
 
 def check_room(what: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
-    """Raise `TimeError`, which begins with `what`, where a warmup and a decay take longer than the time there is: three
-    counts of a unit, of the arguments that have these names.
+    """Raise `UnsuitableRun`, which begins with `what`, where a warmup and a decay take longer than the time there is:
+    three counts of a unit, of the arguments that have these names.
     """
     warmup, decay, total = counts
     if warmup + decay > total:
         first, second, third = (f"{name} ({number_text(exact(each))}{unit.value})" for name, each in zip(names, counts))
-        raise TimeError(
+        raise UnsuitableRun(
             f"{what}: {first} and {second} take longer than {third}, the numbers being those of this run: shorten one "
             f"of the two."
         )
@@ -99,10 +99,9 @@ class WarmupStableDecayScheduler(Schedule):
             ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
         check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
         frame.refuse_short(self.t_max, self)
-        begin = Mark(end.counter, end.unit, start)
-        frame.note("decay", begin)
-        warmup, decay = shapes.WARMUPS[self.warmup], shapes.decaying(self.decay, self.decay_rate)
-        return shapes.warmup_stable_decay(frame, (warm, begin, end), (self.alpha_s, 1.0, self.alpha_f), warmup, decay)
+        levels, warmup = (self.alpha_s, 1.0, self.alpha_f), shapes.WARMUPS[self.warmup]
+        decay = shapes.decaying(self.decay, self.decay_rate)
+        return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from timesched import shapes
 from timesched.fields import choice, number, time
-from timesched.positions import Frame, Resolved
+from timesched.positions import Frame, Resolved, UnsuitableRun
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, exact, number_text
 from timesched.time.value import Time
@@ -82,7 +82,7 @@ class PiecewiseScheduler(Schedule):
         marks = [frame.mark(when, note="point") for when, _, _ in self.points]
         for before, mark in pairwise(marks):
             if frame.change(before.count, before.unit, mark.unit) > mark.count:
-                raise TimeError(
+                raise UnsuitableRun(
                     f"{self!r}: on this run {number_text(exact(before.count))}{before.unit.value} comes after "
                     f"{number_text(exact(mark.count))}{mark.unit.value}: put the points in order."
                 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from timesched import shapes
 from timesched.fields import flag, number, time, times
-from timesched.positions import Frame, Resolved, Span, switch
+from timesched.positions import Frame, Mark, Resolved, Span, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.without_warmup import LinearScheduler, MultiStepScheduler
 from timesched.time.value import TimeLike
@@ -44,22 +44,21 @@ class _WithWarmup(Schedule):
         """The ramp on its own."""
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
-    def _warm(self, frame: Frame, rest: Resolved) -> Resolved:
-        start, peak = frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), self._peak
-        if start.count == 0:
+    def _warm(self, end: Mark, rest: Resolved) -> Resolved:
+        if end.count == 0:
             return rest
-        ramp = frame.span(self.t_warmup, self.scale_warmup)
-        return switch(start, shapes.linear(ramp.done, self.alpha_s, peak), rest)
+        ramp = Span(end.counter, 0, end.count)
+        return switch(end, shapes.linear(ramp.done, self.alpha_s, self._peak), rest)
 
     def _rest(self, span: Span) -> Resolved:
         raise NotImplementedError
 
     def resolve(self, frame: Frame) -> Resolved:
         with converting(self):
-            start = frame.mark(self.t_warmup, self.scale_warmup)
+            start = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
             span = frame.between(start, frame.mark(self.t_max, note="end"))
         frame.refuse_short(self.t_max, self)
-        return self._warm(frame, self._rest(span))
+        return self._warm(start, self._rest(span))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +103,8 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
         return MultiStepScheduler(self.milestones, self.gamma)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return self._warm(frame, self.step_scheduler.resolve(frame))
+        steps = self.step_scheduler.resolve(frame)
+        return self._warm(frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), steps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

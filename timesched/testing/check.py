@@ -29,9 +29,18 @@ def check_schedule_laws(
 
     `schedule`: one of this package's, a subclass of `Schedule`, or a function of `(state)` or `(state, ssr)`, to which
     those laws apply that its signature allows. `promise`: its start, end, range, ..., or a function of it and the
-    horizon that returns them; None promises that values are finite. `laws`: which of 'purity', 'ratio', 'unit', 'ends',
-    'epochs', 'one formula', 'rates', 'cost'. Raises `LawBroken` with the smallest example found; returns None
-    otherwise.
+    horizon that returns them; None promises that values are finite. `laws`: which of these are checked, all by default:
+
+    * 'purity': the value depends on the moment and the run alone, whatever was asked before
+    * 'ratio': stretched by a ratio, the schedule has at time t the value that it has at t / ratio without
+    * 'unit': written in another unit, it has the same values
+    * 'ends': what is promised
+    * 'epochs': times in epochs stay where they are when the batches of an epoch become more
+    * 'one formula': numbers and tensors give the same value
+    * 'rates': a missing rate is named, and none is asked for without need
+    * 'cost': a value late in the run takes no longer than an early one
+
+    Raises `LawBroken` with the smallest example found; returns None otherwise.
 
     It looks at a few batches of each run, most of all around the times of the schedule. It does not find a wrong value
     at another single batch, such as a NaN, nor, without a promise, a time that is wrong in every run alike.
@@ -58,7 +67,7 @@ def _check(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
         examples()
     except Flaky as error:
         raise LawBroken(
-            f"law 7 (purity): {schedule!r} broke a law and then kept it on the same example: it depends on what was "
+            f"law 'purity': {schedule!r} broke a law and then kept it on the same example: it depends on what was "
             f"asked before."
         ) from error
 

@@ -49,11 +49,10 @@ class Run:
 
     def per_batch(self, unit: TimeUnit) -> Exact:
         """How much of a unit one batch is at constant rates; of `dur`, how much of the unscaled run."""
-        samples = self.samples_per_batch
         amounts: dict[TimeUnit, Exact] = {
             TimeUnit.EPOCH: Fraction(1, self.batches_per_epoch),
-            TimeUnit.SAMPLE: samples,
-            TimeUnit.TOKEN: samples * self.tokens_per_sample,
+            TimeUnit.SAMPLE: self.samples_per_batch,
+            TimeUnit.TOKEN: self.samples_per_batch * self.tokens_per_sample,
             TimeUnit.DURATION: Fraction(1, self.batches),
         }
         return amounts.get(unit, 1)

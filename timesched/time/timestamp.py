@@ -152,7 +152,10 @@ class Timestamp(Ordered):
         if unit is TimeUnit.SECOND:
             return Time(self.total_wct // datetime.timedelta(seconds=1), unit)
         if unit is TimeUnit.DURATION:
-            raise TimeError("A timestamp has no counter in 'dur': divide by the run's max_duration instead.")
+            raise TimeError(
+                "A timestamp has no counter in 'dur': ask the clock, as in clock.fraction >= 0.6, or, for the "
+                "moment at which it gets there, clock.passed('0.6dur')."
+            )
         return Time._of(self._numbers[_TOTAL[unit]], unit)
 
     def copy(self, **changes: Any) -> Timestamp:

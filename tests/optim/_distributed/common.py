@@ -48,14 +48,18 @@ class Case:
 # All with as much state as they can have. And some without state, without a first moment, with a rate from the
 # step count, with several groups (SGD's with other keys than one another), with 0-dim tensors as hyperparameters, under
 # schedules, and with an update that is compiled.
-FIFTEEN = {row.name: Case(row) for row in FULLEST}
+BY_OPTIMIZER = {row.name: Case(row) for row in FULLEST}
 MORE = ("SGD-lr", "Adafactor-warmup_init", "SGD-groups_momentum_or_not", "AdamW-groups", "AdamW-tensors")
-SAVING = {**FIFTEEN, **{name: Case(BY_ID[name]) for name in MORE}, "AdamW compiled": Case(BY_ID["AdamW-tensors"], True)}
+SAVING = {
+    **BY_OPTIMIZER,
+    **{name: Case(BY_ID[name]) for name in MORE},
+    "AdamW compiled": Case(BY_ID["AdamW-tensors"], True),
+}
 WHOLE_TENSOR = ("Adafactor", "Lamb", "Muon", "NorMuon")  # their updates depend on more than an element
 CASES = {
     **SAVING,
     **{f"{name} compiled": Case(BY_ID[f"{name}-tensors"], True) for name in WHOLE_TENSOR},
-    **{f"{name} scheduled": Case(FIFTEEN[name].row, scheduled=True) for name in ("AdamW", "SGD", "Muon", "Rprop")},
+    **{f"{name} scheduled": Case(BY_OPTIMIZER[name].row, scheduled=True) for name in ("AdamW", "SGD", "Muon", "Rprop")},
 }
 
 

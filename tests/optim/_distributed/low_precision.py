@@ -31,8 +31,8 @@ from optim.base.sharding import distributed_as
 from optim.precision.bits import join
 from tests.optim._distributed import checkpoints
 from tests.optim._distributed.common import (
+    BY_OPTIMIZER,
     CASES,
-    FIFTEEN,
     Network,
     Optimizers,
     assert_alike,
@@ -60,7 +60,7 @@ EXACT: dict[str, Any] = {
     "SGD": functools.partial(optim.SGD, momentum=0.5),
     "Lion": functools.partial(optim.Lion, betas=(0.5, 0.75)),
 }
-MASTER, ROUNDED = ([f"{name} {mode}" for name in FIFTEEN] for mode in ("master", "rounded"))
+MASTER, ROUNDED = ([f"{name} {mode}" for name in BY_OPTIMIZER] for mode in ("master", "rounded"))
 NOISE = [f"{name} {mode}" for name in EXACT for mode in ("rounded", "both")]
 SAVING = ["SGD rounded", "Lion both", "AdamW both", *(f"{x} master" for x in ("AdamW", "Lamb", "Adafactor", "Muon"))]
 COMPILED = ["AdamW master", "SGD rounded"]

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 import optim
 from optim.muon import newton_schulz
-from optim.muon import ranks as sharded_muon
+from optim.muon import ranks as muon_ranks
 from tests.optim._distributed.common import local, mesh
 from tests.optim._distributed.low_precision import assert_bits
 from tests.optim.compiling import fresh, graphs
@@ -156,7 +156,7 @@ def shared(case: str, folder: Path) -> None:
 def in_batches(case: str, folder: Path) -> None:
     """Of few elements: two exchanges for each batch, and the same bits."""
     kind, place = case.split(", ")
-    with mock.patch.object(sharded_muon, "BATCH", 1 << 12), counting() as count:
+    with mock.patch.object(muon_ranks, "BATCH", 1 << 12), counting() as count:
         found = trained(kind, place)
     assert_bits(found, alone(kind))
     assert count["exchanges"] + 2 * count["gathers"] > 4 * STEPS
@@ -246,7 +246,7 @@ def too_many_graphs(case: str, folder: Path) -> None:
     optimizer.compile(backend="eager")
     with (
         warnings.catch_warnings(record=True) as said,
-        mock.patch.object(sharded_muon, "BATCH", 1),
+        mock.patch.object(muon_ranks, "BATCH", 1),
         torch._dynamo.config.patch(recompile_limit=1),
         fresh(),
     ):
@@ -272,7 +272,7 @@ def memory(case: str, folder: Path) -> None:
         alone = mock.patch.object(newton_schulz, "TOGETHER", size * size)
         calls = {name: on_copies(getattr(dist, name)) for name in ("all_to_all_single", "all_gather")}
         patched = mock.patch.multiple(dist, **calls)
-        with mock.patch.multiple(sharded_muon, **four), patched, alone, Held(*beside) as held:
+        with mock.patch.multiple(muon_ranks, **four), patched, alone, Held(*beside) as held:
             optimizer.step()
         most.append(held.most)
     # A batch is 4 matrices for each rank. Beside two of them: one while it is made orthogonal.

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.optim._distributed import checkpoints, experts, low_precision, muon, training
-from tests.optim._distributed.common import CASES, FIFTEEN, SAVING, WHOLE_TENSOR
+from tests.optim._distributed import averages, checkpoints, experts, low_precision, muon, training
+from tests.optim._distributed.common import BY_OPTIMIZER, CASES, SAVING, WHOLE_TENSOR
 from tests.torchrun import Report
 from timesched.ops import COMPILES
 
@@ -29,16 +29,16 @@ OTHER_FORMS = [(form, partial(checkpoints.load, form=form, saved=(5,), steps=1))
 CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
     1: [("load bfloat16", low_precision.load, low_precision.SAVING)],
     2: [
-        ("ddp", training.ddp, FIFTEEN),
-        ("initialised", checkpoints.initialised_by_dcp, FIFTEEN),
+        ("ddp", training.ddp, BY_OPTIMIZER),
+        ("initialised", checkpoints.initialised_by_dcp, BY_OPTIMIZER),
         ("sharded", training.sharded, CASES),
         ("columns", training.by_columns, SOME),
         ("save", checkpoints.save, SAVING),
         ("load", checkpoints.load, SAVING),
         *((form, load, checkpoints.OTHER_FORMS) for form, load in OTHER_FORMS),
         ("lazy", experts.keys_of_torch, ["torch"]),
-        ("save experts", experts.save, FIFTEEN),
-        ("load experts", experts.load, FIFTEEN),
+        ("save experts", experts.save, BY_OPTIMIZER),
+        ("load experts", experts.load, BY_OPTIMIZER),
         ("ddp bfloat16", low_precision.ddp, [*low_precision.MASTER, *low_precision.ROUNDED]),
         ("sharded bfloat16", low_precision.sharded, [*low_precision.MASTER, *low_precision.ROUNDED]),
         ("placed bfloat16", low_precision.placed, low_precision.NOISE),
@@ -56,22 +56,30 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("memory of a step", muon.memory, ["Muon, rows", "Muon, ddp"]),
         ("gathered", muon.gathered, ["NorMuon, columns"]),
         ("refused", muon.refused, ["process_group"]),
+        ("average", averages.sharded, averages.KINDS),
+        ("average ddp", averages.ddp, averages.KINDS),
+        ("average swapped", averages.swapped, averages.KINDS),
+        ("average saved", averages.save, averages.KINDS),
+        ("average loaded", averages.load, averages.KINDS),
     ],
     4: [
         ("empty", training.some_ranks_are_empty, ["Network"]),
-        ("sharded", training.sharded, FIFTEEN),
+        ("sharded", training.sharded, BY_OPTIMIZER),
         ("hybrid", training.hybrid, SOME),
         ("placed", training.placed, SOME),
         ("tensor parallel", training.tensor_parallel, SOME),
-        ("load", checkpoints.load, FIFTEEN),
+        ("load", checkpoints.load, BY_OPTIMIZER),
         *((form, load, checkpoints.OTHER_FORMS) for form, load in OTHER_FORMS),
-        ("load experts", experts.load, FIFTEEN),
+        ("load experts", experts.load, BY_OPTIMIZER),
         ("sharded bfloat16", low_precision.sharded, low_precision.MASTER),
         ("placed bfloat16", low_precision.placed, low_precision.NOISE),
         ("tensor parallel bfloat16", low_precision.tensor_parallel, low_precision.NOISE),
         ("load bfloat16", low_precision.load, low_precision.SAVING),
         ("shared", muon.shared, muon.SHARED_BY_4),
         ("gathered", muon.gathered, ["Muon, rows and columns", "NorMuon, rows and columns"]),
+        ("average", averages.sharded, averages.KINDS),
+        ("average swapped", averages.swapped, averages.KINDS),
+        ("average loaded", averages.load, averages.KINDS),
     ],
 }
 

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from tests import building
+
 LINEAR = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 10}
 DECAY = {"initial_val": 0.1, "end_val": 0.0, "total_iters": 10}
 
@@ -15,22 +17,11 @@ def network():
 def train(model, optimizer, schedulers=(), steps=3, clock=None):
     """The loop of the README; returns the losses."""
     inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(5))
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = (model(inputs) - inputs[:, :2]).square().mean()
-        loss.backward()
-        optimizer.step()
-        if clock is not None:
-            clock.tick()
-        for scheduler in schedulers:
-            scheduler.step()
-        losses.append(loss.item())
-    return losses
 
+    def loss_of(model):
+        return (model(inputs) - inputs[:, :2]).square().mean()
 
-def values(optimizer, key="lr"):
-    return [float(group[key]) for group in optimizer.param_groups]
+    return building.train(model, optimizer, loss_of, steps, schedulers, clock)
 
 
 def outline(optimizer):

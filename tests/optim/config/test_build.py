@@ -9,7 +9,8 @@ import optim
 import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from optim.config import build, names
-from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train, values
+from tests.building import values
+from tests.optim.config.objects import DECAY, LINEAR, description, network, outline, train
 from tests.optim.rows import FULLEST
 from tests.optim.schedulers.building import RATES, name_of
 from tests.optim.schedulers.building import make as make_scheduler

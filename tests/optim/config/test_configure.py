@@ -9,7 +9,9 @@ import torch
 import optim
 from optim import lr_scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
-from tests.optim.config.objects import description, network, outline, values
+from tests import building
+from tests.building import values
+from tests.optim.config.objects import description, network, outline
 from tests.optim.rows import FULLEST
 
 WARMUP = {"scheduler": "LinearLR", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 4}
@@ -32,7 +34,7 @@ def test_each_optimizer_is_what_its_class_makes(row):
 
 
 def sgd(*groups):
-    return optim.SGD([{"params": [torch.nn.Parameter(torch.ones(2))], **g} for g in groups or ({},)], lr=0.5)
+    return building.sgd(*groups, kind=optim.SGD, lr=0.5)
 
 
 def by_hand(entry, optimizer):

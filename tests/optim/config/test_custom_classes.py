@@ -6,7 +6,8 @@ import torch
 import optim
 from optim import lr_scheduler, scheduler
 from optim.config import build, configure_lr_scheduler, configure_optimizer
-from tests.optim.config.objects import description, network, outline, train, values
+from tests.building import values
+from tests.optim.config.objects import description, network, outline, train
 from timesched import Clock, LinearScheduler
 
 

@@ -10,7 +10,7 @@ from optim.config import build, configure_lr_scheduler, configure_optimizer
 from tests.optim.config.objects import DECAY, LINEAR, network
 from tests.optim.config.test_configure import COSINE, STEPS, WARMUP
 from timesched import Clock, LinearScheduler, bind
-from timesched.binding import bound_to
+from timesched.binding.owner import bound_to
 
 SGD = {"SGD": {"lr": 0.1}}
 RATE = {"LinearLR": LINEAR}
@@ -198,30 +198,20 @@ def test_other_doors_of_configure_lr_scheduler():
         configure_lr_scheduler(made(network()), 0.1, {"Linear": 0.5})
 
 
-class Broken(lr_scheduler.LRScheduler):
-    """Fails when it schedules the optimizer already."""
-
-    def __init__(self, optimizer, x=1):
-        super().__init__(optimizer)
-        if x < 2:
-            raise ValueError("x has to be 2 or more")
-
-    def _get_closed_form_lr(self):
-        return torch.tensor(0.3)
-
-
-@pytest.mark.parametrize("cls", [torch.optim.SGD, optim.SGD])
-def test_an_error_leaves_the_optimizer_as_it_was(cls):
-    optimizer, clock = cls(network().parameters(), lr=0.1, momentum=0.2), Clock("4ba")
-    earlier = lr_scheduler.ConstantLR(optimizer, 0.1)
+def test_of_several_schedulers_those_made_before_the_one_that_fails_stay():
+    """Names and arguments are looked up before the first is made."""
+    optimizer, clock, made = torch.optim.SGD(network().parameters(), lr=0.1, momentum=0.2), Clock("4ba"), []
     before = dict(optimizer.param_groups[0])
-    entries = [lambda o: bind(LinearScheduler(), o, clock, key="momentum"), {"Broken": {}}]
-    for attempt in (
-        lambda: build(None, {"optimizer": optimizer, "schedulers": entries}),
-        lambda: build(None, {"optimizer": lambda _: optimizer, "schedulers": [RATE, RATE]}),
-        lambda: configure_lr_scheduler(optimizer, [{"scheduler": "Broken", "x": 2}, {"scheduler": "Broken"}]),
-    ):
+
+    def first(optimizer):
+        made.append(bind(LinearScheduler(0.5), optimizer, clock, key="momentum"))
+        return made[0]
+
+    for name, total, found in (("LinaerLR", 4, []), ("LinearLR", -1, [first])):
+        line = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": total}
         with pytest.raises(ValueError):
-            attempt()
-        assert optimizer.param_groups[0] == before and bound_to(optimizer) == [earlier]
-        earlier.step()
+            build(None, {"optimizer": optimizer, "schedulers": [first, {name: line}]})
+        assert len(made) == len(found) and bound_to(optimizer) == made
+        assert optimizer.param_groups[0] == before or made
+    made[0].step()
+    assert optimizer.param_groups[0] == {**before, "momentum": 0.1, "initial_momentum": 0.2}

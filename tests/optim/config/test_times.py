@@ -6,7 +6,8 @@ import pytest
 
 import timesched as ts
 from optim.config import build
-from tests.optim.config.objects import LINEAR, description, network, outline, train, values
+from tests.building import values
+from tests.optim.config.objects import LINEAR, description, network, outline, train
 from timesched import Clock, bind
 
 SCHEDULES = [

@@ -16,14 +16,8 @@ import timesched
 from optim import lr_scheduler, weight_decay_scheduler
 from tests.optim.schedulers.rows import Nested
 
-RATES = {
-    "val": "learning_rate",
-    "vals": "learning_rates",
-    "initial_val": "initial_learning_rate",
-    "end_val": "end_learning_rate",
-    "base_val": "base_lr",
-    "max_val": "max_lr",
-}
+RATES = dict(val="learning_rate", initial_val="initial_learning_rate", end_val="end_learning_rate")
+RATES |= dict(vals="learning_rates", base_val="base_lr", max_val="max_lr")
 GROUPS = ({}, {"tags": "a"}, {"tags": ["a", "b"]}, {"tags": ["c"]})
 KIND = pytest.mark.parametrize("kind", ("numbers", "tensors", "ours", "our tensors"))
 

@@ -1,7 +1,6 @@
 """Names, signatures, docstrings, and the methods that the reference and torch have."""
 
 import inspect
-import re
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler as TorchScheduler
 
 from optim import lr_scheduler, scheduler, weight_decay_scheduler
+from tests.docs.tables import extension
 from tests.optim.schedulers.building import (
     KIND,
     RATES,
@@ -51,6 +51,8 @@ decay='linear', decay_rate=0.5)
 """.strip().splitlines()
 MODULES = {"lr": lr_scheduler, "wd": weight_decay_scheduler}
 BASES = {"lr": lr_scheduler.LRScheduler, "wd": weight_decay_scheduler.WeightDecayScheduler}
+joined, entries = extension("common_arguments").joined, extension("common_arguments").entries
+BASE_DOC = inspect.getdoc(scheduler.Scheduler).splitlines()
 FAMILY = pytest.mark.parametrize("family", MODULES)
 
 
@@ -78,12 +80,14 @@ def test_signatures_names_and_bases(signature, family):
 
 @pytest.mark.parametrize("stem", EXAMPLES)
 def test_docstrings(stem):
-    """Every argument, between the formula and the example; those of weight decays lead to them."""
-    cls = class_of(stem)
-    doc = inspect.getdoc(cls)
-    listed = re.findall(r"^    (\w+(?:, \w+)*): ", doc[doc.index("Args:") : doc.index(">>>")], re.M)
-    names = [name for several in listed for name in several.split(", ") if not name.endswith("Error")]
-    assert names == list(inspect.signature(cls).parameters)
+    """The site shows every argument; the common ones it takes from the base, as the docstring of the class says."""
+    parameters, own = list(inspect.signature(class_of(stem)).parameters), inspect.getdoc(class_of(stem)).splitlines()
+    shown, example = joined(own, BASE_DOC, parameters), ">>> import torch"
+    assert list(entries(shown, "Args:")) == parameters and "clock" not in entries(own, "Args:")
+    assert list(entries(shown, "Raises:")) == ["ValueError", "TypeError"]
+    for error, conditions in entries(own, "Raises:").items():  # its own stand first
+        assert " ".join(entries(shown, "Raises:")[error]).startswith(" ".join(conditions).rstrip(".") + "; ")
+    assert shown[shown.index(example) :] == own[own.index(example) :]
     assert f"`{name_of(stem, 'lr')}`" in class_of(stem, "wd").__doc__
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.nn import Parameter
 
 import optim
 from optim import lr_scheduler, weight_decay_scheduler
+from tests import building
 from tests.optim.test_golden import assert_near as near_parameters
 from tests.optim.test_golden import gradient, start
 
@@ -28,8 +28,7 @@ LAMBDAS = {
 
 
 def sgd(group_set):
-    groups = [{"params": [Parameter(torch.zeros(3))], **group} for group in FILE["about"]["group_sets"][group_set]]
-    return torch.optim.SGD(groups, lr=0.5, momentum=0.9, weight_decay=0.02)
+    return building.sgd(*FILE["about"]["group_sets"][group_set], lr=0.5, momentum=0.9, weight_decay=0.02)
 
 
 def build(name, kwargs, optimizer, lambdas=()):

@@ -18,10 +18,7 @@ STEPS = 25
 EAGER = "eager"  # captures graphs, and compiles nothing
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    with fresh():
-        yield
+pytestmark = pytest.mark.usefixtures("compiles_afresh")
 
 
 def rate_and_decay(on):
@@ -71,7 +68,7 @@ def race(name, backend="aot_eager", kind=optim.AdamW):
         step(plain, plain_schedulers)
         for mine, other in zip(on.param_groups, plain.param_groups):
             one, two = ([float(x) for x in (g["lr"], g["weight_decay"], *g.get("betas", ()))] for g in (mine, other))
-            assert one == pytest.approx(two, rel=0, abs=1e-15)  # the float path and the tensor path: law 8
+            assert one == pytest.approx(two, rel=0, abs=1e-15)  # the float path and the tensor path: one formula
     assert all(torch.allclose(p, q, rtol=1e-12, atol=0) for p, q in zip(params, plain_params))
     assert [count(each) for each in schedulers] == [STEPS] * len(schedulers) and graphs() == 1
 

@@ -1,0 +1,410 @@
+"""`WeightAverage`: an average of a model's weights, by time and not by steps."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from timesched.clock import Clock
+from timesched.ops import refuse_graph
+from timesched.time.timestamp import Timestamp, counts_of
+from timesched.time.units import Counter, Exact, unit_of
+from timesched.time.value import Time
+
+from .base.hyperparameters import Choice, Number, table
+from .base.sharding import distribution, local
+from .state.optimizer import Optimizer
+from .state.step_wrapper import makes_no_state
+from .step.rule_optimizer import RuleOptimizer
+
+AVERAGE = "average"  # the state
+
+# What a group holds of the clock at its beginning and at the last step, as plain ints; 0 batches_per_epoch: not known.
+COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "total_wct", "batches_per_epoch")
+_COUNT = Number(low=0, integer=True)
+
+
+class WeightAverage(Optimizer):
+    """An average of weights over the time of a clock, for an evaluation or an export: call `step()` after each batch.
+
+    At each step:
+
+        k = 2**(-(t1 - t0)/h)                       if exponential
+        k = ((t0 - s)/(t1 - s))**(log(2)/f)         if share
+        k = (t0 - s)/(t1 - s)                       if mean
+        A = k*A + (1 - k)*θ
+
+    where θ is a parameter, A its average, t0 and t1 are the counts of the clock at the last step and now, and s is the
+    start. It is exponential if `half_life` is a time h, a share if it is a number f, and the mean if it is None. So the
+    past counts by how long ago it was, whatever the batches were, and a step that is left out changes no more than that
+    its weights are not in the average. Before the start k is 0: the average is the weights. A step at the count of the
+    last one changes nothing.
+
+    The averages are float32 (float64 and complex128 beside such parameters, complex64 beside other complex ones), there
+    from construction on, and equal to the weights then. After weights are loaded, call `reset_state()`. Buffers are not
+    averaged. It is an optimizer in how it is saved, moved and sharded, and steps no weights: give it to no trainer,
+    GradScaler or `accelerator.prepare` as one, and save it under a key of its own.
+
+    State of a parameter of shape S:
+        average: S, A = θ
+
+    Args:
+        params: parameters, or groups of them.
+        clock: the clock of the run, ticked before `step()`.
+        half_life: a time above 0, after which the weights of a moment count half (an exponential average), in any unit
+            that the clock counts, or in `dur`; or a number above 0, the half-life as a share of the time since the
+            start: 0.05 is 5 % of the time so far, where "0.05dur" is 5 % of the run. ln(2) is the mean. Default: None,
+            the mean of all weights since the start.
+        start: when the average begins, a time of 0 or more; the ratio of the clock stretches neither it nor a
+            half-life. Default: None, the moment of construction, or when a group is added.
+        optimizer: one of `optim`, whose master weights are averaged in place of bfloat16 parameters. Default: None.
+
+    Raises:
+        TypeError, ValueError: `clock` is no Clock, `optimizer` none of `optim`, `half_life` or `start` no such time, or
+            a parameter is neither floating-point nor complex; in a step, the clock stands before the last step, counts
+            nothing of the unit, or may count differently on each rank.
+
+    >>> import torch
+    >>> from timesched import Clock
+    >>> weight = torch.nn.Parameter(torch.zeros(1))
+    >>> clock = Clock("10ba", samples_per_batch=8)
+    >>> average = WeightAverage([weight], clock, half_life="8sp")
+    >>> for _ in range(2):
+    ...     _ = weight.detach().add_(1.0)
+    ...     clock.tick()
+    ...     average.step()
+    >>> average.state[weight]["average"].item()
+    1.25
+    >>> with average.swapped():
+    ...     weight.item()
+    1.25
+    >>> weight.item()
+    2.0
+
+    Sources: arXiv:2307.13813 for half-lives that scale with the batch, arXiv:2312.02696 for those that are a share of
+    the time (its gamma is ln(2)/f - 1).
+    """
+
+    hyper = table({f"{when}_{name}": _COUNT for when in ("start", "last") for name in COUNTS}, begun=Choice())
+
+    def __init__(
+        self,
+        params: Any,
+        clock: Clock,
+        *,
+        half_life: Time[Any] | str | float | None = None,
+        start: Time[Any] | str | None = None,
+        optimizer: RuleOptimizer | None = None,
+    ) -> None:
+        if not isinstance(clock, Clock):
+            raise TypeError(f"WeightAverage: clock={clock!r:.80}: pass the timesched.Clock that the run ticks.")
+        if optimizer is not None and not isinstance(optimizer, RuleOptimizer):
+            raise TypeError(f"WeightAverage: optimizer={optimizer!r:.80}: pass one of optim, which has master weights.")
+        self.clock, self.optimizer = clock, optimizer
+        self.half_life = _checked_half_life(half_life)
+        self.start = None if start is None else Time.from_input(start)
+        if self.start is not None and self.start.exact < 0:
+            raise ValueError(f"WeightAverage: start={str(start)!r}: a run begins at 0: give a time of 0 or more.")
+        self._is_swapped = False
+        self._compiled: Callable[..., None] | None = None
+        self._place(self.half_life)
+        self._place(self.start)
+        super().__init__(params, {})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group whose average begins now, or at the start that was given."""
+        if isinstance(param_group, dict):
+            param_group = {**self._beginning(), **param_group}
+        super().add_param_group(param_group)
+
+    def _beginning(self) -> dict[str, Any]:
+        """The values of a group whose average is the weights of now."""
+        return {**self._now("start"), **self._now("last"), "begun": self.start is None}
+
+    def _now(self, when: str) -> dict[str, int]:
+        state = self.clock.state_dict()
+        return {f"{when}_{name}": state.get(name, 0) for name in COUNTS}
+
+    def preinitialize(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p][AVERAGE] = self._weights(p).to(_dtype(p), copy=True)
+
+    def _weights(self, p: Tensor) -> Tensor:
+        """A parameter, or its master weights where an optimizer has some."""
+        if self.optimizer is not None and p.dtype is torch.bfloat16 and p in self.optimizer.state:
+            return self.optimizer.float32_parameter(p)
+        return p.detach()
+
+    def reset_state(self, params: Any = None) -> None:
+        """Begin anew with the weights of now; of all parameters, also with the moment of now."""
+        self._refuse_swapped("reset_state()")
+        super().reset_state(params)
+        if params is None:
+            for group in self.param_groups:
+                group.update(self._beginning())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do nothing: the gradients are those of the model's optimizer."""
+
+    @makes_no_state
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the weights of now into the average, after `clock.tick()`.
+
+        Raises `TypeError` for a closure, and `ValueError` where the clock stands before the last step, or counts
+        nothing of the unit; nothing is changed then.
+        """
+        refuse_graph("A WeightAverage reads its clock, which no graph can: call average.compile() instead.")
+        self._refuse_swapped("step()")
+        if closure is not None:
+            raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
+        self._keeper.follow(self)
+        weights = [self._weight_of_now(group) for group in self.param_groups]
+        compiled: list[tuple[list[Tensor], float]] = []
+        for group, weight in zip(self.param_groups, weights):
+            if not weight:
+                continue
+            if self._compiled is not None and self.optimizer is None and weight != 1.0:
+                compiled.append((group["params"], weight))
+            else:
+                self._move(group["params"], weight)
+            group.update(self._now("last"), begun=self._has_begun())
+        if compiled:
+            self._move_compiled(compiled)
+
+    def _move(self, params: list[Tensor], weight: float) -> None:
+        """Move the averages towards the weights, by a share of the difference; at 1 they become the weights.
+
+        That is a copy: in a sum, a NaN from before the start would stay.
+        """
+        averages, shards = self._averages(params), _shards(params)
+        if all([x.dtype == average.dtype for x, average in zip(shards, averages)]):
+            torch._foreach_copy_(averages, shards) if weight == 1.0 else torch._foreach_lerp_(averages, shards, weight)
+            return
+        for p, x, average in zip(params, shards, averages):  # one after the other, as each takes memory
+            value = x if self.optimizer is None else local(self._weights(p), p)
+            average.copy_(value) if weight == 1.0 else average.lerp_(value.to(average.dtype), weight)
+
+    def _averages(self, params: list[Tensor]) -> list[Tensor]:
+        """The averages of this rank."""
+        return _shards([self.state[p][AVERAGE] for p in params])
+
+    def _move_compiled(self, moving: list[tuple[list[Tensor], float]]) -> None:
+        """The same for several groups, in one graph."""
+        averages: list[Tensor] = []
+        values: list[Tensor] = []
+        factors: list[Tensor] = []
+        for params, weight in moving:
+            averages += self._averages(params)
+            values += _shards(params)
+            factors += [torch.tensor(weight, dtype=torch.float64)] * len(params)
+        assert self._compiled is not None
+        self._compiled(averages, values, factors)
+
+    def compile(self, **options: Any) -> None:
+        """Compile what moves the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
+
+        Its weight is a tensor that each step writes, so that nothing is compiled again as it changes. With master
+        weights the averages move uncompiled.
+        """
+        # Dynamo counts recompilations by code object: one average must not use up the limit of another.
+        function = types.FunctionType(_move_all.__code__.replace(), _move_all.__globals__)
+        self._compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **options})
+
+    # The weight of a step
+
+    def _weight_of_now(self, group: dict[str, Any]) -> float:
+        """1 - k for a group; 0 where no time has passed since its last step."""
+        last, now = self._moment(group, "last"), self.clock.timestamp
+        start, of_start = self._place(self.start)
+        half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, of_start)
+        for each in {counter} if self.start is None else {counter, of_start}:
+            self._refuse_counter(each)
+        before, after = _count(last, counter), _count(now, counter)
+        if after < before:
+            unit = unit_of(counter).value
+            raise ValueError(
+                f"WeightAverage: the clock is at {after}{unit}, and the last step was at {before}{unit}: load the "
+                "state of this moment, or call reset_state() to begin anew with the weights of now."
+            )
+        if after == before:
+            return 0.0
+        if self.start is not None and not (group["begun"] and _count(last, of_start) >= start and self._has_begun()):
+            return 1.0
+        if self._is_exponential:
+            return -math.expm1(-math.log(2) * float(Fraction(after - before) / half_life))
+        if self.start is None:
+            start = _count(self._moment(group, "start"), of_start)
+        share = float(Fraction(after - before) / (after - start))
+        if half_life is None or share == 1.0:
+            return share
+        return -math.expm1(math.log(2) / half_life * math.log1p(-share))
+
+    @property
+    def _is_exponential(self) -> bool:
+        return isinstance(self.half_life, Time)
+
+    def _has_begun(self) -> bool:
+        """Whether the start lies at or before the clock's moment."""
+        start, counter = self._place(self.start)
+        return self.start is None or _count(self.clock.timestamp, counter) >= start
+
+    def _place(self, time: Any) -> tuple[Any, Counter]:
+        """A time on the run as a count and its counter; of all else, the length of the run and its counter."""
+        return self.clock.horizon.place(time if isinstance(time, Time) else "1dur", scale=False)
+
+    def _moment(self, group: dict[str, Any], when: str) -> Timestamp:
+        """A moment of a group on the clock of now, whose epochs may have another length than then."""
+        counts = {name: group[f"{when}_{name}"] for name in COUNTS}
+        if not counts["batches_per_epoch"]:
+            del counts["batches_per_epoch"]
+        stamp = self.clock.read_state({**Timestamp().state_dict(), **counts})
+        return stamp.copy(batch_in_epoch=math.floor(stamp.batch_in_epoch.exact))
+
+    def _refuse_counter(self, counter: Counter) -> None:
+        """Raise `ValueError` where the clock does not count the unit of the average, or each rank another number."""
+        unit = unit_of(counter)
+        self.clock.refuse_uncounted(unit)
+        if unit in self.clock.counted_alone():
+            raise ValueError(
+                f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
+                "averages: give the clock process_group=True, or times in batches."
+            )
+
+    # The averages in place of the weights
+
+    @contextmanager
+    def swapped(self, model: torch.nn.Module | None = None) -> Iterator[None]:
+        """In a `with` block the parameters hold the average; after it, also after an error, their own bits again.
+
+        In place, one parameter after the other: where the average has the parameter's dtype, the state holds the
+        weights meanwhile; beside bfloat16 parameters their bits are kept. Within it no optimizer may step that has one
+        of the parameters, and this average neither steps, saves nor loads.
+
+        Args:
+            model: the model that is evaluated, which distributed parameters need: what its FSDP modules have gathered
+                is dropped at both ends.
+
+        Raises:
+            ValueError: a parameter is a DTensor, and there is no `model`.
+            RuntimeError: it is swapped already; and, within it, for what may not be called.
+        """
+        self._refuse_swapped("swapped()")
+        self._keeper.follow(self)
+        params = [p for group in self.param_groups for p in group["params"]]
+        if model is None and any(distribution(p) is not None for p in params):
+            raise ValueError(
+                "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
+                "model, as in average.swapped(model)."
+            )
+        replaced: list[tuple[Tensor, Tensor, Tensor | None]] = []  # weights, averages, and bits that are kept beside
+        hook = register_optimizer_step_pre_hook(self._refuse_step)
+        self._is_swapped = True
+        try:
+            _drop_gathered(model)
+            for p in params:
+                weight, average = local(p.detach(), p), local(self.state[p][AVERAGE], p)
+                bits = None if weight.dtype == average.dtype else weight.clone()
+                weight.copy_(average) if bits is not None else _exchange(weight, average)
+                replaced.append((weight, average, bits))
+            yield
+        finally:
+            for weight, average, bits in replaced:
+                weight.copy_(bits) if bits is not None else _exchange(weight, average)
+            _drop_gathered(model)
+            self._is_swapped = False
+            hook.remove()
+
+    def _refuse_swapped(self, what: str) -> None:
+        if self._is_swapped:
+            raise RuntimeError(
+                f"WeightAverage: {what} inside swapped(), where the parameters hold the average: leave its `with` "
+                "block first."
+            )
+
+    def _refuse_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """A step hook of all optimizers."""
+        theirs = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        if any(p in self.state for p in theirs):
+            self._refuse_swapped(f"a step of {type(optimizer).__name__}")
+
+    # Saved and copied
+
+    def state_dict(self) -> dict[str, Any]:
+        self._refuse_swapped("state_dict()")
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self._refuse_swapped("load_state_dict()")
+        super().load_state_dict(state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("clock", "optimizer", "half_life", "start")}
+        return {**super().__getstate__(), **own, "_is_swapped": False, "_compiled": None}
+
+
+def _checked_half_life(half_life: Any) -> Any:
+    """A time above 0, a share above 0, or None."""
+    if half_life is None:
+        return None
+    if isinstance(half_life, (int, float)) and not isinstance(half_life, bool):
+        if not (math.isfinite(half_life) and half_life > 0):
+            raise ValueError(
+                f"WeightAverage: half_life={half_life!r}: a share of the time so far is above 0, such as 0.05; a time "
+                "is written with its unit, such as '200Mtok' or '0.05dur'."
+            )
+        return float(half_life)
+    time = Time.from_input(half_life)
+    if time.exact <= 0:
+        raise ValueError(f"WeightAverage: half_life={str(half_life)!r}: give a time above 0, such as '200Mtok'.")
+    return time
+
+
+def _count(timestamp: Any, counter: Counter) -> Exact:
+    (count,) = counts_of(timestamp, (counter,))
+    return count  # type: ignore[no-any-return]  # of a Clock's timestamp, exact
+
+
+def _dtype(p: Tensor) -> torch.dtype:
+    """The dtype of the average of a parameter."""
+    if p.dtype in (torch.float64, torch.complex128):
+        return p.dtype
+    return torch.complex64 if p.is_complex() else torch.float32
+
+
+def _shards(xs: list[Tensor]) -> list[Tensor]:
+    """Of distributed tensors the parts of this rank."""
+    return [local(x, x) for x in xs] if any(map(distribution, xs)) else xs
+
+
+def _move_all(averages: list[Tensor], weights: list[Tensor], factors: list[Tensor]) -> None:
+    """What is compiled: each average moves towards the weights by its factor."""
+    for average, x, factor in zip(averages, weights, factors):
+        average.lerp_(x.to(average.dtype), factor.to(average.dtype).to(average.device))
+
+
+def _exchange(x: Tensor, y: Tensor) -> None:
+    """Each gets the values of the other, with memory for one of them."""
+    values = x.clone()
+    x.copy_(y)
+    y.copy_(values)
+
+
+def _drop_gathered(model: torch.nn.Module | None) -> None:
+    """Have the FSDP modules of a model gather their parameters anew when they need them."""
+    if model is None:
+        return
+    from torch.distributed.fsdp import FSDPModule  # which takes half as long to import as torch
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

@@ -1,0 +1,74 @@
+"""Checkpoints summed into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequence[float]) -> dict[str, Any]:
+    """The sum of the weights of several checkpoints of a model, each times its coefficient.
+
+    Floating-point and complex tensors are summed in float32 (float64 and complex128 ones in their own dtype), and have
+    the dtypes of the last state dict in the end. All else, such as counts, is that of the last. One state dict is held
+    beside the sum, so pass a generator that loads one after the other.
+
+    Args:
+        state_dicts: what `model.state_dict()` returned; read once, in order.
+        coefficients: a number for each, such as `timesched.merge_coefficients` gives.
+
+    Returns:
+        a state dict with the keys of the last, in new tensors where it is a sum.
+
+    Raises:
+        ValueError: there is another number of state dicts than of coefficients, or none; one has other keys than the
+            first, a tensor of another shape, or nothing to sum.
+
+    >>> import torch
+    >>> one, other = {"weight": torch.tensor([1.0])}, {"weight": torch.tensor([3.0])}
+    >>> merge_weights([one, other], [0.25, 0.75])["weight"].item()
+    2.5
+    """
+    sums: dict[str, Tensor] = {}
+    shapes: dict[str, Any] = {}
+    last: Mapping[str, Any] = {}
+    count = 0
+    for count, last in enumerate(state_dicts, 1):
+        if count > len(coefficients):
+            break
+        found = {key: value.shape if isinstance(value, Tensor) else None for key, value in last.items()}
+        if count == 1:
+            shapes = found
+        _refuse_other(shapes, found, count)
+        for key, value in last.items():
+            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                wide = value.to(torch.promote_types(value.dtype, torch.float32)) * coefficients[count - 1]
+                sums[key] = sums[key] + wide if key in sums else wide
+    if count != len(coefficients) or not count:
+        raise ValueError(
+            f"merge_weights: {count} state dicts{' or more' * (count > len(coefficients))} and {len(coefficients)} "
+            "coefficients: pass one coefficient for each, and at least one."
+        )
+    if not sums:
+        raise ValueError(
+            f"merge_weights: no weights are among {', '.join(map(repr, last))[:80]}: pass what model.state_dict() gave."
+        )
+    return {key: sums[key].to(value.dtype) if key in sums else value for key, value in last.items()}
+
+
+def _refuse_other(first: Mapping[str, Any], found: Mapping[str, Any], number: int) -> None:
+    """Raise `ValueError` where a state dict is of another model than the first."""
+    differing = sorted(
+        key for key in {**first, **found} if key not in first or key not in found or first[key] != found[key]
+    )
+    if differing:
+        key = differing[0]
+        here, there = (str(tuple(of[key] or ())) if key in of else "missing" for of in (first, found))
+        raise ValueError(
+            f"merge_weights: state dict {number} is of another model than the first: {key!r} is {there} there, and "
+            f"{here} in the first."
+        )

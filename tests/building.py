@@ -1,0 +1,79 @@
+"""What many tests need and mean alike: small optimizers and models, their training, and what the groups hold."""
+
+import io
+
+import torch
+
+
+def parameters(n=1):
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
+
+
+def sgd(*groups, kind=torch.optim.SGD, lr=1.0, **more):
+    """SGD, torch's or that of `kind`, with one parameter in each group: one group, or those with these values."""
+    return kind([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, **more)
+
+
+def values(optimizer, key="lr"):
+    """What the groups hold."""
+    return [float(group[key]) for group in optimizer.param_groups]
+
+
+def tick(clock, batches, *schedulers, **amounts):
+    """So many batches of a loop whose schedulers follow a clock; `amounts`: the samples and tokens of each."""
+    for _ in range(batches):
+        clock.tick(**amounts)
+        for scheduler in schedulers:
+            scheduler.step()
+
+
+def run(steps, clock, optimizer, scheduler, **amounts):
+    """The first group's learning rate after each step of a loop; `clock`: None where the scheduler counts steps."""
+    found = []
+    for _ in range(steps):
+        optimizer.step()
+        if clock is not None:
+            clock.tick(**amounts)
+        scheduler.step()
+        found.append(values(optimizer)[0])
+    return found
+
+
+def network(seed=0):
+    """A model that every optimizer takes, and the loss of a batch."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.Tanh(), torch.nn.Linear(8, 1, bias=False))
+    inputs = torch.randn(16, 4)
+    return model, lambda one: (one(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+
+
+def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
+    """The loop of the README; returns the losses."""
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        optimizer.step()
+        if clock is not None:
+            clock.tick()
+        for scheduler in schedulers:
+            scheduler.step()
+        losses.append(loss.item())
+    return losses
+
+
+def in_a_file(value):
+    """A copy that was saved and loaded."""
+    torch.save(value, file := io.BytesIO())
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def bits(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def equal(some, others):
+    return all(torch.equal(p, q) for p, q in zip(some, others, strict=True))

@@ -1,0 +1,512 @@
+"""`WeightAverage` against rational numbers, on clocks of all units; how it is saved, swapped in and refused."""
+
+import copy
+import io
+import math
+import pickle
+import re
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_optimizer_state_dict,
+)
+
+import optim
+from timesched import Clock
+
+EPOCH = 5  # batches
+
+
+def clock_of(length="400ba", **options):
+    return Clock(length, **({"batches_per_epoch": EPOCH, "samples_per_batch": 4, "tokens_per_sample": 8} | options))
+
+
+def parameter(*values, dtype=torch.float64):
+    return torch.nn.Parameter(torch.tensor(values, dtype=dtype))
+
+
+def counts(clock):
+    """Where a clock stands in each unit, from its counters alone."""
+    stamp = clock.timestamp
+    found = {
+        "ba": Fraction(stamp.batch.value),
+        "sp": Fraction(stamp.sample.value),
+        "tok": Fraction(stamp.token.value),
+        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, EPOCH),
+        "sec": Fraction(stamp.total_wct.microseconds + 10**6 * stamp.total_wct.seconds, 10**6),
+    }
+    end = clock.max_duration
+    return found | {"dur": found[end.unit.value] / end.exact, "end": found[end.unit.value]}
+
+
+class Oracle:
+    """The definition, in rational numbers where it is rational."""
+
+    def __init__(self, weight, clock, half_life, start):
+        self.half_life, self.start = half_life, start
+        self.average, self.first, self.last, self.begun = Fraction(weight), counts(clock), counts(clock), start is None
+
+    def step(self, weight, clock):
+        now, half_life = counts(clock), self.half_life
+        begins, unit = self.place(self.start) if self.start else (self.first["end"], "end")
+        measured = unit
+        if isinstance(half_life, str):
+            length, measured = self.place(half_life)
+        if now[measured] == self.last[measured]:
+            return
+        if not self.begun or now[unit] < begins or self.last[unit] < begins:
+            k = Fraction(0)
+        elif isinstance(half_life, str):
+            k = Fraction(2.0 ** -float((now[measured] - self.last[measured]) / length))
+        else:
+            k = (self.last[unit] - begins) / (now[unit] - begins)
+            k = k if half_life is None else Fraction(float(k) ** (math.log(2) / half_life))
+        self.average = k * self.average + (1 - k) * Fraction(weight)
+        self.begun, self.last = now[unit] >= begins, now
+
+    @staticmethod
+    def place(time):
+        number, unit = re.fullmatch(r"([0-9./]+)([a-z]+)", time).groups()
+        return Fraction(number), unit
+
+
+TIMES = st.sampled_from(["3ba", "17sp", "200tok", "1ep", "0.4ep", "0.1dur", "2sec", "40ba"])
+RUNS = {
+    "length": st.sampled_from(["40ba", "300sp", "1500tok", "9ep"]),
+    "half_life": st.one_of(st.none(), TIMES, st.sampled_from([0.05, 0.3, math.log(2), 2.0])),
+    "start": st.one_of(st.none(), TIMES, st.sampled_from(["0ba", "0.8dur"])),
+    "moves": st.lists(
+        st.tuples(
+            st.integers(1, 9),  # samples of a batch
+            st.sampled_from(["step", "step", "step", "skip", "twice", "load", "copy"]),
+            st.integers(-8, 8),  # what the weight moves by
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+}
+
+
+@given(**RUNS)
+@settings(deadline=None)
+def test_against_rational_numbers(length, half_life, start, moves):
+    """Uneven batches, steps left out or made twice, loads and copies in between."""
+    clock, weight = clock_of(length), parameter(1.0)
+    average = optim.WeightAverage([weight], clock, half_life=half_life, start=start)
+    oracle, largest = Oracle(1.0, clock, half_life, start), 1.0
+    for samples, what, change in moves:
+        with torch.no_grad():
+            weight.add_(change)
+        largest = max(largest, abs(weight.item()))
+        clock.tick(samples=samples, duration=timedelta(milliseconds=700))
+        if what == "skip":
+            continue
+        if what == "load":
+            state, loaded, weight = average.state_dict(), clock_of(length), parameter(weight.item())
+            loaded.load_state_dict(clock.state_dict())
+            clock, average = loaded, optim.WeightAverage([weight], loaded, half_life=half_life, start=start)
+            average.load_state_dict(state)
+        elif what == "copy":
+            weight, clock, average = pickle.loads(pickle.dumps((weight, clock, average)))
+        average.step()
+        if what == "twice":
+            average.step()
+        oracle.step(weight.item(), clock)
+        assert abs(average.state[weight]["average"].item() - float(oracle.average)) <= 1e-12 * largest
+        assert average.param_groups[0]["begun"] is oracle.begun
+
+
+def final(half_life, start, size, steps, changes):
+    """The average after 40 times 4 samples, in batches of a size, with a step after those of `steps`."""
+    clock, weight = Clock("400sp", batches_per_epoch=20 // size, tokens_per_sample=8), parameter(1.0)
+    average = optim.WeightAverage([weight], clock, half_life=half_life, start=start)
+    for i in range(1, 41):
+        for _ in range(4 // size):
+            clock.tick(samples=size, duration=timedelta(seconds=size / 8))
+        if i in steps:
+            average.step()
+        if i in changes:
+            with torch.no_grad():
+                weight.mul_(-2).add_(i).clamp_(-99, 99)
+    return average.state[weight]["average"].item()
+
+
+@given(half_life=RUNS["half_life"], start=RUNS["start"], changes=st.sets(st.integers(1, 39)))
+@settings(deadline=None)
+def test_the_past_weighs_by_time(half_life, start, changes):
+    """Two steps without a change of the weights between them are one, and the size of a batch changes nothing."""
+    every, needed = set(range(1, 41)), {*changes, 40}
+    exact = final(half_life, start, 4, every, changes)
+    assert final(half_life, start, 4, needed, changes) == pytest.approx(exact, rel=0, abs=1e-10)
+    if not any(str(time).endswith("ba") for time in (half_life, start)):
+        assert final(half_life, start, 2, needed, changes) == pytest.approx(exact, rel=0, abs=1e-10)
+
+
+def test_peers():
+    """torch's AveragedModel in float32: its exponential average from its first call on, its mean one batch earlier."""
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
+
+    torch.manual_seed(0)
+    model, clock = torch.nn.Linear(7, 5), Clock("100ba")
+    params = list(model.parameters())
+    exponential = optim.WeightAverage(params, clock, half_life="10ba", start="3ba")
+    mean = optim.WeightAverage(params, clock, start="2ba")
+    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(2 ** (-1 / 10)))
+    their_mean = AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
+    for i in range(1, 60):
+        with torch.no_grad():
+            for p in params:
+                p.add_(torch.randn_like(p) * 0.1)
+        clock.tick()
+        exponential.step()
+        mean.step()
+        if i >= 3:
+            theirs.update_parameters(model)
+            their_mean.update_parameters(model)
+    for ours, peer in ((exponential, theirs), (mean, their_mean)):
+        for p, q in zip(params, peer.module.parameters()):
+            assert (ours.state[p]["average"] - q).abs().max() <= 2e-7 * p.abs().max()
+
+
+def test_the_power_function():
+    """arXiv:2312.02696, equation 121: a profile t**gamma; its discrete form is beta = (1 - 1/t)**(gamma + 1)."""
+    gamma = 6.94
+    clock, weight = Clock("100ba"), parameter(0.0)
+    average = optim.WeightAverage([weight], clock, half_life=math.log(2) / (gamma + 1))
+    theirs = 0.0
+    for t in range(1, 100):
+        with torch.no_grad():
+            weight.fill_(math.sin(t))
+        clock.tick()
+        average.step()
+        beta = (1 - 1 / t) ** (gamma + 1)
+        theirs = beta * theirs + (1 - beta) * math.sin(t)
+    assert average.state[weight]["average"].item() == pytest.approx(theirs, rel=1e-12)
+
+
+def test_the_mean_is_a_share_of_ln_2():
+    found = []
+    for half_life in (None, math.log(2)):
+        clock, weight = clock_of(), parameter(1.0)
+        average = optim.WeightAverage([weight], clock, half_life=half_life, start="3ba")
+        for i in range(20):
+            with torch.no_grad():
+                weight.fill_(i * i)
+            clock.tick()
+            average.step()
+        found.append(average.state[weight]["average"].item())
+    assert found[1] == pytest.approx(found[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"),
+    [
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float64, torch.float64),
+        (torch.complex64, torch.complex64),
+        (torch.complex128, torch.complex128),
+    ],
+)
+def test_dtypes(dtype, kept):
+    """There before the first step, equal to the weights; a bfloat16 average would stand still."""
+    clock, weight = Clock("100ba"), torch.nn.Parameter(torch.ones(3, dtype=dtype))
+    average = optim.WeightAverage([weight], clock, half_life="50ba")
+    assert average.state[weight]["average"].dtype is kept and average.state[weight]["average"].tolist() == [1.0] * 3
+    assert optim.state_bytes(average) == 3 * kept.itemsize
+    with torch.no_grad():
+        weight.fill_(1.0078125)  # the next bfloat16
+    clock.tick()
+    average.step()
+    expected = 1 + (1 - 2 ** (-1 / 50)) * 0.0078125
+    assert average.state[weight]["average"][0].item().real == pytest.approx(expected, rel=2e-7)
+
+
+def test_a_nan_before_the_start_does_not_stay():
+    clock, weight = Clock("100ba"), parameter(math.nan)
+    average = optim.WeightAverage([weight], clock, half_life="5ba", start="3ba")
+    for i in range(5):
+        clock.tick()
+        average.step()
+        with torch.no_grad():
+            weight.fill_(float(i))
+    assert math.isfinite(average.state[weight]["average"].item())
+
+
+def test_master_weights():
+    """The average of the float32 values behind bfloat16 parameters is that of the float32 run, to the bit."""
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.manual_seed(0)
+        start = torch.randn(40).bfloat16()
+        weight, other = torch.nn.Parameter(start.to(dtype)), torch.nn.Parameter(torch.ones(2))
+        options = {"master_weights": True} if dtype is torch.bfloat16 else {}
+        optimizer = optim.AdamW([weight], lr=1e-3, **options)
+        clock = Clock("100ba")
+        average = optim.WeightAverage([weight, other], clock, half_life="5ba", optimizer=optimizer)
+        for i in range(20):
+            weight.grad = torch.sin(torch.arange(40.0) + i).bfloat16().to(dtype)
+            optimizer.step()
+            with torch.no_grad():
+                other.add_(1)
+            clock.tick()
+            average.step()
+        found.append([average.state[p]["average"] for p in (weight, other)])
+    assert all(torch.equal(x, y) for x, y in zip(*found))
+    assert found[1][0].dtype is torch.float32 and not torch.equal(found[1][0], found[1][0].bfloat16().float())
+
+
+def test_extended():
+    """The start in `dur` moves: an average that had begun before it begins again there."""
+    clock, weight = Clock("10ba"), parameter(0.0)
+    average = optim.WeightAverage([weight], clock, start="0.5dur")
+    values = []
+    for i in range(1, 17):
+        with torch.no_grad():
+            weight.fill_(float(i))
+        clock.tick()
+        average.step()
+        values.append(average.state[weight]["average"].item())
+        if i == 7:
+            clock.extend("20ba")
+    assert values[4:10] == [5.0, 6.0, 6.5, 8.0, 9.0, 10.0]
+    assert values[10] == 11.0 and values[11] == 11.5 and values[15] == pytest.approx(13.5)
+
+
+def test_groups_that_are_added():
+    clock, first, second = Clock("10ba"), parameter(0.0), parameter(0.0)
+    average = optim.WeightAverage([first], clock)
+    for i in range(1, 5):
+        with torch.no_grad():
+            first.fill_(float(i))
+            second.fill_(float(i))
+        if i == 3:
+            average.add_param_group({"params": [second]})
+        clock.tick()
+        average.step()
+    assert average.state[first]["average"].item() == pytest.approx((1 + 2 + 3 + 4) / 4)
+    assert average.state[second]["average"].item() == pytest.approx((3 + 4) / 2)
+    assert average.param_groups[1]["start_batch"] == 2
+
+
+def test_reset_and_loaded_weights():
+    clock, weight = Clock("10ba"), parameter(0.0)
+    average = optim.WeightAverage([weight], clock, half_life="2ba")
+    for _ in range(3):
+        clock.tick()
+        average.step()
+    with torch.no_grad():
+        weight.fill_(8.0)
+    clock.go_to(Clock("10ba").timestamp)
+    with pytest.raises(ValueError, match=re.escape("the clock is at 0ba, and the last step was at 3ba")):
+        average.step()
+    average.reset_state()
+    assert average.state[weight]["average"].item() == 8.0
+    clock.tick()
+    average.step()
+    assert average.state[weight]["average"].item() == 8.0 and average.param_groups[0]["last_batch"] == 1
+
+
+def run(average, weight, clock, batches, optimizer=None):
+    for _ in range(batches):
+        with torch.no_grad():
+            weight.mul_(1.1).add_(clock.timestamp.batch.value % 3)
+        clock.tick(samples=1 + clock.timestamp.batch.value % 4)
+        average.step()
+
+
+@pytest.mark.parametrize("half_life", [None, 0.1, "6sp"])
+@pytest.mark.parametrize("form", ["torch", "flattened", "nested"])
+def test_saved_and_loaded(half_life, form):
+    """Through torch.save, and by name as torch's checkpoints do; to the bit."""
+
+    def made():
+        model, clock = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64), clock_of()
+        torch.nn.init.ones_(model.weight)
+        return model, clock, optim.WeightAverage(model.parameters(), clock, half_life=half_life, start="3ba")
+
+    model, clock, average = made()
+    run(average, model.weight, clock, 12)
+    options = StateDictOptions(flatten_optimizer_state_dict=form == "flattened")
+    state = average.state_dict() if form == "torch" else get_optimizer_state_dict(model, average, options=options)
+    file = io.BytesIO()
+    torch.save({"average": state, "clock": clock.state_dict(), "model": model.state_dict()}, file)
+    run(average, model.weight, clock, 7)
+    other, other_clock, loaded = made()
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    other.load_state_dict(saved["model"])
+    other_clock.load_state_dict(saved["clock"])
+    if form == "torch":
+        loaded.load_state_dict(saved["average"])
+    else:
+        set_optimizer_state_dict(other, loaded, saved["average"], options=options)
+    run(loaded, other.weight, other_clock, 7)
+    assert torch.equal(other.weight, model.weight)
+    assert torch.equal(loaded.state[other.weight]["average"], average.state[model.weight]["average"])
+    assert loaded.param_groups[0]["begun"] is True
+
+
+def test_epochs_of_another_length():
+    """Resumed in the middle of an epoch with twice the batch: half as many batches, the same share is done."""
+    clock, weight = Clock("4ep", batches_per_epoch=8), parameter(1.0)
+    average = optim.WeightAverage([weight], clock, half_life="1ep")
+    for _ in range(6):
+        clock.tick()
+        average.step()
+    resumed = Clock("4ep", batches_per_epoch=4)
+    resumed.load_state_dict(clock.state_dict())
+    other = optim.WeightAverage([weight], resumed, half_life="1ep")
+    other.load_state_dict(average.state_dict())
+    with torch.no_grad():
+        weight.fill_(2.0)
+    other.step()
+    assert other.state[weight]["average"].item() == 1.0  # no time has passed
+    resumed.tick()
+    other.step()
+    assert other.state[weight]["average"].item() == pytest.approx(2 - 2**-0.25)
+
+
+def test_beside_the_optimizer_in_one_dict_one_is_lost():
+    """Why docs/averages.md saves it under a key of its own: torch merges the states of several by name."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = optim.AdamW(model.parameters())
+    average = optim.WeightAverage(model.parameters(), Clock("10ba"))
+    _, merged = get_state_dict(model, [optimizer, average])
+    assert {name: list(state) for name, state in merged["state"].items()} == {
+        "weight": ["average"],
+        "bias": ["average"],
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_swapped(dtype):
+    model = torch.nn.Linear(3, 2, dtype=dtype)
+    clock = Clock("10ba")
+    average = optim.WeightAverage(model.parameters(), clock, half_life="1ba")
+    with torch.no_grad():
+        model.weight.mul_(3)
+    clock.tick()
+    average.step()
+    own = [p.detach().clone() for p in model.parameters()]
+    held = [average.state[p]["average"].clone() for p in model.parameters()]
+    before = model(torch.ones(3, dtype=dtype))
+    with average.swapped():
+        assert all(torch.equal(p, x.to(dtype)) for p, x in zip(model.parameters(), held))
+        assert not torch.equal(model(torch.ones(3, dtype=dtype)), before)
+    with pytest.raises(KeyError), average.swapped(model):
+        raise KeyError("an evaluation")
+    assert all(torch.equal(p, x) for p, x in zip(model.parameters(), own))
+    assert all(torch.equal(average.state[p]["average"], x) for p, x in zip(model.parameters(), held))
+
+
+INSIDE = {
+    "step()": lambda average, optimizer: average.step(),
+    "state_dict()": lambda average, optimizer: average.state_dict(),
+    "load_state_dict()": lambda average, optimizer: average.load_state_dict({}),
+    "reset_state()": lambda average, optimizer: average.reset_state(),
+    "swapped()": lambda average, optimizer: average.swapped().__enter__(),
+    "a step of SGD": lambda average, optimizer: optimizer.step(),
+    "a step of AdamW": lambda average, optimizer: torch.optim.AdamW(optimizer.param_groups[0]["params"]).step(),
+}
+
+
+@pytest.mark.parametrize("what", INSIDE)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, optim.SGD])
+def test_refused_inside(what, kind):
+    model = torch.nn.Linear(2, 2)
+    optimizer = kind(model.parameters(), lr=0.1)
+    average = optim.WeightAverage(model.parameters(), Clock("10ba"))
+    unrelated = torch.optim.SGD([parameter(1.0)], lr=0.1)
+    with average.swapped():
+        unrelated.step()
+        with pytest.raises(RuntimeError, match=re.escape(what) if what != "step()" else "inside swapped"):
+            INSIDE[what](average, optimizer)
+    optimizer.step()
+    average.step()
+
+
+ERRORS = [
+    (lambda p, c: optim.WeightAverage(p, None), "clock=None: pass the timesched.Clock"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life=0), "half_life=0: a share of the time so far is above 0"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life=math.inf), "half_life=inf"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="0ba"), "half_life='0ba': give a time above 0"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="200"), "'200' has no unit"),
+    (lambda p, c: optim.WeightAverage(p, c, start="-1ba"), "start='-1ba': a run begins at 0"),
+    (lambda p, c: optim.WeightAverage(p, c, start=5), "has no unit"),
+    (lambda p, c: optim.WeightAverage(p, c, optimizer=torch.optim.SGD(p)), "pass one of optim"),
+    (lambda p, c: optim.WeightAverage([torch.nn.Parameter(torch.ones(1, dtype=torch.int64), False)], c), "torch.int64"),
+    (lambda p, c: optim.WeightAverage(p, c).step(lambda: 1.0), "computes no loss"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="9tok").step(), "This clock has counted no tokens in 1ba"),
+    (lambda p, c: optim.WeightAverage(p, c, half_life="1ba", start="9sp").step(), "has counted no samples in 1ba"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), ERRORS)
+def test_errors(call, message):
+    clock = Clock("10ba")
+    clock.tick()
+    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
+        call([parameter(1.0)], clock)
+
+
+def test_what_it_is_no_part_of():
+    weight = parameter(1.0)
+    weight.grad = torch.ones_like(weight)
+    average = optim.WeightAverage([weight], Clock("10ba"))
+    average.zero_grad()
+    assert weight.grad is not None
+    assert "lr" not in average.param_groups[0]
+    assert copy.deepcopy(average).clock is not average.clock
+
+
+def test_moved_and_cast():
+    """The state follows its parameter, as of every optimizer here."""
+    model, clock = torch.nn.Linear(2, 1), Clock("10ba")
+    average = optim.WeightAverage(model.parameters(), clock, half_life="1ba")
+    model.double()
+    clock.tick()
+    average.step()
+    assert average.state[model.weight]["average"].dtype is torch.float64
+    assert torch.equal(average.state[model.weight]["average"], model.weight)
+
+
+def test_compiled():
+    """One graph, and none more as the weight of a step changes; within 2 spacings of the uncompiled one."""
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    found = []
+    for compiles in (False, True):
+        torch.manual_seed(0)
+        model, clock = torch.nn.Linear(3, 2), Clock("100tok")
+        half = torch.nn.Parameter(torch.randn(4).bfloat16())
+        groups = [{"params": model.parameters()}, {"params": [half]}]
+        average = optim.WeightAverage(groups, clock, half_life="10tok")
+        if compiles:
+            average.compile()
+        for i in range(6):
+            with torch.no_grad():
+                for p in (*model.parameters(), half):
+                    p.add_(torch.randn_like(p))
+            clock.tick(tokens=1 + i)
+            average.step()
+        found.append([average.state[p]["average"] for p in (*model.parameters(), half)])
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+    for x, y in zip(*found):
+        torch.testing.assert_close(x, y, rtol=3e-7, atol=3e-7)
+
+
+def test_in_a_graph_of_ones_own():
+    average = optim.WeightAverage([parameter(1.0)], Clock("10ba"))
+    with pytest.raises(Exception, match="average.compile"):
+        torch.compile(average.step, fullgraph=True, backend="eager")()

@@ -1,0 +1,197 @@
+"""`Clock.passed` and `Clock.every`: each moment of a run once, exactly, in the unit that it is written in."""
+
+import copy
+import pickle
+import re
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timesched import Clock, LinearScheduler, WarmupStableDecayScheduler, bind
+
+EPOCH, SIZE, TOKENS = 5, 4, 8  # batches, samples, tokens
+UNITS = ("ba", "sp", "tok", "ep", "dur")
+RUNS = {
+    "length": st.sampled_from(["40ba", "300sp", "1500tok", "7ep"]),
+    "sizes": st.lists(st.integers(1, 9), min_size=1),
+}
+
+
+def run(length: str) -> Clock:
+    return Clock(length, batches_per_epoch=EPOCH, samples_per_batch=SIZE, tokens_per_sample=TOKENS)
+
+
+def position(clock: Clock, unit: str) -> Fraction:
+    """Where a clock stands, from its counters and nothing else of the clock."""
+    stamp = clock.timestamp
+    counts = {
+        "ba": Fraction(stamp.batch.value),
+        "sp": Fraction(stamp.sample.value),
+        "tok": Fraction(stamp.token.value),
+        "ep": stamp.epoch.value + Fraction(stamp.batch_in_epoch.value, EPOCH),
+    }
+    end = clock.max_duration
+    return counts[unit] if unit != "dur" else counts[end.unit.value] / end.exact
+
+
+def time_of(share: Fraction, unit: str) -> str:
+    """A time that a unit can write."""
+    return f"{share}{unit}" if unit in ("ep", "dur") else f"{int(share)}{unit}"
+
+
+def reach(clock: Clock, unit: str) -> Fraction:
+    """A time within the run, for shares of it."""
+    whole = {"ba": 40, "sp": 300, "tok": 1500, "ep": 7, "dur": 1}[unit]
+    return Fraction(whole)
+
+
+@given(
+    **RUNS,
+    unit=st.sampled_from(UNITS),
+    share=st.fractions(0, 1, max_denominator=60),
+    loaded=st.sets(st.integers(0, 60)),
+)
+def test_passed_once(length, sizes, unit, share, loaded):
+    """Against the counters before and after; a load at any step loses nothing and reports nothing twice."""
+    clock = run(length)
+    time = time_of(share * reach(clock, unit), unit)
+    at = Fraction(time.removesuffix(unit))
+    times = []
+    for i in range(60):
+        if i in loaded:
+            other = run(length)
+            other.load_state_dict(clock.state_dict())
+            clock = other
+            assert not clock.passed(time) and not clock.every("1ba")
+        before = position(clock, unit)
+        clock.tick(samples=sizes[i % len(sizes)])
+        after = position(clock, unit)
+        assert clock.passed(time) is (before < at <= after)
+        assert clock.passed(time) is clock.passed(time)  # as often as one asks
+        times += [i] * clock.passed(time)
+    assert len(times) == (0 < at <= position(clock, unit))
+
+
+@given(
+    **RUNS,
+    unit=st.sampled_from(UNITS),
+    share=st.fractions(Fraction(1, 60), 1, max_denominator=60),
+    start=st.none() | st.fractions(0, 1, max_denominator=60),
+)
+def test_every(length, sizes, unit, share, start):
+    """Against the multiples, one by one."""
+    clock = run(length)
+    period = time_of(max(share * reach(clock, unit), Fraction(1, 60) if unit in ("ep", "dur") else Fraction(1)), unit)
+    step = Fraction(period.removesuffix(unit))
+    begin = None if start is None else time_of(start * reach(clock, unit), unit)
+    first = Fraction(0) if begin is None else Fraction(begin.removesuffix(unit))
+    for i in range(60):
+        before = position(clock, unit)
+        clock.tick(samples=sizes[i % len(sizes)])
+        after = position(clock, unit)
+        n, due = (0 if first > 0 else 1), False
+        while first + n * step <= after:
+            due, n = due or before < first + n * step, n + 1
+        assert clock.every(period, begin) is due
+
+
+def test_once_for_several_and_at_the_start():
+    clock = Clock("100ba", samples_per_batch=10)
+    clock.tick()
+    assert clock.every("3sp") is True
+    found = []
+    for i in range(2, 11):
+        clock.tick()
+        found += [i] * clock.every("3ba", start="2ba")
+    assert found == [2, 5, 8]
+    assert not Clock("10ba").every("1ba", start="0ba")
+
+
+def test_epochs_and_iterations_that_the_loop_counts():
+    clock = Clock("3ep")
+    clock.tick()
+    assert not clock.passed("1ep")
+    clock.next_epoch()
+    assert clock.passed("1ep") and clock.every("1ep") and not clock.passed("1ba")
+    clock.tick()
+    assert not clock.passed("1ep") and clock.passed("2ba")
+    clock.next_iteration()
+    assert clock.passed("1iter")
+
+
+def test_a_trainer_sets_its_epochs():
+    """An epoch that ends before its last batch is passed with the next batch."""
+    clock = Clock("3ep", batches_per_epoch=4)
+    for _ in range(3):
+        clock.tick()
+    clock.set_epochs(4, clock.timestamp.to_next_epoch())
+    assert not clock.passed("1ep")
+    clock.tick()
+    assert clock.passed("1ep")
+    clock.tick()
+    assert not clock.passed("1ep")
+
+
+def test_the_length_that_the_run_has_now():
+    clock = Clock("10ba", ssr=0.5)
+    for _ in range(3):
+        clock.tick()
+    assert clock.passed("0.6dur") and clock.passed("3ba")  # the ratio stretches the run, and no time
+    clock.extend("20ba")
+    assert clock.passed("0.3dur") and not clock.passed("0.6dur")
+
+
+def test_the_marks_of_a_schedule():
+    clock = Clock("20ba", ssr=0.5)
+    schedule = WarmupStableDecayScheduler("2ba", t_decay="4ba")
+    marks = dict(schedule.marks(clock))
+    found = []
+    while not clock.done:
+        clock.tick()
+        found += [clock.timestamp.batch.value] * clock.passed(marks["decay"])
+    assert found == [8]  # 4ba are 2, half as long a run
+
+
+@pytest.mark.parametrize("other", [copy.copy, copy.deepcopy, lambda clock: pickle.loads(pickle.dumps(clock))])
+def test_copies_begin_anew(other):
+    clock = Clock("10ba")
+    clock.tick()
+    assert clock.passed("1ba")
+    copied = other(clock)
+    assert not copied.passed("1ba")
+    copied.tick()
+    assert copied.passed("2ba") and clock.passed("1ba")
+
+
+def test_a_load_of_a_scheduler_is_one_of_its_clock():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    clock = Clock("10ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    clock.tick()
+    scheduler.step()
+    scheduler.load_state_dict(scheduler.state_dict())
+    assert not clock.passed("1ba")
+
+
+ERRORS = [
+    (lambda clock: clock.passed("-1ba"), "passed('-1ba'): a run begins at 0"),
+    (lambda clock: clock.every("0ba"), "every('0ba'): a period is above 0"),
+    (lambda clock: clock.every("-2ba"), "every('-2ba'): a run begins at 0"),
+    (lambda clock: clock.every("2ba", start="-1ba"), "every('-1ba'): a run begins at 0"),
+    (lambda clock: clock.every("2ba", start="1ep"), "batches_per_epoch"),
+    (lambda clock: clock.passed("5tok"), "This clock has counted no tokens in 1ba: pass tick(tokens=...)"),
+    (lambda clock: clock.every("5sp"), "This clock has counted no samples in 1ba: pass tick(samples=...)"),
+    (lambda clock: clock.passed(3), "has no unit"),
+    (lambda clock: clock.timestamp >= "0.6dur", "ask the clock, as in clock.fraction >= 0.6"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), ERRORS)
+def test_errors(call, message):
+    clock = Clock("10ba")
+    clock.tick()
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(clock)

@@ -1,0 +1,130 @@
+"""What is bound: a schedule, a function, or a list of them, which multiply; its value at the moment of a clock."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from timesched.horizon import Horizon
+from timesched.schedule import Schedule
+from timesched.time.timestamp import counts_of
+from timesched.time.units import TimeUnit
+from timesched.time.value import Time
+
+Evaluator = Callable[[Any], Any]  # a clock in, the value of its moment out
+
+
+def as_several(schedule: Any) -> list[Any]:
+    """The schedules of a list, or the one; raises `TypeError` for what is none, and for a value in a list, as it
+    multiplies; and `ValueError` for an empty list.
+    """
+    found = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
+    for one in found:
+        if isinstance(one, type) or not callable(one):
+            raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+        if one is not schedule and isinstance(one, Schedule):
+            one.refuse_to_multiply()
+    if not found:
+        raise ValueError("The list of schedules is empty: pass at least one.")
+    return found
+
+
+def _schedules_in(schedule: Any) -> list[Schedule]:
+    """Those of them that are schedules of this package: what a user's function does is not known ahead."""
+    return [one for one in as_several(schedule) if isinstance(one, Schedule)]
+
+
+def called(function: Any) -> str:
+    """The name of a function, or of the class of another object."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def text_of(schedule: Any) -> str:
+    """What a schedule, a function or a list of them is, in words: a function goes by its name."""
+    names = [repr(one) if isinstance(one, Schedule) else called(one) for one in as_several(schedule)]
+    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+
+
+# The value
+
+
+def evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
+    """What gives the value of a schedule, a function or a list of them, which multiply, on a clock like this one."""
+    factors = [_evaluator(each, clock, ssr) for each in as_several(schedule)]
+    return factors[0] if len(factors) == 1 else lambda clock: math.prod(factor(clock) for factor in factors)
+
+
+def _evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
+    if isinstance(schedule, Schedule):
+        return schedule._now if ssr is None else partial(schedule._now, ssr=ssr)
+    own = getattr(clock, "ssr", None) if ssr is None else ssr
+    ratio = 1.0 if own is None else own
+    try:
+        inspect.signature(schedule).bind(clock, ratio)
+    except TypeError:
+        if ratio != 1.0:
+            raise ValueError(
+                f"{schedule!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
+                f"let it take (state, ssr)."
+            ) from None
+        return lambda clock: _multiplier(schedule, clock)
+    return lambda clock: _multiplier(schedule, clock, ratio)
+
+
+def _multiplier(function: Any, *arguments: Any) -> float:
+    try:
+        value = function(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{called(function)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
+            f"state.timestamp.batch.value for the batches so far."
+        ) from error
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(f"{function!r} returned {value!r}: a schedule returns a finite number.")
+    return float(value)
+
+
+# What is known ahead
+
+
+def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
+    """The units that are counted on a clock, as far as the schedules say so: functions of a user do not."""
+    units: set[TimeUnit] = set()
+    for one in _schedules_in(schedule):
+        units.update(one.units(clock))
+    return units
+
+
+def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
+    """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
+    with suppress(TypeError, ValueError):  # of wrong arguments, which are refused later
+        for one in _schedules_in(schedule):
+            on_run = one._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
+            horizon, length = on_run.horizon, on_run.horizon.max_duration
+            ends = dict.fromkeys((mark.count, mark.unit) for name, mark in on_run.notes if name == "warmup")
+            for count, unit in ends:
+                if length is not None and horizon.change(count, unit, length.unit) > length.exact:
+                    warnings.warn(
+                        f"{one!r} warms up until {Time._of(count, unit)}, and the run ends at {length}: it never gets "
+                        f"to its full value.",
+                        stacklevel=3,
+                    )
+
+
+def decay_has_begun(schedule: Any, clock: Any, ssr: float | None) -> bool:
+    """Whether one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does."""
+    horizon = Horizon.of(clock, ssr)
+    for one in _schedules_in(schedule):
+        for name, time in one.marks(horizon):
+            if name == "decay":
+                begin, counter = horizon.place(time, scale=False)
+                (now,) = counts_of(clock.timestamp, (counter,))
+                if now >= begin:
+                    return True
+    return False

@@ -1,0 +1,168 @@
+"""The parameter groups that a scheduler sets: which its tags select, what they hold, and which came later."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from timesched.binding.keys import Key
+
+
+class ScheduledGroups:
+    """The parameter groups that one scheduler sets: those with its tags, also where they are added later."""
+
+    def __init__(self, optimizer: Optimizer, key: Key, tags: Any) -> None:
+        self.optimizer = optimizer
+        self.key = key
+        self.tags = tags
+        self.initial = f"initial_{key.name}"  # where a group notes the value that it was made with
+        self.selected: list[tuple[int, dict[str, Any]]] = []  # with their indices
+        self.factors: list[float] = []  # of each: the initial value, else 1
+        self.known: list[dict[str, Any]] = []  # all groups that the optimizer had
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of the groups that are set."""
+        return [index for index, _ in self.selected]
+
+    # Groups that are set from now on
+
+    def with_new(self, factor_of: Callable[[Mapping[str, Any], str, Any, int], float]) -> ScheduledGroups:
+        """These and those with the tags that came since; nothing is changed in the groups.
+
+        Raises `ValueError` when no group has the tags, a group has no such number, or shares its tensor with one that
+        gets another value.
+        """
+        groups = self.optimizer.param_groups
+        chosen = select(groups, self.tags)
+        if not chosen:
+            raise ValueError(f"No parameter group carries the tag {self.tags!r}: {known_tags(groups)}.")
+        more = copy.copy(self)
+        more.selected, more.factors, more.known = list(self.selected), list(self.factors), list(groups)
+        for i in chosen:
+            if i >= len(self.known):
+                held = self.key.checked(groups[i], f"Parameter group {i}")
+                more.selected.append((i, groups[i]))
+                more.factors.append(factor_of(groups[i], self.initial, held, i))
+        self._refuse_shared(chosen, more.factors)
+        return more
+
+    def note_initial(self, new: list[tuple[int, dict[str, Any]]]) -> None:
+        """Note in each new group the value that it was made with, unless it has a note."""
+        for _, group in new:
+            held = self.key.peek(group)
+            group.setdefault(self.initial, held.detach().clone() if isinstance(held, Tensor) else held)
+
+    def note_factors(self) -> None:
+        """Note the factors as the initial values, in place of those that the groups have."""
+        for (_, group), factor in zip(self.selected, self.factors):
+            group[self.initial] = factor
+
+    def refuse_factors(self, factors: list[float], kind: str) -> None:
+        """Raise `ValueError` where the initial values in the state of a kind of scheduler are not for these groups."""
+        chosen = select(self.optimizer.param_groups, self.tags)  # with those that were added, which a load adds
+        if len(factors) != len(chosen):
+            raise ValueError(
+                f"{kind}: the state has {len(factors)} initial values, and {len(chosen)} parameter groups are selected "
+                f"here: load it into the groups that were saved."
+            )
+        self._refuse_shared(chosen, factors)
+
+    def _refuse_shared(self, chosen: list[int], factors: list[float]) -> None:
+        """Raise `ValueError` where a chosen group shares its tensor with one that is to have another value."""
+        wanted = dict(zip(chosen, factors))
+        first: dict[int, int] = {}
+        for i, group in enumerate(self.optimizer.param_groups):
+            held = self.key.peek(group)
+            if isinstance(held, Tensor):
+                other = first.setdefault(id(held), i)
+                if wanted.get(other) != wanted.get(i):
+                    raise ValueError(
+                        f"Parameter groups {other} and {i} share one tensor as {self.key.name!r}, and are to have "
+                        f"different values: give each group a tensor of its own."
+                    )
+
+    # Groups that were changed
+
+    def refuse_changed(self) -> None:
+        """Raise `ValueError` when groups were removed, or one that is set was replaced or moved to another index.
+
+        A group is the same while its dict or its list of parameters is the same object: an optimizer that loads a
+        state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
+        """
+        groups, known = self.optimizer.param_groups, self.known
+        if len(groups) < len(known):
+            raise ValueError(
+                f"The optimizer has {len(groups)} parameter groups, and had {len(known)} when its {self.key.name!r} "
+                f"was scheduled: which are gone is not known here; unbind() the scheduler and make another one."
+            )
+        if not all(map(is_, groups, known)):
+            for i, group in self.selected:
+                if groups[i] is not group and groups[i]["params"] is not group["params"]:
+                    raise ValueError(
+                        f"Parameter group {i} is not the one whose {self.key.name!r} was scheduled: the optimizer's "
+                        f"groups were replaced or put in another order; unbind() the scheduler and make another one."
+                    )
+            self.selected, self.known = [(i, groups[i]) for i in self.indices], groups[: len(known)]
+
+    def all_values(self) -> list[Any]:
+        """The value in each group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
+        found = [self.key.peek(group) for group in self.optimizer.param_groups]
+        return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in found]
+
+
+# Tags
+
+
+def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
+    """The indices of the groups that carry one of `tags`: None selects all, and a None among them the untagged."""
+    if tags is None:
+        return [i for i, _ in enumerate(groups)]
+    names = tag_list(tags)
+    for name in names:
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
+    return [i for i, group in enumerate(groups) if (tags_of(group) or {None}).intersection(names)]
+
+
+def tags_of(group: Mapping[str, Any]) -> set[Any]:
+    """The tags of a group, which has them as a name, or as a list or set of names."""
+    return set(tag_list(group.get("tags")))
+
+
+def tag_list(tags: Any) -> list[Any]:
+    """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
+    if tags is None:
+        return []
+    if isinstance(tags, str):
+        return [tags]
+    if not isinstance(tags, Iterable):
+        raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None.")
+    return list(tags)
+
+
+def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
+    """The tags there are, for a message."""
+    found: set[Any] = set()
+    for group in groups:
+        found |= tags_of(group)
+    return f"the tags are {', '.join(sorted(map(repr, found)))}" if found else "no group has any"
+
+
+def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[str, int]]) -> dict[str, float]:
+    """The values of numbers in the groups, each given as key and group, by the names that logs show: the key, the tags
+    of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
+    """
+    tags = [",".join(sorted(map(str, tags_of(group)))) for group in groups]
+    found = {}
+    for key, i in numbers:
+        which = f"group{i}" if tags.count(tags[i]) > 1 else ""
+        name = "/".join(filter(None, (key, tags[i], which)))
+        found[name] = float(Key(key).peek(groups[i]))
+    return found
