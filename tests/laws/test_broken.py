@@ -176,3 +176,8 @@ def test_a_right_one_passes(schedule):
 def test_a_name_that_is_no_law_is_refused():
     with pytest.raises(ValueError, match="'speed' is not a law"):
         check_schedule_laws(LinearScheduler(), laws=["speed"])
+
+
+def test_laws_from_a_generator_are_checked_too():
+    with pytest.raises(LawBroken, match="law 'ratio': "):
+        check_schedule_laws(ignores_the_ratio, laws=(law for law in ["ratio"]))

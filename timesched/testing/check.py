@@ -49,10 +49,11 @@ def check_schedule_laws(
     >>> check_schedule_laws(LinearScheduler(t_max="0.5dur"), max_examples=20)
     """
     promised = promise if callable(promise) else lambda _schedule, _horizon: promise or Promise()
-    unknown = [name for name in laws if name not in LAWS]
+    names = tuple(laws)  # which may be a generator
+    unknown = [name for name in names if name not in LAWS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not a law: choose from {', '.join(map(repr, LAWS))}.")
-    for name in laws:
+    for name in names:
         _check(LAWS[name], schedule, promised, max_examples)
 
 
