@@ -9,14 +9,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from timesched import ops
+from timesched import shapes
 from timesched.fields import number
 from timesched.horizon import BatchSizes, Horizon
-from timesched.ops import Value
-from timesched.positions import Counts, Frame, Mark, Milestones, Resolved
+from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeError, TimeUnit, exact
@@ -118,21 +114,11 @@ class BatchSizeScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         marks = [frame.mark(threshold) for threshold, _ in self.entries[1:]]
-        return by_size(marks, [float(Fraction(size, self.entries[0][1])) ** self.power for _, size in self.entries])
+        multiples = [Fraction(size, self.entries[0][1]) for _, size in self.entries]
+        return shapes.levels(Milestones(marks), [float(multiple) ** self.power for multiple in multiples])
 
     def __repr__(self) -> str:
         return f"{BatchPlan(dict(self.entries))!r}.factor(power={self.power!r})"
-
-
-def by_size(marks: list[Mark], values: list[float]) -> Resolved:
-    """The first value until the first mark, and each further one from its mark on."""
-    passed, table = Milestones(marks).passed, ops.table(values, torch.float64)
-
-    def value(counts: Counts) -> Value:
-        n = passed(counts)
-        return ops.pick(table, n) if isinstance(n, Tensor) else values[n]
-
-    return value
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -94,7 +94,7 @@ class Clock:
         self._given = False  # whether a batch was counted by what tick() was given
         self._last = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._waiting: tuple[int, int] | None = None  # for a step: the ticks since, and the listeners' steps before
+        self._waiting: tuple[int, int] | None = None  # for a step: the ticks without one, and the steps before them
 
     @property
     def max_duration(self) -> Time[Any]:
@@ -415,23 +415,23 @@ class Clock:
         given = {"samples": samples, "tokens": tokens}
         wrong: Exception | None = None
         try:
-            row = [0 if each is None else _number(what, each) for what, each in given.items()]
-            row += [each is not None for each in given.values()]
-            row += [self._took(duration, now) * (dist.get_rank(group) == 0), 0]
-            numbers = torch.tensor(row, dtype=torch.int64)
+            counts = [0 if each is None else _number(what, each) for what, each in given.items()]
+            are_given = [each is not None for each in given.values()]
+            took = self._took(duration, now)
+            took_on_first = took if dist.get_rank(group) == 0 else 0
+            numbers = torch.tensor([*counts, *are_given, took_on_first, 0], dtype=torch.int64)
         except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
             numbers, wrong = torch.tensor([0, 0, 0, 0, 0, 1]), error
         numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         dist.all_reduce(numbers, group=group)
-        *counts, some_samples, some_tokens, took, bad = numbers.tolist()
+        all_samples, all_tokens, gave_samples, gave_tokens, took, failed = numbers.tolist()
         ranks = dist.get_world_size(group)
-        if bad:
-            raise wrong or TimeError(f"{bad} of {ranks} ranks gave tick() what is no count: see the error there.")
-        for what, some in zip(given, (some_samples, some_tokens)):
+        if failed:
+            raise wrong or TimeError(f"{failed} of {ranks} ranks gave tick() what is no count: see the error there.")
+        for what, some in zip(given, (gave_samples, gave_tokens)):
             if some not in (0, ranks):
                 raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")
-        found = [count if some else None for count, some in zip(counts, (some_samples, some_tokens))]
-        return found[0], found[1], took
+        return all_samples if gave_samples else None, all_tokens if gave_tokens else None, took
 
     def counted_alone(self) -> set[TimeUnit]:
         """The units whose counters may differ between the ranks of torch.distributed."""
@@ -441,6 +441,7 @@ class Clock:
         return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else {TimeUnit.SECOND}
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
+        """The samples or tokens of a batch: those given, else a rate times the count that it is `of`; None if unknown."""
         if given is not None:
             return _number(what, given)
         if rate is None or of is None:
@@ -469,5 +470,5 @@ def _checked(time: Time[Any] | str, where: str) -> Time[Any]:
 
 
 def _number(what: str, given: Any) -> int:
-    """A count that was given, of `samples` or `tokens`."""
+    """A count that was given, of `samples` or `tokens`, whose fields have these names in the singular."""
     return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.numel() == 1 else given)

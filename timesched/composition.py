@@ -258,7 +258,7 @@ class CooldownScheduler(Schedule):
         """Where the decay starts and ends."""
         if self.t_start is not None:
             begin = frame.mark(self.t_start, scale=self.horizon is None)
-            return begin, Mark(begin.counter, begin.unit, frame.after(begin, self.t_decay))
+            return begin, begin.at(frame.after(begin, self.t_decay))
         end = frame.mark(self.t_max)
         start = frame.before(end, self.t_decay)
         if start < 0:
@@ -267,4 +267,4 @@ class CooldownScheduler(Schedule):
                 f"{self!r}: on this run a decay of {wanted} would take longer than the {total} until t_max: shorten "
                 f"t_decay."
             )
-        return Mark(end.counter, end.unit, start), end
+        return end.at(start), end

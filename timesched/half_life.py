@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from timesched import fields
-from timesched.batch_plan import by_size
+from timesched import fields, shapes
 from timesched.curves import decay
 from timesched.horizon import BatchSizes, Horizon, positive
-from timesched.positions import Frame, Resolved
+from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 from timesched.time.value import TimeLike
@@ -37,8 +36,8 @@ class HalfLife(Schedule):
             Default: 0.5, a half.
 
     Raises:
-        ValueError: an argument breaks its rule; on a run, a rate is missing between batches and the unit of `time`, as
-            between batches and seconds.
+        ValueError: an argument is outside its range; on a run, a rate is missing between batches and the unit of
+            `time`, as between batches and seconds.
         TypeError: it would multiply: it is called, or is in a product, in a list of `bind`, or bound to "lr".
 
     >>> runs = [Horizon("100ba", samples_per_batch=n, tokens_per_sample=1000) for n in (64, 128)]
@@ -63,7 +62,7 @@ class HalfLife(Schedule):
                 `beta`.
 
         Raises:
-            ValueError: an argument breaks its rule.
+            ValueError: an argument is outside its range.
 
         >>> known = HalfLife.of(0.95, batch="0.5Mtok")
         >>> known, known.at("0ba", Horizon("1e9tok", samples_per_batch=1000, tokens_per_sample=1000))  # twice the batch
@@ -77,7 +76,7 @@ class HalfLife(Schedule):
         plan = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.rates[1].entries
         steps = [(size, TimeUnit.SAMPLE) for _, size in plan] or [(1, TimeUnit.BATCH)]
         values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
-        return by_size([frame.mark_on_run(threshold) for threshold, _ in plan[1:]], values)
+        return shapes.levels(Milestones([frame.mark_on_run(threshold) for threshold, _ in plan[1:]]), values)
 
     def __repr__(self) -> str:
         time = repr(str(self.time))

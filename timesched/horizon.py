@@ -165,7 +165,7 @@ class Horizon:
         more, own = self.locate(time, scale=False)
         if more <= 0:
             raise TimeError(f"end_after({str(time)!r}): a run ends later than now: give a time above 0.")
-        end = self._moved(counts_of(timestamp, (counter,))[0], unit, more, own)
+        end = self._further(counts_of(timestamp, (counter,))[0], unit, more, own)
         if isinstance(counter, InEpochs):
             end = Fraction(end) / counter.length
         length = Time._of(exact(end / Fraction(self._ratio)), self.max_duration.unit)
@@ -214,12 +214,13 @@ class Horizon:
     def place(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, Counter]:
         """Where a time lies, as `locate` says, and the counter that reaches it."""
         time = Time.from_input(time)
-        if time.unit is TimeUnit.DURATION:
+        number, unit = time.exact, time.unit
+        if unit is TimeUnit.DURATION:
             if self._end is None:
                 raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
-            count, counter = self._end
-            return time.exact * count, counter
-        count, counter = self._counted(time.exact, time.unit)
+            length, counter = self._end
+            return number * length, counter
+        count, counter = self._counted(number, unit)
         return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
@@ -263,7 +264,7 @@ class Horizon:
         >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
         30
         """
-        return self._moved(start, TimeUnit(unit), *self.locate(time))
+        return self._further(start, TimeUnit(unit), *self.locate(time))
 
     def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase begins that ends at a count of `unit`, and is as long as a time of a schedule.
@@ -271,9 +272,10 @@ class Horizon:
         It is before 0 where the time is longer than that. The ratio and the errors are those of `after`.
         """
         length, own = self.locate(time)
-        return self._moved(end, TimeUnit(unit), -length, own)
+        return self._further(end, TimeUnit(unit), -length, own)
 
-    def _moved(self, count: Exact, unit: TimeUnit, length: Exact, own: TimeUnit) -> Exact:
+    def _further(self, count: Exact, unit: TimeUnit, length: Exact, own: TimeUnit) -> Exact:
+        """The count of a unit that lies further by a length, which is in a unit of its own."""
         if length == 0 or self.is_fixed(own, unit):
             return count + self.change(length, own, unit)
         return exact(self.change(self.change(count, unit, own) + length, own, unit))

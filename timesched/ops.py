@@ -101,27 +101,27 @@ def expm1(x: Value) -> Value:
     return math.expm1(x) if type(x) is float else torch.expm1(x)
 
 
-def table(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
-    """A constant table on the CPU, of int64 or float64; never a fake tensor, as `torch.tensor` makes in some modes."""
+def constant(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Tensor:
+    """A constant tensor on the CPU, of int64 or float64; never a fake one, as `torch.tensor` makes in some modes."""
     return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
 
 
 def how_many(ends: Tensor, x: Tensor) -> Tensor:
-    """How many of the sorted `ends`, a table, are not above `x`: an int64 tensor of the shape of `x`."""
+    """How many of the sorted constants `ends` are not above `x`: an int64 tensor of the shape of `x`."""
     ends = _beside(ends, x)
     if x.device.type == "xla":  # a binary search leaves the graph there
         return (x.unsqueeze(-1) >= ends).sum(-1)
     return torch.bucketize(x.contiguous(), ends, right=True)  # which warns of any other memory layout
 
 
-def pick(table: Tensor, i: Tensor) -> Tensor:
-    """The elements of a table at the places `i`."""
-    return torch.index_select(_beside(table, i), 0, i.reshape(-1)).reshape(i.shape)
+def pick(values: Tensor, i: Tensor) -> Tensor:
+    """The constants at the indices `i`."""
+    return torch.index_select(_beside(values, i), 0, i.reshape(-1)).reshape(i.shape)
 
 
-def _beside(table: Tensor, x: Any) -> Tensor:
-    """The table where `x` is: on its device, and in its FakeTensorMode, which takes no real tensors."""
-    return (x.fake_mode.from_tensor(table) if hasattr(x, "fake_mode") else table).to(x.device)
+def _beside(values: Tensor, x: Any) -> Tensor:
+    """Constants where `x` is: on its device, and in its FakeTensorMode, which accepts no real tensors."""
+    return (x.fake_mode.from_tensor(values) if hasattr(x, "fake_mode") else values).to(x.device)
 
 
 def sqrt(x: Value) -> Value:

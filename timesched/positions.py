@@ -1,12 +1,13 @@
 """Positions on a counter: points, the spans between them, periods, and the switch from one function to another.
 
-Each takes the tuple of counts that a schedule reads and looks at one of them: `counter` is its index. A count is an
-int or a Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one
+Each is asked with the tuple of counts that a schedule reads, and looks at one of them: the one at its `index`. A count
+is an int or a Fraction, computed exactly and rounded once; or a float or a tensor, computed in double precision by one
 formula.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -37,16 +38,20 @@ class UnsuitableRun(ValueError):
 class Mark:
     """A point on a counter, and whether a count has reached it."""
 
-    __slots__ = ("count", "counter", "first", "near", "unit")
+    __slots__ = ("count", "first", "index", "near", "unit")
 
-    def __init__(self, counter: int, unit: TimeUnit, count: Exact) -> None:
-        self.counter, self.unit, self.count = counter, unit, exact(count)  # an int compares faster than a Fraction
+    def __init__(self, index: int, unit: TimeUnit, count: Exact) -> None:
+        self.index, self.unit, self.count = index, unit, exact(count)  # an int compares faster than a Fraction
         self.first = math.ceil(count)  # the first whole count that reaches it
         self.near = nearest(count)
 
+    def at(self, count: Exact) -> Mark:
+        """Another point on the same counter."""
+        return Mark(self.index, self.unit, count)
+
     def reached(self, counts: Counts) -> Any:
         """True, False, or a bool tensor."""
-        count = counts[self.counter]
+        count = counts[self.index]
         if type(count) is int or isinstance(count, Fraction):
             return count >= self.count
         if _is_int64(count):
@@ -60,10 +65,10 @@ class Span:
     A span of no length has `empty` done at every count: 1.0, or 0.0 for one that never begins.
     """
 
-    __slots__ = ("_end", "_length", "_start", "_weights", "counter", "empty")
+    __slots__ = ("_end", "_length", "_start", "_weights", "empty", "index")
 
-    def __init__(self, counter: int, start: Exact, length: Exact, empty: float = 1.0) -> None:
-        self.counter = counter
+    def __init__(self, index: int, start: Exact, length: Exact, empty: float = 1.0) -> None:
+        self.index = index
         self.empty = empty
         # (count - start) / length as (a * count - b) / d in whole numbers: one rounding, the same for equal ratios
         a = Fraction(1) / length if length > 0 else Fraction(0)
@@ -76,7 +81,7 @@ class Span:
 
     def done(self, counts: Counts, limit: bool = True) -> Value:
         """The fraction done; past 1 as well without `limit`."""
-        count = counts[self.counter]
+        count = counts[self.index]
         a, b, d = self._weights
         if not d:
             return ops.real(count * 0) + self.empty
@@ -93,7 +98,7 @@ class Span:
 
     def left(self, counts: Counts) -> Value:
         """The fraction left, as exact near the end as `done` is near the start."""
-        count = counts[self.counter]
+        count = counts[self.index]
         a, b, d = self._weights
         if not d:
             return 1.0 - self.done(counts)
@@ -106,16 +111,16 @@ class Span:
 class Period:
     """Equal periods of a counter from 0 on: how many are complete, and how much of the current one is done."""
 
-    __slots__ = ("_p", "_q", "_whole", "counter")
+    __slots__ = ("_p", "_q", "_whole", "index")
 
-    def __init__(self, counter: int, length: Exact) -> None:
-        self.counter = counter
+    def __init__(self, index: int, length: Exact) -> None:
+        self.index = index
         self._p, self._q = length.numerator, length.denominator
         self._whole = self._q <= _FINEST and self._p <= _INT64_MAX  # an int64 count is divided in whole numbers
 
     def complete(self, counts: Counts) -> Any:
         """The number of complete periods: an int, or a float or tensor that holds a whole number."""
-        count, p, q = counts[self.counter], self._p, self._q
+        count, p, q = counts[self.index], self._p, self._q
         if type(count) is int or isinstance(count, Fraction):
             return count * q // p
         if self._whole and _is_int64(count):
@@ -127,7 +132,7 @@ class Period:
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current period that is done, in [0, 1)."""
-        count, p, q = counts[self.counter], self._p, self._q
+        count, p, q = counts[self.index], self._p, self._q
         if type(count) is int or isinstance(count, Fraction):
             return float(count * q % p / p)
         if self._whole and _is_int64(count):
@@ -146,11 +151,11 @@ class Milestones:
 
     def __init__(self, marks: list[Mark]) -> None:
         self._rows = []
-        for counter in sorted({mark.counter for mark in marks}):
-            row = sorted((mark for mark in marks if mark.counter == counter), key=lambda mark: mark.count)
+        for index in sorted({mark.index for mark in marks}):
+            row = sorted((mark for mark in marks if mark.index == index), key=lambda mark: mark.count)
             near = [mark.near for mark in row]
-            first = ops.table([min(mark.first, _INT64_MAX) for mark in row], torch.int64)
-            self._rows.append((counter, [mark.count for mark in row], near, first, ops.table(near, torch.float64)))
+            first = ops.constant([min(mark.first, _INT64_MAX) for mark in row], torch.int64)
+            self._rows.append((index, [mark.count for mark in row], near, first, ops.constant(near, torch.float64)))
 
     def __len__(self) -> int:
         return sum(len(points) for _, points, *_ in self._rows)
@@ -158,8 +163,8 @@ class Milestones:
     def passed(self, counts: Counts) -> Any:
         """How many points have been reached: an int, or an int64 tensor."""
         total: Any = 0
-        for counter, points, near, first_tensor, near_tensor in self._rows:
-            count = counts[counter]
+        for index, points, near, first_tensor, near_tensor in self._rows:
+            count = counts[index]
             if type(count) is int or isinstance(count, Fraction):
                 total += bisect_right(points, count)
             elif isinstance(count, Tensor):
@@ -238,7 +243,7 @@ class Frame:
         """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
         marks = [self.mark(milestone, note=note) for milestone in milestones]
         for before, mark in pairwise(marks):
-            if before.counter == mark.counter and before.count > mark.count:
+            if before.index == mark.index and before.count > mark.count:
                 raise TimeError(
                     f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}"
                     f"{before.unit.value} comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
@@ -248,12 +253,12 @@ class Frame:
     def span(self, time: TimeLike, scale: bool = True, note: str = "") -> Span:
         """The stretch from 0 to a time of the schedule; its end is kept under the name `note`."""
         end = self.mark(time, scale, note)
-        return Span(end.counter, 0, end.count)
+        return Span(end.index, 0, end.count)
 
     def between(self, start: Mark, end: Mark) -> Span:
         """The stretch from one mark to another, on the counter of the second; never begun where it has no length."""
         first = self.change(start.count, start.unit, end.unit)
-        return Span(end.counter, first, end.count - first, empty=0.0)
+        return Span(end.index, first, end.count - first, empty=0.0)
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """A position of the schedule, in another unit."""
@@ -287,16 +292,16 @@ class Frame:
         return self.horizon.change(count, own, unit)
 
     def first(self) -> Frame:
-        """The frame of the first schedule of a sequence: the same counters, but not all of the run."""
-        inner = Frame(self.horizon, self.unit, section=True, origin=self.origin)
-        inner.counters, inner.notes = self.counters, self.notes
-        return inner
+        """The frame of the first schedule of a sequence: the same counters and notes, but not all of the run."""
+        frame = copy.copy(self)
+        frame.section = True
+        return frame
 
     def on(self, horizon: Horizon) -> Frame:
-        """The frame of the same counters on another horizon."""
-        inner = Frame(horizon, self.unit, self.section)
-        inner.counters, inner.notes = self.counters, self.notes
-        return inner
+        """The frame of the same counters and notes on another horizon."""
+        frame = copy.copy(self)
+        frame.horizon, frame.origin = horizon, None
+        return frame
 
     def value_at(self, mark: Mark, resolve: Callable[[Frame], Resolved]) -> float:
         """The value at a mark of what `resolve` makes of a frame like this one."""
@@ -316,12 +321,11 @@ class Frame:
     def later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
         fixed = self.horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE)
-        origin = None if fixed else Mark(start.counter, start.unit, self._on_run(start.count, start.unit))
+        origin = None if fixed else start.at(self._on_run(start.count, start.unit))
         inner = Frame(self.horizon, self.unit, section=True, origin=origin)
         function = resolve(inner)
         for name, mark in inner.notes:
-            count = mark.count + self.change(start.count, start.unit, mark.unit)
-            self.note(name, Mark(mark.counter, mark.unit, count))
+            self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
         moves: list[Callable[[Counts], Value]] = []
         for each in inner.counters:
             moves.append(_since(self._index(each), exact(self.change(start.count, start.unit, unit_of(each)))))
@@ -330,7 +334,7 @@ class Frame:
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
         mark = self.mark(time, note="period")
-        return Period(mark.counter, mark.count)
+        return Period(mark.index, mark.count)
 
 
 def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:
@@ -363,12 +367,12 @@ def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolv
     return value
 
 
-def _since(counter: int, first: Exact) -> Callable[[Counts], Value]:
+def _since(index: int, first: Exact) -> Callable[[Counts], Value]:
     """How far a count is beyond another; 0 before it."""
     whole, fraction = split(first)  # here, as no graph holds a Fraction
 
     def since(counts: Counts) -> Value:
-        count = counts[counter]
+        count = counts[index]
         if type(count) is int or isinstance(count, Fraction):
             return max(count - first, 0)
         if _is_int64(count) and type(whole) is int and not fraction:

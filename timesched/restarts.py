@@ -32,7 +32,7 @@ def restarting(frame: Frame, first: TimeLike, growth: float) -> Resolved:
     if growth == 1:
         return frame.period(first).done
     mark = frame.mark(first, note="period")
-    return Cycles(mark.counter, mark.count, Fraction(exact(growth))).done
+    return Cycles(mark.index, mark.count, Fraction(exact(growth))).done
 
 
 class Cycles:
@@ -41,10 +41,10 @@ class Cycles:
     The starts up to 2**63 are in a table that is searched.
     """
 
-    __slots__ = ("_lengths", "_nears", "_splits", "_starts", "_tables", "counter")
+    __slots__ = ("_constants", "_lengths", "_nears", "_splits", "_starts", "index")
 
-    def __init__(self, counter: int, length: Exact, growth: Fraction) -> None:
-        self.counter = counter
+    def __init__(self, index: int, length: Exact, growth: Fraction) -> None:
+        self.index = index
         self._starts: list[Fraction] = []
         self._lengths: list[Fraction] = []
         start, length = Fraction(0), Fraction(length)
@@ -55,25 +55,25 @@ class Cycles:
         self._nears = [nearest(start) for start in self._starts]
         self._splits = [split(start) for start in self._starts]
         firsts = [min(math.ceil(start), 2**63 - 1) for start in self._starts]
-        self._tables = (
-            ops.table(firsts, torch.int64),
-            ops.table(self._nears, torch.float64),
-            ops.table([int(whole) for whole, _ in self._splits], torch.int64),
-            ops.table([rest for _, rest in self._splits], torch.float64),
-            ops.table([float(length) for length in self._lengths], torch.float64),
+        self._constants = (
+            ops.constant(firsts, torch.int64),
+            ops.constant(self._nears, torch.float64),
+            ops.constant([int(whole) for whole, _ in self._splits], torch.int64),
+            ops.constant([rest for _, rest in self._splits], torch.float64),
+            ops.constant([float(length) for length in self._lengths], torch.float64),
         )
 
     def done(self, counts: Counts) -> Value:
         """The fraction of the current cycle that is done."""
-        count = counts[self.counter]
+        count = counts[self.index]
         if type(count) is int or isinstance(count, Fraction):
             k = bisect_right(self._starts, count) - 1
             return float((count - self._starts[k]) / self._lengths[k])
         found: list[Any]
         if isinstance(count, Tensor):
-            firsts, nears, *tables = self._tables
+            firsts, nears, *others = self._constants
             i = ops.how_many(nears if count.is_floating_point() else firsts, count) - 1
-            found = [ops.pick(table, i) for table in tables]
+            found = [ops.pick(values, i) for values in others]
         else:
             k = bisect_right(self._nears, count) - 1
             found = [*self._splits[k], float(self._lengths[k])]

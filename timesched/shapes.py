@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
+import torch
 from torch import Tensor
 
 from timesched import curves, ops
@@ -19,6 +20,7 @@ from timesched.time.units import Exact, TimeError
 from timesched.time.value import TimeLike
 
 Shape = Callable[[Span, float, float], Resolved]  # over a span, from one value to another
+Point = tuple[Mark, float, Shape | None]  # where, its value, and the shape of the way to it
 
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:
@@ -52,11 +54,22 @@ def steps(period: Period, gamma: float, start: float = 1.0) -> Resolved:
 def milestones(points: Milestones, gamma: float, start: float = 1.0) -> Resolved:
     """`start`, times `gamma` for each point that has been reached."""
     curve, passed = curves.decay, points.passed
-    table = [start * curve(n, gamma) for n in range(len(points) + 1)]
+    values = [start * curve(n, gamma) for n in range(len(points) + 1)]
 
     def value(counts: Counts) -> Value:
         n = passed(counts)
-        return start * curve(n, gamma) if isinstance(n, Tensor) else table[n]
+        return start * curve(n, gamma) if isinstance(n, Tensor) else values[n]
+
+    return value
+
+
+def levels(points: Milestones, values: Sequence[float]) -> Resolved:
+    """The first value until the first point, and each further one from its point on."""
+    passed, constants = points.passed, ops.constant(values, torch.float64)
+
+    def value(counts: Counts) -> Value:
+        n = passed(counts)
+        return ops.pick(constants, n) if isinstance(n, Tensor) else values[n]
 
     return value
 
@@ -117,7 +130,7 @@ def check_decay(what: str, name: str, start: float, end: float) -> None:
         )
 
 
-def through(frame: Frame, points: Sequence[tuple[Mark, float, Shape | None]]) -> Resolved:
+def through(frame: Frame, points: Sequence[Point]) -> Resolved:
     """From each point to the next one by its shape, None to hold the value before it: the first value before the
     first point, the last one from the last point on, each point's own value at the point.
     """
@@ -140,7 +153,7 @@ def up_and_down(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark
     """
     peak = frame.mark(up)
     length = peak.count + (peak.count if down is None else frame.length(down, peak.unit))
-    end = Mark(peak.counter, peak.unit, length)
+    end = peak.at(length)
     frame.note("peak", peak)
     frame.note("period", end)
     return end, float(peak.count / Fraction(length))
@@ -154,11 +167,11 @@ def one_cycle(
     With three phases it comes down to the first as fast as up, and then to the third.
     """
     start, top, last = levels
-    rise = Mark(end.counter, end.unit, peak)
+    rise = end.at(peak)
     frame.note("peak", rise)
-    points: list[tuple[Mark, float, Shape | None]] = [(Mark(end.counter, end.unit, 0), start, None), (rise, top, shape)]
+    points: list[Point] = [(end.at(0), start, None), (rise, top, shape)]
     if three_phase:
-        points.append((Mark(end.counter, end.unit, 2 * peak), start, shape))
+        points.append((end.at(2 * peak), start, shape))
     return through(frame, [*points, (end, last, shape)])
 
 
@@ -170,11 +183,9 @@ def warmup_stable_decay(
     The decay starts at the count `begin`.
     """
     start, peak, last = levels
-    fall = Mark(end.counter, end.unit, begin)
+    fall = end.at(begin)
     frame.note("decay", fall)
-    rise: list[tuple[Mark, float, Shape | None]] = []
-    if warm.count:
-        rise = [(Mark(warm.counter, warm.unit, 0), start, None), (warm, peak, warmup)]
+    rise: list[Point] = [(warm.at(0), start, None), (warm, peak, warmup)] if warm.count else []
     return through(frame, [*rise, (fall, peak, None), (end, last, decay)])
 
 

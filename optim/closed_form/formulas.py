@@ -18,7 +18,7 @@ from torch import Tensor
 from timesched import ops, shapes
 from timesched.curves import decay, inverse_root, inverse_time, rest_of_cycle, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
-from timesched.positions import Counts, Frame, Mark, Milestones, Period, Resolved
+from timesched.positions import Counts, Frame, Milestones, Period, Resolved
 from timesched.restarts import check_growth, restarting
 from timesched.schedule import Schedule
 from timesched.schedulers.decay import check_room
@@ -39,8 +39,8 @@ def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
     """
     mark = frame.mark(end)
     one = frame.length(time(1), mark.unit)
-    counter, each = mark.counter, float(one)
-    return lambda counts: ops.real(counts[counter]) / each, float(Fraction(mark.count) / one)
+    index, each = mark.index, float(one)
+    return lambda counts: ops.real(counts[index]) / each, float(Fraction(mark.count) / one)
 
 
 def left_of_cycles(period: Period) -> Resolved:
@@ -242,14 +242,7 @@ class PiecewiseConstant(ClosedForm):
             )
 
     def resolve(self, frame: Frame) -> Resolved:
-        passed = rising(frame, self.milestones).passed
-        table = ops.table(self.vals, torch.float64)
-
-        def value(counts: Counts) -> Any:
-            n = passed(counts)
-            return ops.pick(table, n) if isinstance(n, Tensor) else self.vals[n]
-
-        return value
+        return shapes.levels(rising(frame, self.milestones), self.vals)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -322,7 +315,7 @@ class Cyclic(ClosedForm):
     def resolve(self, frame: Frame) -> Resolved:
         down = None if self.step_size_down is None else time(self.step_size_down)
         end, peak = shapes.up_and_down(frame, time(self.step_size_up), down)
-        cycles = Period(end.counter, end.count)
+        cycles = Period(end.index, end.count)
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
         scale = self._scale(frame, cycles.complete)
         return shapes.triangles(cycles, peak, base=self.base_val, top=self.max_val, scale=scale, shrinks=shrinks)
@@ -366,15 +359,15 @@ class OneCycle(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps), note="end")
-        end = Mark(total.counter, total.unit, frame.before(total, time(1)))
-        peak = frame.before(Mark(total.counter, total.unit, exact(self.pct_start) * total.count), time(1))
+        end = total.at(frame.before(total, time(1)))
+        peak = frame.before(total.at(exact(self.pct_start) * total.count), time(1))
         levels = (self.initial_val, self.max_val, self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
         value = shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
         if peak != 0 or peak == end.count:
             return value
         # the way up is step 0 alone, where it starts
-        return lambda counts: ops.where(counts[total.counter] == 0, self.initial_val, value(counts))
+        return lambda counts: ops.where(counts[total.index] == 0, self.initial_val, value(counts))
 
 
 def as_step(count: Any) -> Tensor:
@@ -404,11 +397,11 @@ class Lambda(ClosedForm):
     functions: Sequence[Callable[[Tensor], Any]] = ()
 
     def resolve(self, frame: Frame) -> Resolved:
-        counter = frame.mark(time(0)).counter
+        index = frame.mark(time(0)).index
         initial, functions = self.initial_val, self.functions
 
         def value(counts: Counts) -> Any:
-            step = as_step(counts[counter])
+            step = as_step(counts[index])
             product: Any = initial
             for function in functions:
                 factor = function(step.clone())
@@ -451,5 +444,5 @@ class UserClosedForm(ClosedForm):
     form: Callable[[Any], Any] = float
 
     def resolve(self, frame: Frame) -> Resolved:
-        counter, form = frame.mark(time(0)).counter, self.form
-        return lambda counts: form(counts[counter])
+        index, form = frame.mark(time(0)).index, self.form
+        return lambda counts: form(counts[index])

@@ -8,7 +8,7 @@ import torch
 
 from timesched import LinearScheduler, LinearWithWarmupScheduler, Schedule, shapes
 from timesched.fields import time
-from timesched.positions import Mark, Milestones, Period, switch
+from timesched.positions import Milestones, Period, switch
 from timesched.testing import LawBroken, Promise, check_schedule_laws
 
 
@@ -41,8 +41,8 @@ class Broken(LinearScheduler):
 
 
 def takes_samples_for_batches(schedule, frame):
-    end, counter = frame.mark(schedule.t_max), frame.mark("1ba").counter
-    return lambda counts: max(0.0, 1.0 - counts[counter] / float(end.count or 1))
+    end, index = frame.mark(schedule.t_max), frame.mark("1ba").index
+    return lambda counts: max(0.0, 1.0 - counts[index] / float(end.count or 1))
 
 
 def ends_one_count_late(schedule, frame):
@@ -138,7 +138,7 @@ def passes_a_milestone(mark):
 
 
 def goes_down_in_steps(mark):
-    return shapes.steps(Period(mark.counter, mark.count), 0.5)
+    return shapes.steps(Period(mark.index, mark.count), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_what_comes_one_batch_late_is_found(shape, t_max):
 
     def late(schedule, frame):
         mark = frame.mark(schedule.t_max)
-        return shape(Mark(mark.counter, mark.unit, mark.count + 1))
+        return shape(mark.at(mark.count + 1))
 
     with pytest.raises(LawBroken, match="law 'ratio': "):
         check_schedule_laws(Broken(t_max=t_max, how=late), laws=["ratio"])

@@ -1,8 +1,8 @@
 """Binding: a schedule sets one key of an optimizer's parameter groups, and owns it until another one is made for it.
 
-One class for all keys and all schedules, those of `bind()` here and the closed forms of `optim`. A step catches up with
-the groups (groups.py), evaluates the schedule (evaluation.py), writes, and counts. Who owns a key is in owner.py, and
-what is saved and compared in saved.py.
+One class for all keys and all schedules: those of `bind()` (functions.py), and the closed forms of `optim`. A step
+catches up with the groups (groups.py), evaluates the schedule (evaluation.py), writes, and counts. Who owns a key is in
+owner.py, what is saved and compared in saved.py, and what it warns of in warn.py.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import copy
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from timesched.binding.evaluation import decay_has_begun, evaluator, text_of, units_of, warn_of_long_warmup
+from timesched.binding.evaluation import decay_has_begun, evaluator, text_of, units_of
 from timesched.binding.groups import ScheduledGroups, named_values, tag_list
 from timesched.binding.keys import Key, checked_count, finite, is_number
 from timesched.binding.owner import UNBOUND, own, refuse_two_owners
 from timesched.binding.saved import are_close, refuse_other, refuse_wrong_kind
+from timesched.binding.warn import warn_in_second_step
 from timesched.clock import Clock
-from timesched.horizon import Horizon, State
+from timesched.horizon import Horizon
 from timesched.ops import check_compiler, refuse_graph
 from timesched.positions import Frame
-from timesched.schedule import Schedule, times_in
+from timesched.schedule import times_in
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
+
+OnChange = Literal["same", "new"]
 
 
 class Loaded(NamedTuple):
@@ -86,13 +89,13 @@ class Bound:
         self.on_change = on_change  # what a load does where the present schedule has another value
         self.refusal: str | None = None  # why it may not write: superseded, or unbound
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
-        self._watched: tuple[int, Timestamp] | None = None  # the steps and the clock when the watch began
+        self._began: tuple[int, Timestamp] | None = None  # its steps, and where the clock stood; until its second step
         self._groups = ScheduledGroups(optimizer, self._key, self.tags)
         self._prepare()
         self._add_groups()
         self.refresh()
-        self._own()
-        self._begin_watch()
+        self._own()  # last, so that a constructor that raises leaves the key to its owner
+        self._begin()
 
     @property
     def schedule(self) -> Any:
@@ -110,7 +113,10 @@ class Bound:
         return self._groups.factors
 
     def _prepare(self) -> None:
-        """Make what evaluates the schedule: a function of steps or, with a clock, of that. It is not copied."""
+        """Make what evaluates the schedule: a function of its own steps, or with a clock, of that one.
+
+        They are not copied with a scheduler, but made anew.
+        """
         alone = self.clock is None
         self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
         self._evaluate: Any = None if alone else evaluator(self._schedule, self.clock, self.ssr)
@@ -128,8 +134,7 @@ class Bound:
                 f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
             )
         self.catch_up()
-        if self._watched is not None:
-            self._watch(*self._watched)
+        self._warn_in_second_step()
         self._write(self._value(1))
         self._advance()
 
@@ -144,8 +149,7 @@ class Bound:
     def catch_up(self) -> None:
         """Set the groups that were added, too. Raises `ValueError` where `step` may not write."""
         self._refuse_to_write()
-        if len(self.optimizer.param_groups) > len(self._groups.known):
-            self._add_later_groups()
+        self._add_later_groups()
         if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # the parameters may be on its device now
             self.hold_tensors()
 
@@ -154,7 +158,7 @@ class Bound:
         if self.refusal is not None:
             raise ValueError(f"This {self._name()} of {self.key!r} {self.refusal}.")
         if not torch.compiler.is_compiling():
-            self._groups.refuse_changed()
+            self._groups.find_again()
         elif self.clock is not None:
             refuse_graph("A scheduler that follows a clock reads it on the host")
 
@@ -233,7 +237,7 @@ class Bound:
     def get_last_value(self) -> list[Any]:
         """The value in each parameter group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
         if not torch.compiler.is_compiling():
-            self._groups.refuse_changed()
+            self._groups.find_again()
         return self._groups.all_values()
 
     def named_values(self) -> dict[str, float]:
@@ -246,7 +250,7 @@ class Bound:
         >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
         {'lr': 0.2, 'lr/head': 0.2}
         """
-        self._groups.refuse_changed()
+        self._groups.find_again()
         return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
     def get_last_lr(self) -> list[Any]:
@@ -272,7 +276,7 @@ class Bound:
     def _go_to(self, count: Any) -> None:
         if type(count) is int and count == -1:
             self._refuse_composite()
-        self._watched = None  # somebody else counts: that says nothing about the clock
+        self._began = None  # somebody else counts: that says nothing about the clock
         self._count_to(checked_count(count, type(self).__name__))
 
     def _refuse_composite(self) -> None:
@@ -432,7 +436,8 @@ class Bound:
         if isinstance(clock, Clock):
             if "clock" not in state:
                 raise ValueError(f"{kind}: the state has no clock: make the scheduler without one, or load another.")
-            clock, timestamp = copy.copy(clock), clock.read_state(state["clock"])
+            timestamp = clock.read_state(state["clock"])
+            clock = copy.copy(clock)  # at the moment of the state
             clock.timestamp = timestamp
         if self.on_change == "same" and self._may_be_another(state):
             refuse_other(state, self._state(clock, steps), kind, clock is None or isinstance(clock, Clock))
@@ -462,13 +467,7 @@ class Bound:
         self._add_later_groups()
         steps, factors = int(self._count), self.factors
         try:
-            self._count_to(loaded.steps)
-            if loaded.factors is not None and self.on_change == "same":
-                self._groups.factors = loaded.factors
-            if loaded.timestamp is not None:
-                self.clock.go_to(loaded.timestamp)  # which refreshes all that follow it
-            elif self.clock is None:
-                self.refresh()  # any other state is loaded by its owner, maybe later than this
+            self._write_loaded(loaded)
         except BaseException:
             self._count_to(steps)
             self._groups.factors = factors
@@ -482,44 +481,39 @@ class Bound:
                 f'with the state\'s. To continue with that of here, make the scheduler with on_change="new".',
                 stacklevel=3,
             )
-        self._begin_watch()
+        self._begin()
+
+    def _write_loaded(self, loaded: Loaded) -> None:
+        """Set the count, the initial values and the clock, and write the value of that moment."""
+        self._count_to(loaded.steps)
+        if loaded.factors is not None and self.on_change == "same":
+            self._groups.factors = loaded.factors
+        if loaded.timestamp is not None:
+            self.clock.go_to(loaded.timestamp)  # which refreshes all that follow it
+        elif self.clock is None:
+            self.refresh()  # any other state is loaded by its owner, maybe later than this
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_function", "_evaluate")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._groups = copy.copy(self._groups)
+        self._groups = copy.copy(self._groups)  # a shallow copy of a scheduler shares no groups with it
         self._prepare()
         self._own()
 
-    # Warnings in the second step
+    # What is looked at in the second step
 
-    def _begin_watch(self) -> None:
+    def _begin(self) -> None:
+        """Look at the clock in the second step from now on."""
         clock = self.clock
-        self._watched = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
+        self._began = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
 
-    def _watch(self, steps: int, stamp: Timestamp) -> None:
-        """Say so once when the clock stands still for the first two steps, or counts what other ranks may not."""
-        if int(self._count) == steps:
-            return
-        self._watched = None
-        if self.clock.timestamp == stamp:
-            warnings.warn(
-                f"The clock of this {self._name()} has not moved in two steps: call clock.tick() after each step of "
-                f"the optimizer, before scheduler.step().",
-                stacklevel=3,
-            )
-        alone = self.clock.counted_alone()
-        units = self.units() if alone else set()
-        if not alone.isdisjoint(units):
-            warnings.warn(
-                f"The clock of this {self._name()} counts on each rank alone, and the ranks may differ in "
-                f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}: make it with process_group=True, "
-                f"which sums the counts over the ranks, or with process_group=False, if tick() is given the numbers "
-                f"of all ranks.",
-                stacklevel=3,
-            )
+    def _warn_in_second_step(self) -> None:
+        """Say so once where the clock does not move, or counts what other ranks may not."""
+        if self._began is not None and int(self._count) != self._began[0]:
+            (_, first), self._began = self._began, None
+            warn_in_second_step(self, first)
 
     def units(self) -> set[TimeUnit]:
         """The units that are counted on the clock, as far as the schedules say so: functions of a user do not."""
@@ -534,97 +528,3 @@ class BoundLR(Bound, LambdaLR):
         """The multiplier of this moment as functions of an epoch, which they ignore; 1 for groups not selected."""
         groups = range(len(self.optimizer.param_groups))
         return [(lambda epoch: self._value()) if i in self.indices else (lambda epoch: 1.0) for i in groups]
-
-
-One = Schedule | Callable[..., float]
-OnChange = Literal["same", "new"]
-
-
-@overload
-def bind(
-    schedule: One | Sequence[One],
-    optimizer: Optimizer,
-    clock: Clock | State,
-    key: Literal["lr"] = "lr",
-    tags: Any = None,
-    ssr: float | None = None,
-    on_change: OnChange = "same",
-) -> BoundLR: ...
-
-
-@overload
-def bind(
-    schedule: One | Sequence[One],
-    optimizer: Optimizer,
-    clock: Clock | State,
-    key: str | tuple[str, int],
-    tags: Any = None,
-    ssr: float | None = None,
-    on_change: OnChange = "same",
-) -> Bound: ...
-
-
-def bind(
-    schedule: Any,
-    optimizer: Optimizer,
-    clock: Any,
-    key: str | tuple[str, int] = "lr",
-    tags: Any = None,
-    ssr: float | None = None,
-    on_change: str = "same",
-) -> Bound:
-    """Bind a schedule to a hyperparameter of an optimizer: the learning rate, or any number in its parameter groups.
-
-    Each `step()` of what it returns writes the initial value times the schedule's multiplier, or what a `HalfLife`
-    returns as it is; a tensor is updated in place. The first value is written at once.
-
-    Args:
-        schedule: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
-            whose multipliers are multiplied.
-        optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
-            notes one, as `initial_lr`.
-        clock: the `Clock` of the run, or another state, such as Composer's.
-        key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
-            "betas[0]" or any other.
-        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` is for those without tags.
-        ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
-            state, or 1.
-        on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
-            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule. Where only
-            the initial value is another one, "same" warns and continues with that of the state; "new" keeps the present
-            one.
-
-    Returns:
-        A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and
-        `load_state_dict` for any other `key`. It owns the hyperparameter: a scheduler made earlier for one of these
-        groups raises from then on.
-
-    Raises:
-        ValueError: no group has the tags, or a group has no such number; nothing is changed then.
-        TypeError: `clock` is not a clock, `schedule` is not one, or a `HalfLife` is in a list or for "lr".
-
-    >>> import torch
-    >>> from timesched import Clock, LinearScheduler
-    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
-    >>> clock = Clock("4ba")
-    >>> scheduler = bind(LinearScheduler(), optimizer, clock)
-    >>> clock.tick(); scheduler.step(); scheduler.get_last_lr()
-    [0.30000000000000004]
-    """
-    if not hasattr(clock, "timestamp"):
-        raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
-    kind = BoundLR if Key(key).name == "lr" else Bound
-    warn_of_long_warmup(schedule, clock, ssr)
-    return kind(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
-
-
-def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
-    """A schedule as a `LambdaLR` on the one optimizer of `state`, as in Composer, but evaluated once per step.
-
-    Raises `NotImplementedError` when the state has several optimizers, and `ValueError` when the schedule is a
-    function of `(state)` alone and `ssr` is not 1.0.
-    """
-    optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
-    if len(optimizers) != 1:
-        raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule takes one: use bind().")
-    return BoundLR(optimizers[0], scheduler, "lr", clock=state, ssr=ssr)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +13,6 @@ from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
-from timesched.time.value import Time
 
 Evaluator = Callable[[Any], Any]  # a clock in, the value of its moment out
 
@@ -35,7 +32,7 @@ def as_several(schedule: Any) -> list[Any]:
     return found
 
 
-def _schedules_in(schedule: Any) -> list[Schedule]:
+def schedules_in(schedule: Any) -> list[Schedule]:
     """Those of them that are schedules of this package: what a user's function does is not known ahead."""
     return [one for one in as_several(schedule) if isinstance(one, Schedule)]
 
@@ -96,31 +93,15 @@ def _multiplier(function: Any, *arguments: Any) -> float:
 def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     """The units that are counted on a clock, as far as the schedules say so: functions of a user do not."""
     units: set[TimeUnit] = set()
-    for one in _schedules_in(schedule):
+    for one in schedules_in(schedule):
         units.update(one.units(clock))
     return units
-
-
-def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
-    """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
-    with suppress(TypeError, ValueError):  # of wrong arguments, which are refused later
-        for one in _schedules_in(schedule):
-            on_run = one._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
-            horizon, length = on_run.horizon, on_run.horizon.max_duration
-            ends = dict.fromkeys((mark.count, mark.unit) for name, mark in on_run.notes if name == "warmup")
-            for count, unit in ends:
-                if length is not None and horizon.change(count, unit, length.unit) > length.exact:
-                    warnings.warn(
-                        f"{one!r} warms up until {Time._of(count, unit)}, and the run ends at {length}: it never gets "
-                        f"to its full value.",
-                        stacklevel=3,
-                    )
 
 
 def decay_has_begun(schedule: Any, clock: Any, ssr: float | None) -> bool:
     """Whether one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does."""
     horizon = Horizon.of(clock, ssr)
-    for one in _schedules_in(schedule):
+    for one in schedules_in(schedule):
         for name, time in one.marks(horizon):
             if name == "decay":
                 begin, counter = horizon.place(time, scale=False)

@@ -88,13 +88,14 @@ class ScheduledGroups:
                         f"different values: give each group a tensor of its own."
                     )
 
-    # Groups that were changed
+    # Groups that are there already
 
-    def refuse_changed(self) -> None:
-        """Raise `ValueError` when groups were removed, or one that is set was replaced or moved to another index.
+    def find_again(self) -> None:
+        """Find the groups that are set again, as the optimizer may have other dicts for them.
 
         A group is the same while its dict or its list of parameters is the same object: an optimizer that loads a
         state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
+        Raises `ValueError` when groups were removed, or one that is set was replaced or moved to another index.
         """
         groups, known = self.optimizer.param_groups, self.known
         if len(groups) < len(known):

@@ -56,9 +56,9 @@ def _supersede(earlier: Any, later: Any) -> None:
 def refuse_two_owners(scheduler: Any, added: Iterable[int]) -> None:
     """Raise `ValueError` where a group that was added is for another scheduler of the same key, too."""
     groups = scheduler.optimizer.param_groups
-    own = set(added).intersection(select(groups, scheduler.tags))
+    wanted = set(added).intersection(select(groups, scheduler.tags))
     for other in bound_to(scheduler.optimizer):
-        both = own.intersection(select(groups, other.tags))
+        both = wanted.intersection(select(groups, other.tags))
         if other is not scheduler and other.key == scheduler.key and both:
             raise ValueError(
                 f"{scheduler.key!r} of parameter group {min(both)}, which was added, is for two schedulers, "

@@ -119,8 +119,8 @@ class CyclicScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         end, peak = shapes.up_and_down(frame, self.t_up, self.t_down)
-        cycles, gamma = Period(end.counter, end.count), self.gamma
-        complete, done = cycles.complete, Span(end.counter, 0, end.count).done
+        cycles, gamma = Period(end.index, end.count), self.gamma
+        complete, done = cycles.complete, Span(end.index, 0, end.count).done
         scale: Resolved = {
             "triangular": lambda counts: 1.0,
             "triangular2": lambda counts: decay(complete(counts), 0.5),

@@ -9,7 +9,8 @@ from fractions import Fraction
 from timesched import shapes
 from timesched.curves import inverse_root_to, power_law, rex
 from timesched.fields import choice, flag, number, time
-from timesched.positions import Frame, Mark, Resolved, Span, UnsuitableRun, stages
+from timesched.ops import Value
+from timesched.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
 from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
@@ -165,24 +166,23 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         with converting(self):
             warm, end = frame.mark(self.t_warmup, False, note="warmup"), frame.mark(self.t_max)
             first = frame.change(warm.count, warm.unit, end.unit)
-            scale = frame.after(Mark(end.counter, end.unit, first), self.t_scale) - first
+            scale = frame.after(end.at(first), self.t_scale) - first
             begin = max(first, frame.before(end, self.t_cooldown))
-            cooldown = frame.after(Mark(end.counter, end.unit, begin), self.t_cooldown) - begin
+            cooldown = frame.after(end.at(begin), self.t_cooldown) - begin
         frame.refuse_short(self.t_max, self)
-        floor, last = self.alpha_f_decay, self.alpha_f_cooldown
-        done = Span(end.counter, first, scale).done
-        top = inverse_root_to(float(Fraction(begin - first) / scale), floor)
-        if not cooldown:
-            last = top
+        fall = end.at(begin)
+        frame.note("decay", fall)
+        frame.note("end", end.at(begin + cooldown))
+        done, floor = Span(end.index, first, scale).done, self.alpha_f_decay
+
+        def root(counts: Counts) -> Value:
+            return inverse_root_to(done(counts, False), floor)
+
         ramp = shapes.linear(frame.span(self.t_warmup, False).done, 0.0, 1.0)
-        functions: list[Resolved] = [
-            lambda counts: inverse_root_to(done(counts, False), floor),
-            shapes.linear(Span(end.counter, begin, cooldown).done, top, last),
-        ]
-        marks = [Mark(end.counter, end.unit, begin)]
-        frame.note("decay", marks[0])
-        frame.note("end", Mark(end.counter, end.unit, begin + cooldown))
-        return stages([warm, *marks], [ramp, *functions]) if warm.count else stages(marks, functions)
+        top = inverse_root_to(float(Fraction(begin - first) / scale), floor)  # where the cooldown begins
+        last = self.alpha_f_cooldown if cooldown else top
+        down = shapes.linear(Span(end.index, begin, cooldown).done, top, last)
+        return switch(fall, switch(warm, ramp, root) if warm.count else root, down)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -47,7 +47,7 @@ class _WithWarmup(Schedule):
     def _warm(self, end: Mark, rest: Resolved) -> Resolved:
         if end.count == 0:
             return rest
-        ramp = Span(end.counter, 0, end.count)
+        ramp = Span(end.index, 0, end.count)
         return switch(end, shapes.linear(ramp.done, self.alpha_s, self._peak), rest)
 
     def _rest(self, span: Span) -> Resolved:

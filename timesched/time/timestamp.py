@@ -220,7 +220,9 @@ class Timestamp(Ordered):
         return None if unit is None else counter(self, TimeUnit(unit))._compare(other)
 
     def __eq__(self, other: object) -> bool:
-        if hasattr(other, "batch_in_epoch") and hasattr(other, "state_dict"):  # a timestamp, perhaps Composer's
+        if isinstance(other, Timestamp):
+            return self._numbers == other._numbers
+        if hasattr(other, "batch_in_epoch") and hasattr(other, "state_dict"):  # Composer's
             return bool(self.state_dict() == other.state_dict())
         return super().__eq__(other)
 

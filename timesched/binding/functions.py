@@ -1,0 +1,107 @@
+"""The functions that make a scheduler of a schedule: `bind`, and Composer's name for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from timesched.binding.bound import Bound, BoundLR, OnChange
+from timesched.binding.warn import warn_of_long_warmup
+from timesched.clock import Clock
+from timesched.horizon import State
+from timesched.schedule import Schedule
+
+One = Schedule | Callable[..., float]
+
+
+@overload
+def bind(
+    schedule: One | Sequence[One],
+    optimizer: Optimizer,
+    clock: Clock | State,
+    key: Literal["lr"] = "lr",
+    tags: Any = None,
+    ssr: float | None = None,
+    on_change: OnChange = "same",
+) -> BoundLR: ...
+
+
+@overload
+def bind(
+    schedule: One | Sequence[One],
+    optimizer: Optimizer,
+    clock: Clock | State,
+    key: str | tuple[str, int],
+    tags: Any = None,
+    ssr: float | None = None,
+    on_change: OnChange = "same",
+) -> Bound: ...
+
+
+def bind(
+    schedule: Any,
+    optimizer: Optimizer,
+    clock: Any,
+    key: str | tuple[str, int] = "lr",
+    tags: Any = None,
+    ssr: float | None = None,
+    on_change: str = "same",
+) -> Bound:
+    """Bind a schedule to a hyperparameter of an optimizer: the learning rate, or any number in its parameter groups.
+
+    Each `step()` of what it returns writes the initial value times the schedule's multiplier, or what a `HalfLife`
+    returns as it is; a tensor is updated in place. The first value is written at once.
+
+    Args:
+        schedule: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
+            whose multipliers are multiplied.
+        optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
+            notes one, as `initial_lr`.
+        clock: the `Clock` of the run, or another state, such as Composer's.
+        key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
+            "betas[0]" or any other.
+        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` is for those without tags.
+        ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
+            state, or 1.
+        on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
+            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule. Where only
+            the initial value is another one, "same" warns and continues with that of the state; "new" keeps the present
+            one.
+
+    Returns:
+        A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and
+        `load_state_dict` for any other `key`. It owns the hyperparameter: a scheduler made earlier for one of these
+        groups raises from then on.
+
+    Raises:
+        ValueError: no group has the tags, or a group has no such number; nothing is changed then.
+        TypeError: `clock` is not a clock, `schedule` is not one, or a `HalfLife` is in a list or for "lr".
+
+    >>> import torch
+    >>> from timesched import Clock, LinearScheduler
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+    >>> clock = Clock("4ba")
+    >>> scheduler = bind(LinearScheduler(), optimizer, clock)
+    >>> clock.tick(); scheduler.step(); scheduler.get_last_lr()
+    [0.30000000000000004]
+    """
+    if not hasattr(clock, "timestamp"):
+        raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
+    kind = BoundLR if key == "lr" else Bound
+    warn_of_long_warmup(schedule, clock, ssr)
+    return kind(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
+
+
+def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
+    """A schedule as a `LambdaLR` on the one optimizer of `state`, as in Composer, but evaluated once per step.
+
+    Raises `NotImplementedError` when the state has several optimizers, and `ValueError` when the schedule is a
+    function of `(state)` alone and `ssr` is not 1.0.
+    """
+    optimizers = [state.optimizers] if isinstance(state.optimizers, Optimizer) else list(state.optimizers)
+    if len(optimizers) != 1:
+        raise NotImplementedError(f"The state has {len(optimizers)} optimizers, and a schedule takes one: use bind().")
+    return BoundLR(optimizers[0], scheduler, "lr", clock=state, ssr=ssr)
