@@ -265,7 +265,7 @@ class Clock:
 
     def go_to(self, timestamp: Timestamp) -> None:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
-        self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.batch_in_epoch.exact)))
+        self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"])))
         self._moved = self.timestamp, self.timestamp
         self._last = time.monotonic()
         self._wait_for_a_step()
@@ -441,7 +441,7 @@ class Clock:
         return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else {TimeUnit.SECOND}
 
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
-        """The samples or tokens of a batch: those given, else a rate times the count that it is `of`; None if unknown."""
+        """The samples or tokens of a batch: those given, else a rate times the count it is `of`; None if unknown."""
         if given is not None:
             return _number(what, given)
         if rate is None or of is None:

@@ -12,18 +12,8 @@ from timesched.horizon import Horizon
 from timesched.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
-from timesched.time.units import TimeError, exact, number_text
+from timesched.time.units import TimeError
 from timesched.time.value import TimeLike
-
-
-def _read_one(name: str, value: Any) -> Schedule:
-    return _read_factors(name, [value])[0]
-
-
-def _read_factors(name: str, value: Any) -> tuple[Schedule, ...]:
-    for schedule in (schedules := _read(name, value)):
-        schedule.refuse_to_multiply()
-    return schedules
 
 
 def _read_horizon(name: str, value: Any) -> Horizon | None:
@@ -40,6 +30,17 @@ def _read(name: str, value: Any) -> tuple[Schedule, ...]:
     if not schedules:
         raise TypeError(f"{name} is empty: pass at least one schedule.")
     return schedules
+
+
+def _read_multipliers(name: str, value: Any) -> tuple[Schedule, ...]:
+    schedules = _read(name, value)
+    for schedule in schedules:
+        schedule.refuse_to_multiply()
+    return schedules
+
+
+def _read_one(name: str, value: Any) -> Schedule:
+    return _read_multipliers(name, [value])[0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,8 +84,8 @@ class SequenceScheduler(Schedule):
                 f"SequenceScheduler: {number} schedules need {number - 1} milestones, one at the beginning of each but "
                 f"the first, and there are {len(self.milestones)}."
             )
-        if self.relative:  # then none is a value
-            _read_factors("", self.schedules)
+        if self.relative:  # then none may be a value
+            _read_multipliers("", self.schedules)
 
     @property
     def relative(self) -> bool:  # type: ignore[override]  # read-only here
@@ -120,7 +121,7 @@ class ProductScheduler(Schedule):
     0.25
     """
 
-    schedules: Iterable[Schedule] = field(metadata={"read": _read_factors})
+    schedules: Iterable[Schedule] = field(metadata={"read": _read_multipliers})
 
     def resolve(self, frame: Frame) -> Resolved:
         factors = [schedule.resolve(frame) for schedule in self.schedules]
@@ -262,9 +263,8 @@ class CooldownScheduler(Schedule):
         end = frame.mark(self.t_max)
         start = frame.before(end, self.t_decay)
         if start < 0:
-            wanted, total = (f"{number_text(exact(x))}{end.unit.value}" for x in (end.count - start, end.count))
             raise UnsuitableRun(
-                f"{self!r}: on this run a decay of {wanted} would take longer than the {total} until t_max: shorten "
-                f"t_decay."
+                f"{self!r}: on this run a decay of {end.at(end.count - start).time} would take longer than the "
+                f"{end.time} until t_max: shorten t_decay."
             )
         return end.at(start), end

@@ -21,8 +21,8 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact, number_text, unit_of
-from timesched.time.value import TimeLike
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact, unit_of
+from timesched.time.value import Time, TimeLike
 
 Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
@@ -48,6 +48,11 @@ class Mark:
     def at(self, count: Exact) -> Mark:
         """Another point on the same counter."""
         return Mark(self.index, self.unit, count)
+
+    @property
+    def time(self) -> Time[Any]:
+        """The time of the run at which it lies."""
+        return Time._of(self.count, self.unit)
 
     def reached(self, counts: Counts) -> Any:
         """True, False, or a bool tensor."""
@@ -245,8 +250,8 @@ class Frame:
         for before, mark in pairwise(marks):
             if before.index == mark.index and before.count > mark.count:
                 raise TimeError(
-                    f"milestones={list(map(str, milestones))}: on this run {number_text(before.count)}"
-                    f"{before.unit.value} comes after {number_text(mark.count)}{mark.unit.value}: put them in order."
+                    f"milestones={list(map(str, milestones))}: on this run {before.time} comes after {mark.time}: put "
+                    f"them in order."
                 )
         return marks
 

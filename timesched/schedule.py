@@ -147,7 +147,7 @@ class Schedule:
         [('warmup', '10ba'), ('decay', '180ba'), ('end', '200ba')]
         """
         notes = self._resolution(Horizon.of(horizon)).notes
-        times = dict.fromkeys((name, Time._of(mark.count, mark.unit)) for name, mark in notes)
+        times = dict.fromkeys((name, mark.time) for name, mark in notes)
         shown = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
         return sorted(shown, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 

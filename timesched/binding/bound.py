@@ -164,9 +164,7 @@ class Bound:
 
     def _value(self, more: int = 0) -> Any:
         """The schedule's value of this moment; without a clock, after some more steps."""
-        if self.clock is None:
-            return self._function((self._steps_taken() + more,))
-        return self._evaluate(self.clock)
+        return self._value_at(self.clock, self._steps_taken() + more)
 
     def _value_at(self, clock: Any, steps: int) -> Any:
         """The value at the moment of a clock; without one, after a number of steps."""

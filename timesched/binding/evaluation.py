@@ -37,14 +37,14 @@ def schedules_in(schedule: Any) -> list[Schedule]:
     return [one for one in as_several(schedule) if isinstance(one, Schedule)]
 
 
-def called(function: Any) -> str:
-    """The name of a function, or of the class of another object."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+def name_of(thing: Any) -> str:
+    """The name of a function or class, or of the class of another object."""
+    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
 def text_of(schedule: Any) -> str:
     """What a schedule, a function or a list of them is, in words: a function goes by its name."""
-    names = [repr(one) if isinstance(one, Schedule) else called(one) for one in as_several(schedule)]
+    names = [repr(one) if isinstance(one, Schedule) else name_of(one) for one in as_several(schedule)]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
@@ -79,7 +79,7 @@ def _multiplier(function: Any, *arguments: Any) -> float:
         value = function(*arguments)
     except TypeError as error:
         raise TypeError(
-            f"{called(function)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
+            f"{name_of(function)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
             f"state.timestamp.batch.value for the batches so far."
         ) from error
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
@@ -102,10 +102,8 @@ def decay_has_begun(schedule: Any, clock: Any, ssr: float | None) -> bool:
     """Whether one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does."""
     horizon = Horizon.of(clock, ssr)
     for one in schedules_in(schedule):
-        for name, time in one.marks(horizon):
-            if name == "decay":
-                begin, counter = horizon.place(time, scale=False)
-                (now,) = counts_of(clock.timestamp, (counter,))
-                if now >= begin:
-                    return True
+        begins = [time for name, time in one.marks(horizon) if name == "decay"]
+        for begin, counter in [horizon.place(time, scale=False) for time in begins]:
+            if counts_of(clock.timestamp, (counter,))[0] >= begin:
+                return True
     return False

@@ -8,7 +8,6 @@ from typing import Any
 
 from timesched.binding.evaluation import schedules_in
 from timesched.time.timestamp import Timestamp
-from timesched.time.value import Time
 
 
 def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
@@ -17,12 +16,11 @@ def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
         for one in schedules_in(schedule):
             on_run = one._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
             horizon, length = on_run.horizon, on_run.horizon.max_duration
-            ends = dict.fromkeys((mark.count, mark.unit) for name, mark in on_run.notes if name == "warmup")
-            for count, unit in ends:
-                if length is not None and horizon.change(count, unit, length.unit) > length.exact:
+            ends = dict.fromkeys(mark.time for name, mark in on_run.notes if name == "warmup")
+            for end in ends:
+                if length is not None and horizon.change(end.exact, end.unit, length.unit) > length.exact:
                     warnings.warn(
-                        f"{one!r} warms up until {Time._of(count, unit)}, and the run ends at {length}: it never gets "
-                        f"to its full value.",
+                        f"{one!r} warms up until {end}, and the run ends at {length}: it never gets to its full value.",
                         stacklevel=3,
                     )
 

@@ -131,33 +131,37 @@ class Schedulers(LRScheduler):
         With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one, and what
         has no such states is passed over: the trainer, or its user, says where the run is.
         """
-        states = state_dict.get("schedulers", [])
-        pairs = list(zip(self.bound, states))
-        if self.on_change == "new":
-            pairs = []
-            for each in self.bound:
-                pairs += [(each, state) for state in states if each.is_of(state)]
-        elif len(states) != len(self.bound):
-            raise ValueError(
-                f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
-                f'saved, or pass on_change="new" to continue with the present ones.'
-            )
-        averaged = state_dict.get("average")
+        states, averaged = state_dict.get("schedulers", []), state_dict.get("average")
+        pairs = self._with_states(states)
         if self.average is not None and averaged is None and self.on_change == "same":
             raise ValueError(
                 'The state has no average of the weights: leave average= out, or pass on_change="new" to begin one '
                 "with the present weights."
             )
-        found = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
+        read = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
         if self.average is not None and averaged is not None:
             self.average.load_state_dict(averaged)
-        for each, read in found:
-            each.restore(read)
-        if states and not found:
+        for each, loaded in read:
+            each.restore(loaded)
+        if states and not read:
             self.clock.load_state_dict(states[0]["clock"])
         if self.average is not None and averaged is None:
             self.average.reset_state()
         self.loaded = bool(states)
+
+    def _with_states(self, states: Sequence[Any]) -> list[tuple[Bound, Any]]:
+        """The schedulers, each with the state that it loads: see `load_state_dict`."""
+        if self.on_change == "new":
+            pairs = []
+            for each in self.bound:
+                pairs += [(each, state) for state in states if each.is_of(state)]
+            return pairs
+        if len(states) != len(self.bound):
+            raise ValueError(
+                f"The state is of {len(states)} such schedules, and here are {len(self.bound)}: make those that were "
+                f'saved, or pass on_change="new" to continue with the present ones.'
+            )
+        return list(zip(self.bound, states))
 
     def begin_at(self, batches: int, **counts: Any) -> None:
         """Put the clock, if no state has set it, to where the run is: after so many batches.
@@ -173,12 +177,13 @@ class Schedulers(LRScheduler):
                 f"The run continues after {batches} batches, and its checkpoint has no state of these schedules: pass "
                 f'on_change="new" to continue with them from there.'
             )
-        at = batches, TimeUnit.BATCH
+        known = batches, TimeUnit.BATCH  # from which the next count follows
         for unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN):
             name = unit.name.lower()
             try:
-                counts[name] = counts[name] if name in counts else int(self.clock.horizon.change(*at, unit))
-                at = counts[name], unit
+                if name not in counts:
+                    counts[name] = int(self.clock.horizon.change(*known, unit))
+                known = counts[name], unit
             except ValueError:  # no rate links them
                 if unit in self.units:
                     raise
@@ -186,6 +191,12 @@ class Schedulers(LRScheduler):
         self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": within} | counts))
         if self.average is not None:
             self.average.reset_state()
+
+
+def check_averaged(evaluate_averaged: bool, average: Any) -> None:
+    """Raise `ValueError` where an average is to be evaluated, and nothing makes one."""
+    if evaluate_averaged and average is None:
+        raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
 
 
 def average_of(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any]) -> Any:

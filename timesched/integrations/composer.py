@@ -1,26 +1,28 @@
 """Schedules of any number in the parameter groups, run by the Trainer of MosaicML Composer: `Schedules`, a callback.
 
 `Trainer(schedulers=...)` sets the learning rate of all groups alike. This callback sets everything else: weight decay,
-betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, and runs next to `schedulers=`.
+betas, momentum, groups with a tag. It is saved in the Trainer's checkpoints, and runs beside `schedulers=`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
 from composer import Callback
 
 from timesched.binding import Bound, bind
+from timesched.binding.evaluation import name_of
 from timesched.binding.groups import named_values
 from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.horizon import Horizon, read_ratio
 from timesched.schedule import Schedule
 
-from .common import Binding, average_of
+from .common import Binding, average_of, check_averaged
 
 __all__ = ["Binding", "Schedules"]
 
@@ -52,7 +54,7 @@ class Schedules(Callback):
     microbatches, a gradient scaler or `step_schedulers_every_batch` do. A second `fit` has the length that it is
     given; `fit(reset_time=True)` sets back what follows the clock, and what counts its own steps continues, as the
     schedulers of torch do in a Trainer. A step that is missed, because another callback raises an error or saves a
-    checkpoint before the turn of this one, is taken when the run continues.
+    checkpoint before the turn of this one, is made when the run continues.
 
     A run continues exactly from `load_path` or `autoresume`. A checkpoint of other schedules, which are compared as
     strings, or of another ratio raises. A scheduler that counts its own steps may be another one that has the saved
@@ -102,8 +104,7 @@ class Schedules(Callback):
         known = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
         self._rates = known.rates[1:]
         self.log = log
-        if evaluate_averaged and average is None:
-            raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
+        check_averaged(evaluate_averaged, average)
         self._make_average, self.evaluate_averaged = average, evaluate_averaged
         self._begin()
 
@@ -113,6 +114,7 @@ class Schedules(Callback):
         self._loaded: Any = None
         self.average: Any = None
         self._loaded_average: Any = None
+        self._swapped = ExitStack()  # during an evaluation of the average: its end puts the weights back
         self._batch = 0  # the batches done when the schedulers were stepped last
 
     def init(self, state: Any, logger: Any) -> None:
@@ -128,7 +130,7 @@ class Schedules(Callback):
             self._make(state)
 
     def _make(self, state: Any) -> None:
-        (optimizer,) = state.optimizers  # a Trainer takes no second one
+        (optimizer,) = state.optimizers  # a Trainer has no second one
         clock = _RunClock(state, self.ssr, self._rates)
         made: list[Any] = []
         for entry in self.entries:
@@ -139,22 +141,26 @@ class Schedules(Callback):
             self.average = average_of(optimizer, _clock_at(clock), self._make_average)
 
     def after_load(self, state: Any, logger: Any) -> None:
-        """Take up what was loaded, now that optimizer and time are loaded too."""
+        """Load what was kept, now that optimizer and time are loaded too."""
         if self._clock is None:
             return
         self._load_average()
         if self._loaded is None:
-            self._batch = int(state.timestamp.batch)
-            for scheduler in self.schedulers:
-                if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
-                    # torch's own multiply the rates that they find, which must not be those of the checkpoint
-                    for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
-                        Key("lr").write(group, rate)
+            self._begin_here(state)
         else:
-            self._load()
+            self._load_schedulers()
         self._go_on(state)
 
-    def _load(self) -> None:
+    def _begin_here(self, state: Any) -> None:
+        """Begin at the loaded time, from a checkpoint without a state of this callback."""
+        self._batch = int(state.timestamp.batch)
+        for scheduler in self.schedulers:
+            if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
+                # torch's own multiply the rates that they find, which must not be those of the checkpoint
+                for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr()):
+                    Key("lr").write(group, rate)
+
+    def _load_schedulers(self) -> None:
         loaded, self._loaded = self._loaded, None
         fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
         if len(loaded) != len(self.schedulers):
@@ -173,7 +179,7 @@ class Schedules(Callback):
             self._batch = saved["batch"]
 
     def _load_average(self) -> None:
-        """Take up a state of the average, or begin one anew with the weights that were loaded without it."""
+        """Load a state of the average, or begin one anew with the weights that were loaded without it."""
         if self.average is None:
             return
         self._follow()
@@ -195,13 +201,11 @@ class Schedules(Callback):
     def eval_start(self, state: Any, logger: Any) -> None:
         """Put the average in place of the weights, if that is what is evaluated."""
         if self.evaluate_averaged and self.average is not None:
-            self._swapped = self.average.swapped(state.model)
-            self._swapped.__enter__()
+            self._swapped.enter_context(self.average.swapped(state.model))
 
     def eval_end(self, state: Any, logger: Any) -> None:
         """Put the weights back."""
-        if self.evaluate_averaged and self.average is not None:
-            self._swapped.__exit__(None, None, None)
+        self._swapped.close()
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
@@ -252,15 +256,15 @@ class Schedules(Callback):
         It is one tuple under one key, whatever there is: a sharded checkpoint is read into what is there before, and
         torch.distributed.checkpoint does not look into a tuple.
         """
-        averaged = {"average": self.average.state_dict()} if self.average is not None else {}
         if self._clock is None:
             return {"schedules": self._loaded}
         states = ({**self._about(each), "state": each.state_dict(), "batch": self._batch} for each in self.schedulers)
+        averaged = {} if self.average is None else {"average": self.average.state_dict()}
         return {"schedules": tuple(states), **averaged}
 
     def _about(self, scheduler: Any) -> dict[str, Any]:
         """What a scheduler's own state may not say."""
-        return {"name": _name_of(scheduler), "ssr": self.ssr}
+        return {"name": name_of(scheduler), "ssr": self.ssr}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
@@ -275,8 +279,8 @@ class Schedules(Callback):
             for other in state.schedulers:
                 for key, i in sorted(_numbers_of(scheduler) & _numbers_of(other)):
                     raise ValueError(
-                        f"{key!r} of parameter group {i} is set by two schedulers, {_name_of(scheduler)} and "
-                        f"{_name_of(other)} of schedulers=: give each a tag of its own, or use one of them. The "
+                        f"{key!r} of parameter group {i} is set by two schedulers, {name_of(scheduler)} and "
+                        f"{name_of(other)} of schedulers=: give each a tag of its own, or use one of them. The "
                         f"Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
                     )
 
@@ -306,24 +310,28 @@ def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
     """
     if isinstance(entry, Binding):
         return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
-    found = entry
-    if not _is_scheduler(entry):
-        parameters = inspect.signature(entry).parameters
-        by_name = "clock" in parameters and parameters["clock"].default in (None, inspect.Parameter.empty)
-        needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-        found = entry(optimizer, clock=clock) if by_name else entry(*(optimizer, clock)[: max(1, len(needed))])
+    found = entry if _is_scheduler(entry) else _called(entry, optimizer, clock)
     schedulers = found if isinstance(found, (list, tuple)) else [found]
     for scheduler in schedulers:
         if not _is_scheduler(scheduler):
-            raise TypeError(f"{_name_of(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
+            raise TypeError(f"{name_of(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
         if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-            raise ValueError(f"{_name_of(scheduler)} is for another optimizer than the Trainer's: make it on that one.")
+            raise ValueError(f"{name_of(scheduler)} is for another optimizer than the Trainer's: make it on that one.")
         if isinstance(getattr(scheduler, "clock", None), Clock):
             raise ValueError(
-                f"{_name_of(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
+                f"{name_of(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
                 f"function of (optimizer, clock), and pass that; the clock that it gets is the run's."
             )
     return schedulers
+
+
+def _called(function: Any, optimizer: Any, clock: _RunClock) -> Any:
+    """What a function of (optimizer) or (optimizer, clock) returns; an argument `clock` is given by its name."""
+    parameters = inspect.signature(function).parameters
+    if "clock" in parameters and parameters["clock"].default in (None, inspect.Parameter.empty):
+        return function(optimizer, clock=clock)
+    needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    return function(optimizer, clock) if len(needed) >= 2 else function(optimizer)
 
 
 def _is_scheduler(thing: Any) -> bool:
@@ -336,7 +344,3 @@ def _numbers_of(scheduler: Any) -> set[tuple[str, int]]:
         return {(scheduler.key, i) for i in scheduler.indices}
     optimizer = getattr(scheduler, "optimizer", None)
     return {("lr", i) for i in range(len(optimizer.param_groups))} if optimizer is not None else set()
-
-
-def _name_of(thing: Any) -> str:
-    return getattr(thing, "__qualname__", type(thing).__qualname__)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
@@ -20,7 +21,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers, added, counted, warn_of_early_end
+from .common import Binding, CountingSchedulers, added, check_averaged, counted, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -82,8 +83,7 @@ def schedule(
     if not isinstance(module, LightningModule) or not isinstance(optimizer, Optimizer):
         given = f"{type(module).__name__}, {type(optimizer).__name__}"
         raise TypeError(f"schedule({given}, ...): pass the LightningModule, its optimizer, and then the schedules.")
-    if evaluate_averaged and average is None:
-        raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
+    check_averaged(evaluate_averaged, average)
     trainer: Any = module.trainer
     options = {
         "max_duration": max_duration,
@@ -93,11 +93,12 @@ def schedule(
         "ssr": ssr,
         "log": log,
     }
+    defaults = {**dict.fromkeys(options), "ssr": 1.0, "log": True}
     found = [each for each in trainer.callbacks if isinstance(each, _Counting)]
     counting = next((each for each in found if not each.configs(trainer)), None)  # others are of an earlier fit
     if counting is None:
         counting = _Counting(trainer, module, options)
-    elif options not in (counting.options, {**dict.fromkeys(options), "ssr": 1.0, "log": True}):
+    elif options not in (counting.options, defaults):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
     made = _CallbackSchedulers(optimizer, counting, entries, on_change, average)
     others = [each for each in trainer.callbacks if each not in found]
@@ -110,8 +111,8 @@ def schedule(
 
 def _clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) -> Clock:
     """The clock of a run of the Trainer."""
-    early = trainer.train_dataloader is None
-    if early:
+    has_no_loader = trainer.train_dataloader is None  # it is made later than the optimizers
+    if has_no_loader:
         trainer.fit_loop.setup_data()
     clock = Clock(
         f"{_steps(trainer, module)}ba" if options["max_duration"] is None else options["max_duration"],
@@ -121,7 +122,7 @@ def _clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) ->
         ssr=options["ssr"],
         process_group=trainer.world_size > 1,
     )
-    if early and trainer.ckpt_path is not None:
+    if has_no_loader and trainer.ckpt_path is not None:
         trainer.fit_loop._combined_loader = None  # made before a checkpoint is read, a loader would not be resumed
     return clock
 
@@ -137,7 +138,7 @@ def _steps(trainer: Any, module: LightningModule) -> int:
     steps, loads, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
     for each in trainer.callbacks:
         if isinstance(each, GradientAccumulationScheduler) and loads < math.inf and epochs > 0:
-            # Of this callback that number takes no notice.
+            # The Trainer estimates without this callback.
             steps = sum(math.ceil(loads / each.get_accumulate_grad_batches(epoch)) for epoch in range(epochs))
             steps = steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
     unknown = None
@@ -171,8 +172,9 @@ class _CallbackSchedulers(CountingSchedulers):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from a state; where each epoch has a length of its own, in an epoch of the length that was saved."""
-        for state in state_dict.get("schedulers", []) if self.counting.epochs_vary else []:
-            self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
+        if self.counting.epochs_vary:
+            for state in state_dict.get("schedulers", []):
+                self.clock.set_epochs(state["clock"].get("batches_per_epoch"), self.clock.timestamp)
         super().load_state_dict(state_dict)
 
 
@@ -188,7 +190,7 @@ class _Counting(Callback):
         )
         self.made: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
         self.began = self.clock.timestamp.batch  # when training began
-        self.resumed = False  # whether the Trainer's place in a resumed epoch is yet to be taken up
+        self.resumed = False  # whether the Trainer's place in a resumed epoch is yet to be followed
 
     def configs(self, trainer: Any) -> list[Any]:
         """What the Trainer has of its schedulers: something once it has begun a fit, as `lr_find` does, too."""
@@ -215,7 +217,7 @@ class _Counting(Callback):
         self._stop_at_the_end(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Take up the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
+        """Follow the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
         self._follow(trainer, 0)
 
     def _follow(self, trainer: Any, batch_idx: int) -> None:
@@ -272,25 +274,19 @@ class _Averaged(Callback):
 
     def __init__(self, average: Any) -> None:
         self.average = average
-        self.swapped: Any = None  # within a validation
+        self.swapped = ExitStack()  # whose end, if it is in use, puts the weights back
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Put the average in place."""
-        self.swapped = self.average.swapped(pl_module)
-        self.swapped.__enter__()
+        self.swapped.enter_context(self.average.swapped(pl_module))
 
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Put the weights back, before anybody saves them."""
-        self._restore()
+        self.swapped.close()
 
     def on_exception(self, trainer: Any, pl_module: LightningModule, exception: BaseException) -> None:
         """The same where a validation failed."""
-        self._restore()
-
-    def _restore(self) -> None:
-        swapped, self.swapped = self.swapped, None
-        if swapped is not None:
-            swapped.__exit__(None, None, None)
+        self.swapped.close()
 
 
 def count_tensors(batch: Any) -> dict[str, int]:

@@ -7,6 +7,7 @@ Here a `Clock` counts what each step of the optimizer was made of, and the sched
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers, added, bindings, counted, warn_of_early_end
+from .common import Binding, CountingSchedulers, added, bindings, check_averaged, counted, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -86,32 +87,23 @@ def schedule(
     """
     if not isinstance(trainer, Trainer):
         raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
-    there = trainer.lr_scheduler
-    if there is not None or any(isinstance(each, _Counting) for each in trainer.callback_handler.callbacks):
-        what = "schedules" if there is None else f"a {type(there).__name__}"
-        raise ValueError(
-            f"The Trainer has a scheduler already, {what}: leave it out, as in Trainer(optimizers=(optimizer, None)), "
-            f"and call schedule() once, with all entries, before train()."
-        )
-    if trainer.is_deepspeed_enabled:
-        raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
-    if evaluate_averaged and average is None:
-        raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
+    _refuse_trainer(trainer)
+    check_averaged(evaluate_averaged, average)
+    if evaluate_every is not None and trainer.eval_dataset is None:
+        raise ValueError(f"evaluate_every={str(evaluate_every)!r}: the Trainer has no eval_dataset: give it one.")
+    if ssr != 1.0 and max_duration is None:
+        raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     if evaluate_averaged and trainer.args.load_best_model_at_end:
         warnings.warn(
             "load_best_model_at_end: what is compared is the average of the weights, and the weights are saved.",
             stacklevel=2,
         )
-    if evaluate_every is not None and trainer.eval_dataset is None:
-        raise ValueError(f"evaluate_every={str(evaluate_every)!r}: the Trainer has no eval_dataset: give it one.")
-    if ssr != 1.0 and max_duration is None:
-        raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     usual = {"lr_scheduler_type": "linear", "warmup_steps": 0}
     given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
-    made_of = {"ssr": ssr, "on_change": on_change, "log": log, "average": average}
-    counting = _Counting(trainer, bindings(entries), max_duration, count, tokens_per_sample, **made_of)
+    options = _Options(bindings(entries), max_duration, count, tokens_per_sample, ssr, on_change, log, average)
+    counting = _Counting(trainer, options)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -122,6 +114,33 @@ def schedule(
         trainer.evaluate = _Averaged(trainer).evaluate
     trainer.add_callback(counting)
     trainer.add_callback(_Events(trainer, evaluate_every, save_every, save_at))
+
+
+def _refuse_trainer(trainer: Any) -> None:
+    """Raise `ValueError` for a Trainer that has a scheduler, or does not step one."""
+    there = trainer.lr_scheduler
+    if there is not None or any(isinstance(each, _Counting) for each in trainer.callback_handler.callbacks):
+        what = "schedules" if there is None else f"a {type(there).__name__}"
+        raise ValueError(
+            f"The Trainer has a scheduler already, {what}: leave it out, as in Trainer(optimizers=(optimizer, None)), "
+            f"and call schedule() once, with all entries, before train()."
+        )
+    if trainer.is_deepspeed_enabled:
+        raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What the schedulers of a Trainer are made of, as `schedule` was given it."""
+
+    entries: list[Binding]
+    max_duration: Any
+    count: Any
+    tokens_per_sample: Any
+    ssr: float
+    on_change: OnChange
+    log: bool
+    average: Any
 
 
 class _TrainersClock(Clock):
@@ -181,47 +200,41 @@ def _epoch_of(loader: Any, trainer: Any) -> _Epoch:
     inner = getattr(batch_sampler, "batch_sampler", batch_sampler)  # which a shard of accelerate's divides among ranks
     size = getattr(inner, "batch_size", None) or size
     sampler: Any = getattr(inner, "sampler", None)
-    samples = None
-    if has_length(sampler):
-        samples = len(sampler)
-        if isinstance(batch_sampler, BatchSamplerShard):
-            ranks = batch_sampler.num_processes
-        elif isinstance(sampler, DistributedSampler):
-            samples = trainer.num_examples(loader)
-        elif not isinstance(loader, DataLoaderDispatcher):
-            samples *= ranks  # each of which has a sampler of its own
+    if has_length(sampler) and isinstance(batch_sampler, BatchSamplerShard):
+        ranks = batch_sampler.num_processes
     split = getattr(batch_sampler, "split_batches", False) or getattr(loader, "split_batches", False)
     microbatch = size if split else size * ranks
     batch = microbatch * accumulation
     if not has_length(loader):
         return _Epoch(None, batch, batch)
     full = len(loader) * microbatch
-    if samples is None:  # those of the dataset, if the loader can have read all of it
+    if has_length(sampler):
+        samples = _samples_of(sampler, loader, trainer, ranks)
+    else:  # those of the dataset, if the loader can have read all of it
         samples = trainer.num_examples(loader)
         samples = samples if full - batch < samples else full
-    return _Epoch(max(1, -(-len(loader) // accumulation)), batch, min(samples, full))
+    return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
+
+
+def _samples_of(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
+    """The samples that the sampler of a data loader hands out in an epoch, to all ranks."""
+    if isinstance(loader.batch_sampler, BatchSamplerShard):
+        return len(sampler)
+    if isinstance(sampler, DistributedSampler):
+        return int(trainer.num_examples(loader))
+    if isinstance(loader, DataLoaderDispatcher):
+        return len(sampler)
+    return len(sampler) * ranks  # each of which has a sampler of its own
 
 
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(
-        self,
-        trainer: Any,
-        entries: Any,
-        length: Any,
-        count: Any,
-        tokens: Any,
-        *,
-        ssr: Any,
-        on_change: Any,
-        log: Any,
-        average: Any,
-    ) -> None:
-        self.trainer, self.entries, self.on_change, self.logs, self.average = trainer, entries, on_change, log, average
-        self.max_duration, self.count, self.tokens_per_sample, self.ssr = length, count, tokens, ssr
+    def __init__(self, trainer: Any, options: _Options) -> None:
+        self.trainer, self.options = trainer, options
         # The Trainer's own methods, which are called by those that replace them.
-        self.make_loader, self.log_before = trainer.get_train_dataloader, trainer.log
+        self.make_loader = trainer.get_train_dataloader
+        self.log_before = trainer.log
         self.read_batches = trainer.get_batch_samples
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
@@ -245,7 +258,7 @@ class _Counting(TrainerCallback):
         """The microbatches of a batch, counted by the user's function."""
         microbatches, *rest = self.read_batches(*arguments, **keywords)
         for each in microbatches:
-            self.made.counts = added(self.made.counts, counted(self.count, each))
+            self.made.counts = added(self.made.counts, counted(self.options.count, each))
         return microbatches, *rest
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -254,22 +267,24 @@ class _Counting(TrainerCallback):
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
         self.epoch = _epoch_of(self.loader, self.trainer)
         clock = self._clock(num_training_steps)
-        self.units = {clock.max_duration.unit}.union(*(units_of(each.schedule, clock) for each in self.entries))
+        options = self.options
+        self.units = {clock.max_duration.unit}.union(*(units_of(each.schedule, clock) for each in options.entries))
         self._refuse_uncounted(clock)
-        own_counts = self.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
+        own_counts = options.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
         clock.process_group = self.trainer.args.world_size > 1 and own_counts
-        self.made = _TrainersSchedulers(optimizer, clock, self.entries, self.on_change, self.average)
+        self.made = _TrainersSchedulers(optimizer, clock, options.entries, options.on_change, options.average)
         self.trainer.lr_scheduler = self.made
         return self.made
 
     def _clock(self, num_training_steps: int) -> Clock:
         """The clock of a run, with the rates of its data loader."""
+        length = self.options.max_duration
         clock = _TrainersClock(
-            f"{num_training_steps}ba" if self.max_duration is None else self.max_duration,
+            f"{num_training_steps}ba" if length is None else length,
             batches_per_epoch=self.epoch.batches,
             samples_per_batch=self.epoch.samples_per_batch,
-            tokens_per_sample=self.tokens_per_sample,
-            ssr=self.ssr,
+            tokens_per_sample=self.options.tokens_per_sample,
+            ssr=self.options.ssr,
             process_group=False,
         )
         clock.skips_data = not self.trainer.args.ignore_data_skip
@@ -277,8 +292,10 @@ class _Counting(TrainerCallback):
 
     def _refuse_uncounted(self, clock: Clock) -> None:
         """Raise `ValueError` where nobody counts what the run is measured in."""
-        counts_tokens = self.trainer.args.include_num_input_tokens_seen != "no"
-        if TimeUnit.TOKEN in self.units and not counts_tokens and self.count is self.tokens_per_sample is None:
+        options = self.options
+        given = options.count is not None or options.tokens_per_sample is not None
+        counts_tokens = given or self.trainer.args.include_num_input_tokens_seen != "no"
+        if TimeUnit.TOKEN in self.units and not counts_tokens:
             raise ValueError(
                 "This run counts tokens, and the Trainer does not: set "
                 "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
@@ -289,7 +306,7 @@ class _Counting(TrainerCallback):
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take up the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
+        """Begin with the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
         self.tokens, clock = state.num_input_tokens_seen, self.made.clock
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
         counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
@@ -299,13 +316,14 @@ class _Counting(TrainerCallback):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
         made, clock = self.made, self.made.clock
-        self.ran_with = made.named_values() if self.logs else {}
-        done, own = clock.timestamp.batch_in_epoch.value, made.counts or {}  # own: by the user's function
+        self.ran_with = made.named_values() if self.options.log else {}
+        by_user = made.counts or {}  # by the function `count`
+        done = clock.timestamp.batch_in_epoch.value
         counts = {"samples": self.epoch.samples_of(done + 1) - self.epoch.samples_of(done)}
         if args.include_num_input_tokens_seen != "no":
             counts["tokens"] = state.num_input_tokens_seen - self.tokens
             self.tokens = state.num_input_tokens_seen
-            if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in own:
+            if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in by_user:
                 raise ValueError(
                     "A schedule counts tokens, and the Trainer found none in this batch: it counts the input that the "
                     "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and "
@@ -313,13 +331,13 @@ class _Counting(TrainerCallback):
                 )
         if clock.process_group and args.process_index > 0:  # these numbers are of all ranks, and are summed there
             counts = dict.fromkeys(counts, 0)
-        made.tick(counts | own)
+        made.tick(counts | by_user)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the values of the next batch also where the Trainer skipped the scheduler's step, and end the run."""
         if self.trainer.accelerator.optimizer_step_was_skipped:
             self.made.refresh()
-        if self.max_duration is not None and self.made.clock.done:
+        if self.options.max_duration is not None and self.made.clock.done:
             end = copy.copy(state)
             end.max_steps = state.global_step
             DefaultFlowCallback().on_step_end(args, end, control)

@@ -11,7 +11,7 @@ from timesched import shapes
 from timesched.fields import choice, number, time
 from timesched.positions import Frame, Resolved, UnsuitableRun
 from timesched.schedule import Schedule
-from timesched.time.units import TimeError, exact, number_text
+from timesched.time.units import TimeError
 from timesched.time.value import Time
 
 _TIME, _VALUE, _SHAPE = (each.metadata["read"] for each in (time(), number(), choice("linear", *shapes.DECAYS)))
@@ -83,8 +83,7 @@ class PiecewiseScheduler(Schedule):
         for before, mark in pairwise(marks):
             if frame.change(before.count, before.unit, mark.unit) > mark.count:
                 raise UnsuitableRun(
-                    f"{self!r}: on this run {number_text(exact(before.count))}{before.unit.value} comes after "
-                    f"{number_text(exact(mark.count))}{mark.unit.value}: put the points in order."
+                    f"{self!r}: on this run {before.time} comes after {mark.time}: put the points in order."
                 )
         return shapes.through(
             frame, [(mark, value, shapes.decaying(shape)) for mark, (_, value, shape) in zip(marks, self.points)]

@@ -57,20 +57,23 @@ class LawBroken(AssertionError):
 
 
 def value(schedule: Any, state: Moment) -> float:
-    """The schedule's value at a state, however many arguments it takes; `reject` where it refuses the run."""
+    """The schedule's value at a state, however many arguments it has; `reject` where it refuses the run."""
+    function = getattr(schedule, "_now", schedule)  # also of values, which are not called
     try:
-        schedule = getattr(schedule, "_now", schedule)  # also of values, which are not called
-        if len(inspect.signature(schedule).parameters) == 1:
-            return float(schedule(state))
-        return float(schedule(state, state.ssr))
+        return float(function(state, state.ssr) if _has_ratio(schedule) else function(state))
     except UnsuitableRun:
         reject()
 
 
+def _has_ratio(schedule: Any) -> bool:
+    """Whether it is a function of the state and the ratio, and not of the state alone."""
+    return len(inspect.signature(schedule).parameters) > 1
+
+
 def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
-    if len(inspect.signature(schedule).parameters) == 1:
-        return  # a function of the state alone has no ratio
+    if not _has_ratio(schedule):
+        return
     sigma, drawn = draw(RATIOS), draw(_batches(run, schedule))
     if _keeps_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
         _kept_warmup(schedule, run, sigma, drawn)
@@ -250,7 +253,7 @@ def _near(schedule: Any, horizon: Horizon, after: int = 1) -> list[int]:
 def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """The value depends on the timestamp and the horizon only, whatever was asked before, and for a copy too."""
     batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
-    if len(inspect.signature(schedule).parameters) == 1:
+    if not _has_ratio(schedule):
         sigma = Fraction(1)
     state = run.state(batch, sigma)
     first = value(schedule, state)
