@@ -1,4 +1,4 @@
-"""Validation losses of a small transformer in bfloat16: what is lost without a remedy, and what each remedy costs.
+"""Validation losses of a small transformer in bfloat16: what is lost without a precision option, and what each costs.
 
 A decoder over bytes learns the text of Python's help topics, with torch's default initialisation and a constant lr, for
 300 steps with AdamW, Lion, and Muon for the matrices of the blocks with AdamW for the rest. A row is a way to store

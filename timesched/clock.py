@@ -196,7 +196,7 @@ class Clock:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
 
         They end one, two, three ... times `period` after `start`, which is itself an end where it is above 0. Both are
-        times as `passed` takes them, `period` above 0. `start` None is the beginning of the run.
+        times as for `passed`, `period` above 0. `start` None is the beginning of the run.
 
         Raises `ValueError` as `passed` does, and where `start` does not convert to the unit of the period.
 
@@ -304,7 +304,7 @@ class Clock:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
         `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
-        has in `dur` moves with it. Warns where that takes back a decay that has begun, as of a
+        has in `dur` moves with it. Warns where that undoes a decay that has begun, as of a
         `WarmupStableDecayScheduler`. Raises `ValueError` for a length that is not above the present one, and what a
         scheduler that follows raises when it cannot write; nothing is changed then.
 
@@ -336,7 +336,7 @@ class Clock:
         self._end_with(self.horizon._ending_after(self.timestamp, time))
 
     def _end_with(self, horizon: Horizon) -> None:
-        """Take a horizon of another length; says so where a decay that has begun is taken back."""
+        """Set a horizon of another length; warns where that undoes a decay that has begun."""
         decaying = [] if self.done else [each for each in list(self._listeners) if each.is_decaying()]
         before = [each.get() for each in decaying]
         self._set(horizon=horizon)
@@ -415,7 +415,7 @@ class Clock:
         given = {"samples": samples, "tokens": tokens}
         wrong: Exception | None = None
         try:
-            counts = [0 if each is None else _number(what, each) for what, each in given.items()]
+            counts = [0 if each is None else _count_given(what, each) for what, each in given.items()]
             are_given = [each is not None for each in given.values()]
             took = self._took(duration, now)
             took_on_first = took if dist.get_rank(group) == 0 else 0
@@ -443,7 +443,7 @@ class Clock:
     def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
         """The samples or tokens of a batch: those given, else a rate times the count it is `of`; None if unknown."""
         if given is not None:
-            return _number(what, given)
+            return _count_given(what, given)
         if rate is None or of is None:
             unit, known = _COUNTED[what]
             if self.max_duration.unit is unit:
@@ -469,6 +469,6 @@ def _checked(time: Time[Any] | str, where: str) -> Time[Any]:
     return found
 
 
-def _number(what: str, given: Any) -> int:
+def _count_given(what: str, given: Any) -> int:
     """A count that was given, of `samples` or `tokens`, whose fields have these names in the singular."""
     return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.numel() == 1 else given)

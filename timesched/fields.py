@@ -24,8 +24,8 @@ def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool =
         except TimeError as error:
             raise TimeError(f"{name}: {error}") from None
         if parsed.exact < 0 or parsed.exact == above:
-            rule = "it has to be longer than 0" if above == 0 else "a schedule takes no negative time"
-            raise TimeError(f"{name}={str(parsed)!r}: {rule}.")
+            must = "it has to be longer than 0" if above == 0 else "a schedule takes no negative time"
+            raise TimeError(f"{name}={str(parsed)!r}: {must}.")
         return parsed
 
     return _field(read, default)
@@ -57,8 +57,8 @@ def number(
         if below is not None and given >= below:
             raise TimeError(f"{name}={value!r}: it has to be less than {below}.")
         if (least is not None and given < least) or (above is not None and given <= above):
-            rule = f"at least {least}" if least is not None else f"more than {above}"
-            raise TimeError(f"{name}={value!r}: it has to be {rule}.")
+            least_or_above = f"at least {least}" if least is not None else f"more than {above}"
+            raise TimeError(f"{name}={value!r}: it has to be {least_or_above}.")
         return float(given)
 
     return _field(read, default, keyword)

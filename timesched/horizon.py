@@ -58,7 +58,7 @@ class Horizon:
     at or after it. Rates are never inferred.
 
     Args:
-        max_duration: the length *before* scaling, as Composer's Trainer takes it, a time in any unit but `dur`; None if
+        max_duration: the length *before* scaling, as for Composer's Trainer, a time in any unit but `dur`; None if
             it is not known.
         batches_per_epoch: the batches of an epoch, above 0. Default: None, not known.
         samples_per_batch: the samples of a batch, above 0, or a `BatchPlan`, whose batches change their size. Batches
@@ -122,8 +122,8 @@ class Horizon:
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
         """The horizon of a run from its state: a `Horizon` itself, a `Clock`, or another `State`.
 
-        `ssr` None takes the state's own ratio if it has one, else 1.0. Raises `ValueError` when the ratios that are
-        given (`ssr`, the state's own, and that of its horizon) differ.
+        `ssr` None stands for the state's own ratio, or 1.0 where it has none. Raises `ValueError` when the ratios that
+        are given (`ssr`, the state's own, and that of its horizon) differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]

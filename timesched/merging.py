@@ -22,7 +22,7 @@ def merge_coefficients(
     """The coefficients of checkpoints whose sum stands for the end of a run that decays from `start` on.
 
     The coefficient of a checkpoint is the decay at the one before it, less the decay at its own time; that of the last
-    is all of the decay at the one before it. A decay is taken at the share of the way from `start` to the last
+    is all of the decay at the one before it. A decay is that at the share of the way from `start` to the last
     checkpoint; before the first checkpoint comes `start`, where it is 1. The update of a step between two checkpoints
     is in all that come after it, so that their sum has it as often as the decay says at the checkpoint before. With a
     checkpoint after every batch, of SGD whose gradients do not depend on the weights, the sum is the decayed run.

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.torch_version import TorchVersion
 
 Value = Any  # a float, or a float64 tensor of any shape
-OLDEST_COMPILER = "2.9"  # the version of torch whose compiler takes a step as one graph
+OLDEST_COMPILER = "2.9"  # the version of torch whose compiler makes one graph of a step
 COMPILES = TorchVersion(torch.__version__) >= OLDEST_COMPILER  # here, as the graphs of 2.9 cannot compare versions
 
 
@@ -130,7 +130,7 @@ def sqrt(x: Value) -> Value:
 
 
 def check_compiler() -> None:
-    """Raise `RuntimeError`, which names the version, on a torch whose compiler does not take a step as one graph."""
+    """Raise `RuntimeError`, which names the version, on a torch whose compiler does not make one graph of a step."""
     if not COMPILES:
         message = (
             f"Steps compile on torch {OLDEST_COMPILER} and newer, and this is {torch.__version__}: update torch, or "

@@ -96,7 +96,7 @@ def _exponential(span: Span, start: float, end: float, rate: float) -> Resolved:
     return lambda counts: curve(done(counts), rate, start, end)
 
 
-# A root is taken of the fraction that is near 0 where the curve is steep, and so is exact there: what is done of a
+# A root is that of the fraction which is near 0 where the curve is steep, and so exact there: what is done of a
 # decay, what is left of a warmup.
 WARMUPS: Mapping[str, Shape] = {
     "linear": lambda span, start, end: linear(span.done, start, end),

@@ -61,7 +61,7 @@ OPTIMIZERS = {
     "average square of each element is kept.",
     (
         "Muon([w], lr=0.3, weight_decay=0.0)",
-    ): "Muon takes matrices alone, so the parameter has two rows and one column. The orthogonal matrix next to one "
+    ): "Muon takes matrices alone, so the parameter has two rows and one column. The orthogonal matrix nearest to one "
     "column is the column divided by its length: all steps are about equally long, 0.28 times `lr` (0.2 times the root "
     "of 2 rows).",
     (

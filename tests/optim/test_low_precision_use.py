@@ -103,7 +103,7 @@ def test_bfloat16_states_of_float32_parameters():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_states_of_several_float32_parameters(name):
-    """A remedy, and a dtype that they have anyway, change nothing."""
+    """A precision option, and a dtype that they have anyway, change nothing."""
     found = []
     for options in ({}, {"state_dtype": FLOAT32}, {"stochastic_rounding": True, "state_dtype": FLOAT32}):
         params = [Parameter(torch.ones(3, 4) * i) for i in (1, 2)]

@@ -1,4 +1,4 @@
-"""Our Time, TimeUnit and Timestamp next to Composer's: the same constructors, steps, texts, operators and states."""
+"""Our Time, TimeUnit and Timestamp beside Composer's: the same constructors, steps, texts, operators and states."""
 
 from __future__ import annotations
 

@@ -101,10 +101,10 @@ def values(source: Source) -> dict[Exact, float]:
     def near(count: Exact) -> Exact:
         return math.floor(count) if whole else count
 
-    places = {length, *(near(Fraction(length) * i / _POINTS) for i in range(_POINTS))}
+    counts = {length, *(near(Fraction(length) * i / _POINTS) for i in range(_POINTS))}
     for mark in _turning_points(source, length):
-        places |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
-    found = {count: value(count) for count in sorted(places) if 0 <= count <= length}
+        counts |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
+    found = {count: value(count) for count in sorted(counts) if 0 <= count <= length}
     step = _STEP * (max(found.values()) - min(found.values()))
     gaps = list(pairwise(found))
     for first, last in gaps:  # which grows: all of the line is refined once before any of it is a second time
@@ -136,13 +136,13 @@ def _turning_points(source: Source, length: Exact) -> list[Exact]:
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     """The line of a schedule on its run. Raises `ValueError` where a rate is missing, or a value is not finite."""
     own, length = counted(source.horizon)
-    wanted, place = axis(source.horizon, unit)
+    wanted, on_axis = axis(source.horizon, unit)
     found = values(source)
     for count, value in found.items():
         if not math.isfinite(value):
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
-    marks = tuple((name, place(count)) for name, count in source.marks() if count <= length)
-    x, y = tuple(map(place, found)), tuple(found.values())
+    marks = tuple((name, on_axis(count)) for name, count in source.marks() if count <= length)
+    x, y = tuple(map(on_axis, found)), tuple(found.values())
     return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, of=source.of)
 
 

@@ -96,11 +96,11 @@ def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: Ti
     if not sources:
         raise ValueError("a table needs a schedule, and there is none.")
     horizon = sources[0].horizon
-    own, (wanted, place) = counted(horizon)[0], axis(horizon, unit)
+    own, (wanted, on_axis) = counted(horizon)[0], axis(horizon, unit)
     share_alone = wanted is TimeUnit.DURATION
     rows: list[tuple[Any, ...]] = []
     for share, count in moments(horizon, every):
-        there = () if share_alone else (_tidy(place(count)),)
+        there = () if share_alone else (_tidy(on_axis(count)),)
         other = share if share_alone else Time._of(count, own)
         found = (source.at(share if source.horizon == horizon else other) for source in sources)
         rows.append((_tidy(float(share.exact)), *there, *found))

@@ -29,19 +29,10 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
         for cell in cells:
             cell[at] = "┊" if braille else ":"
         _write(above, name, at)
-    across, down = (2, 4) if dotted else (1, 1)
     for i, line in enumerate(lines):
-        masks: dict[tuple[int, int], int] = {}
-        points = [
-            (x / end * (columns * across - 1), (high - y) / (high - low) * (_ROWS * down - 1))
-            for x, y in zip(line.x, line.y)
-        ]
-        for across_dots, down_dots in _dots(points):
-            place = down_dots // down, across_dots // across
-            masks[place] = masks.get(place, 0) | (_DOTS[down_dots % 4][across_dots % 2] if dotted else 0)
-        for (at_row, at_column), mask in masks.items():
-            drawn = chr(0x2800 + mask) if dotted else chr(ord("a") + i % 26)
-            cells[at_row][at_column] = f"\x1b[{_COLOURS[i % 6]}m{drawn}\x1b[0m" if colours else drawn
+        for (row, column), dots in _drawn(line, (end, low, high), columns, dotted).items():
+            sign = chr(0x2800 + dots) if dotted else chr(ord("a") + i % 26)
+            cells[row][column] = f"\x1b[{_COLOURS[i % 6]}m{sign}\x1b[0m" if colours else sign
     picture = [f"{'':{left}}{''.join(above)}"] if any(map(str.strip, above)) else []
     picture += [f"{scale.get(i, ''):>{left - 1}} {''.join(row)}" for i, row in enumerate(cells)]
     below = [" "] * columns
@@ -60,6 +51,19 @@ def _write(row: list[str], label: str, at: int) -> None:
     start = max(min(at - len(label) // 2, len(row) - len(label)), 0)
     if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
         row[start : start + len(label)] = label
+
+
+def _drawn(line: Line, box: tuple[float, float, float], columns: int, dotted: bool) -> dict[tuple[int, int], int]:
+    """The cells of a picture that a line goes through, by row and column, each with its dots of a braille character."""
+    end, low, high = box
+    across, down = (2, 4) if dotted else (1, 1)  # the dots of a cell
+    wide, tall = columns * across - 1, _ROWS * down - 1
+    points = [(x / end * wide, (high - y) / (high - low) * tall) for x, y in zip(line.x, line.y)]
+    found: dict[tuple[int, int], int] = {}
+    for x, y in _dots(points):
+        cell = y // down, x // across
+        found[cell] = found.get(cell, 0) | (_DOTS[y % 4][x % 2] if dotted else 0)
+    return found
 
 
 def _dots(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, int]]:

@@ -44,7 +44,7 @@ def schedule(
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
     the run, before scaling by `ssr`, at which it ends if the Trainer's steps or epochs have not ended it before, and
-    its `min_steps` and `min_epochs` allow it. None takes the Trainer's own length, in steps of the optimizer. `count`:
+    its `min_steps` and `min_epochs` allow it. None is for the Trainer's own length, in steps of the optimizer. `count`:
     a function of a batch of this process that returns its numbers, as in `{"samples": 8, "tokens": 512}`. None counts
     as samples the first dimension of the first tensor, and as tokens all of `input_ids`, padding too.
     `samples_per_batch`, `tokens_per_sample`: where a schedule mixes units.

@@ -51,7 +51,7 @@ def schedule(
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. `max_duration`: the length of
     the run, before scaling by `ssr`, at which it ends if the Trainer's `max_steps` or epochs have not ended it before;
-    the last step is saved and evaluated as at `max_steps`. None takes the Trainer's own length. `count`: a function of
+    the last step is saved and evaluated as at `max_steps`. None is for the Trainer's own length. `count`: a function of
     a microbatch of this process that returns its numbers, as in `{"samples": 8}`, which are summed over the processes.
     None counts the samples that the data loader's batch sampler hands out. `tokens_per_sample`: where a schedule mixes
     tokens with other units, or where the Trainer does not count tokens, and all samples have as many.

@@ -96,7 +96,7 @@ class CyclicScheduler(Schedule):
         mode: "triangular" (the default): all cycles have one height; "triangular2": each has half the height of the one
             before; "exp_range": the height is multiplied by a power of `gamma`.
         gamma: of "exp_range", 0 or more: a factor for each cycle, not for each step, so that it means the same in every
-            unit. Of torch's `gamma`, take the power of the steps in a cycle. Default: 1.
+            unit: torch's `gamma` to the power of the steps in a cycle. Default: 1.
 
     Raises:
         ValueError: an argument is outside its range; and, when it is called with a run: `t_down` does not convert to

@@ -138,7 +138,7 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     if not isinstance(schedule, Schedule):
         return  # the times of a plain function cannot be rewritten
     if run.plan is not None:
-        return _same_place(schedule, run, draw)
+        return _same_point(schedule, run, draw)
     to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
     horizon = run.horizon()
 
@@ -166,8 +166,8 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         )
 
 
-def _same_place(schedule: Schedule, run: Run, draw: Any) -> None:
-    """Under a batch plan, a place in the run has one value, whatever unit it is given in.
+def _same_point(schedule: Schedule, run: Run, draw: Any) -> None:
+    """Under a batch plan, a point of the run has one value, whatever unit it is given in.
 
     The times of a schedule are not rewritten: their unit says on which counter progress is measured, and a line over
     samples is none over batches.
@@ -175,13 +175,13 @@ def _same_place(schedule: Schedule, run: Run, draw: Any) -> None:
     batch, horizon = draw(_batches(run, schedule)), run.horizon()
     here = value(schedule, run.state(batch))
     for to in COUNTED:
-        place = run.time(batch, to)
-        found = {"at()": schedule.at(place, horizon), "curve()": schedule.curve(horizon, to)(place.exact)}
+        point = run.time(batch, to)
+        found = {"at()": schedule.at(point, horizon), "curve()": schedule.curve(horizon, to)(point.exact)}
         for how, there in found.items():
             if here != there:
                 raise LawBroken(
                     f"law 'unit': {schedule!r} on {run} has {here!r} at batch {batch}, and by {how} {there!r} at "
-                    f"{place}, which is the same place."
+                    f"{point}, which is the same place."
                 )
 
 
@@ -216,36 +216,36 @@ def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         if (promised.falls and late > early + slack) or (promised.rises and late < early - slack):
             raise LawBroken(f"law 'ends': {where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
     if promised.continuous and isinstance(schedule, Schedule):
-        _no_jump(schedule, horizon, draw(st.sampled_from(_places(schedule, horizon))), promised, where)
+        _no_jump(schedule, horizon, draw(st.sampled_from(_points(schedule, horizon))), promised, where)
 
 
-def _no_jump(schedule: Schedule, horizon: Horizon, place: Fraction, promised: Promise, where: str) -> None:
-    """Just before a place, the value is near the one at it: the steepest phase lasts a batch or more of the run."""
-    if place <= 0:
+def _no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promised: Promise, where: str) -> None:
+    """Just before a point, the value is near the one at it: the steepest phase lasts a batch or more of the run."""
+    if point <= 0:
         return
-    just_before = place * (1 - Fraction(1, 10**30))
-    at, before = (schedule.at(Time._of(each, TimeUnit.BATCH), horizon) for each in (place, just_before))
+    just_before = point * (1 - Fraction(1, 10**30))
+    at, before = (schedule.at(Time._of(each, TimeUnit.BATCH), horizon) for each in (point, just_before))
     size = max(1.0, abs(promised.low), abs(promised.high)) if promised.high < float("inf") else max(1.0, abs(at))
     if abs(at - before) > 1e-3 * size * promised.condition:
-        raise LawBroken(f"law 'ends': {where} jumps from {before!r} to {at!r} at batch {float(place)}.")
+        raise LawBroken(f"law 'ends': {where} jumps from {before!r} to {at!r} at batch {float(point)}.")
 
 
-def _places(schedule: Any, horizon: Horizon) -> list[Fraction]:
+def _points(schedule: Any, horizon: Horizon) -> list[Fraction]:
     """Where the times of a schedule lie on a run, in batches: that is where its branches meet."""
-    places = [Fraction(0)]
+    points = [Fraction(0)]
     for each in _times_of(schedule):
         for scale in (False, True):
             count, unit = horizon.locate(each, scale)
-            with contextlib.suppress(ValueError):  # a time in iterations or seconds has no place in batches
-                places.append(Fraction(horizon.change(count, unit, TimeUnit.BATCH)))
-    return places
+            with contextlib.suppress(ValueError):  # a time in iterations or seconds is no number of batches
+                points.append(Fraction(horizon.change(count, unit, TimeUnit.BATCH)))
+    return points
 
 
 def _near(schedule: Any, horizon: Horizon, after: int = 1) -> list[int]:
-    """The batches from one before each place of a schedule to `after` behind it."""
+    """The batches from one before each point of a schedule to `after` behind it."""
     near: list[int] = []
-    for place in _places(schedule, horizon):
-        first = math.ceil(place)
+    for point in _points(schedule, horizon):
+        first = math.ceil(point)
         near += range(max(0, first - 1), first + after + 1)
     return near
 
@@ -336,19 +336,19 @@ def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         return
     bare = run.bare()
     used = {bare.locate(time)[1] for time in _times_of(schedule) if time.exact != 0}
-    reading = draw(st.sampled_from(COUNTED))
+    asked_in = draw(st.sampled_from(COUNTED))
     try:
-        curve = schedule.curve(bare, reading)
+        curve = schedule.curve(bare, asked_in)
     except UnsuitableRun:
         reject()
     except ValueError as error:
-        if used <= {reading}:
+        if used <= {asked_in}:
             raise LawBroken(f"law 'rates': {schedule!r} asks for a rate it has no use for: {error}") from error
         if not any(rate in str(error) for rate in ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")):
             raise LawBroken(f"law 'rates': {schedule!r}: the error does not name the missing rate: {error}") from error
     else:
-        if not used <= {reading}:
-            raise LawBroken(f"law 'rates': {schedule!r} gave {curve(1)!r} in {reading.value} without a rate.")
+        if not used <= {asked_in}:
+            raise LawBroken(f"law 'rates': {schedule!r} gave {curve(1)!r} in {asked_in.value} without a rate.")
 
 
 def _times_of(schedule: Any) -> list[Time[Any]]:

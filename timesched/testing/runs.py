@@ -123,8 +123,8 @@ def runs_with_plans(draw: Any) -> Run:
     units = [TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH]
     unit = draw(st.sampled_from([*units, TimeUnit.DURATION] if run.unit in COUNTED[:2] else units))
     reach = {TimeUnit.SAMPLE: max(sizes), TimeUnit.TOKEN: max(sizes) * run.tokens_per_sample}.get(unit, 1)
-    places = st.integers(1, 2 * run.batches * reach + 3)
-    times = [0, *sorted(draw(st.sets(places, min_size=len(sizes) - 1, max_size=len(sizes) - 1)))]
+    points = st.integers(1, 2 * run.batches * reach + 3)
+    times = [0, *sorted(draw(st.sets(points, min_size=len(sizes) - 1, max_size=len(sizes) - 1)))]
     share = run.batches if unit is TimeUnit.DURATION else 1
     plan = BatchPlan({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})
     return dataclasses.replace(run, plan=plan)

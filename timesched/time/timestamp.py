@@ -132,7 +132,7 @@ class Timestamp(Ordered):
         return state | {name: state[name] * _MICROSECOND for name in WALL_CLOCKS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the counters of a `state_dict()`, Composer's included; what old ones lack keeps its value.
+        """Restore the counters of a `state_dict()`, Composer's included; what old ones lack keeps its value.
 
         Raises `KeyError` for a missing counter and `TimeError` for a bad one; nothing is changed then.
         """
@@ -277,6 +277,6 @@ def _checked(time: Any, unit: TimeUnit) -> Any:
         return count
     number = exact(count, f"a counter of {unit.name.lower()}s")
     if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL):
-        rule = "a number, 0 or more" if unit in FRACTIONAL else "a whole number, 0 or more"
-        raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {rule}.")
+        kind = "a number" if unit in FRACTIONAL else "a whole number"
+        raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {kind}, 0 or more.")
     return number

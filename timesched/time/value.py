@@ -21,7 +21,7 @@ class Time(Ordered, Generic[TValue]):
 
     `value` is an int, a float or a Fraction (a float stands for its shortest decimal: 0.29 is 29/100); `unit` is a
     `TimeUnit` or its name. Only `ep`, `dur` and `sec` can be fractional. Times of one unit add, subtract, compare and
-    take the remainder; a number or a `dur` scales; a time divided by one of its unit is a `dur`. On either side of an
+    have a remainder; a number or a `dur` scales; a time divided by one of its unit is a `dur`. On either side of an
     operator may stand a number (of the same unit), a time text, or Composer's `Time`.
 
     Raises `TimeError` for NaN, infinities, bools, fractional counts, and units that do not match.
