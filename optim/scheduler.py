@@ -176,6 +176,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             raise TypeError(f"{type(self).__name__}: {self.hook}() returned {form!r}: it returns a 0-dim tensor.")
         return form
 
+    def _value(self, more: int = 0) -> Any:
+        if not self._is_user_defined:
+            return Bound._value(self, more)
+        return self._value_at(self.clock, self._steps_taken() + more)
+
     def _value_at(self, clock: Any, steps: int) -> Any:
         if not self._is_user_defined:
             return Bound._value_at(self, clock, steps)

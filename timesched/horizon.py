@@ -105,6 +105,7 @@ class Horizon:
         self._fill(_read_length(max_duration, positive), read_ratio(ssr), rates, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> None:
+        """Set all attributes; `scaled`: the length is that after scaling, as the one in a foreign state."""
         put = object.__setattr__
         full = length if length is None or scaled else Time._of(length.exact * ratio, length.unit)
         put(self, "_unscaled", length)

@@ -134,7 +134,8 @@ class Bound:
                 f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
             )
         self.catch_up()
-        self._warn_in_second_step()
+        if self._began is not None:
+            self._warn_in_second_step(*self._began)
         self._write(self._value(1))
         self._advance()
 
@@ -149,7 +150,8 @@ class Bound:
     def catch_up(self) -> None:
         """Set the groups that were added, too. Raises `ValueError` where `step` may not write."""
         self._refuse_to_write()
-        self._add_later_groups()
+        if len(self.optimizer.param_groups) > len(self._groups.known):
+            self._add_later_groups()
         if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # the parameters may be on its device now
             self.hold_tensors()
 
@@ -164,7 +166,9 @@ class Bound:
 
     def _value(self, more: int = 0) -> Any:
         """The schedule's value of this moment; without a clock, after some more steps."""
-        return self._value_at(self.clock, self._steps_taken() + more)
+        if self.clock is None:
+            return self._function((self._steps_taken() + more,))
+        return self._evaluate(self.clock)
 
     def _value_at(self, clock: Any, steps: int) -> Any:
         """The value at the moment of a clock; without one, after a number of steps."""
@@ -507,10 +511,10 @@ class Bound:
         clock = self.clock
         self._began = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
 
-    def _warn_in_second_step(self) -> None:
+    def _warn_in_second_step(self, steps: int, first: Timestamp) -> None:
         """Say so once where the clock does not move, or counts what other ranks may not."""
-        if self._began is not None and int(self._count) != self._began[0]:
-            (_, first), self._began = self._began, None
+        if int(self._count) != steps:
+            self._began = None
             warn_in_second_step(self, first)
 
     def units(self) -> set[TimeUnit]:

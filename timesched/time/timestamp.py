@@ -190,9 +190,10 @@ class Timestamp(Ordered):
     def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
         """These counters as numbers; the seconds exactly."""
         numbers = self._numbers
-        return tuple([numbers[_TOTAL[each]] if each in _TOTAL else self._other(each) for each in counters])
+        return tuple([numbers[_TOTAL[each]] if each in _TOTAL else self._computed(each) for each in counters])
 
-    def _other(self, which: Counter) -> Exact:
+    def _computed(self, which: Counter) -> Exact:
+        """The count of a counter that is not one field: of epochs in batches, or of seconds."""
         if isinstance(which, InEpochs):
             return which.after(self._numbers[_EPOCH], self._numbers[_IN])  # type: ignore[no-any-return]  # of numbers
         return Time.from_timedelta(self.total_wct).exact
