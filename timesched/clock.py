@@ -123,6 +123,8 @@ class Clock:
         """The fraction of the run that is done, from 0.0; past 1.0 when the last batch went beyond the end."""
         return float(self.horizon.progress(self.timestamp))
 
+    # Counting
+
     def tick(
         self,
         samples: int | Time[int] | Tensor | None = None,
@@ -170,6 +172,8 @@ class Clock:
     def next_iteration(self) -> None:
         """Count an iteration, in Composer's sense: a stretch of the run that the user defines."""
         self._move(self.timestamp.to_next_iteration())
+
+    # Times that the last move has reached
 
     def passed(self, time: Time[Any] | str) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` reached a time: true once in a run.
@@ -241,6 +245,8 @@ class Clock:
                 f"This clock has counted no {unit.name.lower()}s in {self.timestamp.batch}: pass "
                 f"tick({unit.name.lower()}s=...), or give the clock {rates}."
             )
+
+    # Saving and loading, and another length of the run
 
     def state_dict(self) -> dict[str, int]:
         """The counters as plain ints, the wall clocks in microseconds, and `batches_per_epoch` where it is known.
@@ -366,6 +372,8 @@ class Clock:
         self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
         self._moved = self.timestamp, self.timestamp
 
+    # The schedulers that follow it
+
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
         self._listeners.add(listener)
@@ -404,6 +412,8 @@ class Clock:
 
     def _steps_of_listeners(self) -> int:
         return sum(int(listener.last_epoch) for listener in self._listeners)
+
+    # What a batch is made of: on this rank, by the rates, and on all ranks
 
     def _took(self, duration: datetime.timedelta | None, now: float) -> int:
         """The microseconds that a batch took."""

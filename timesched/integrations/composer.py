@@ -162,9 +162,9 @@ class Schedules(Callback):
 
     def _load_schedulers(self) -> None:
         loaded, self._loaded = self._loaded, None
-        fix = f"or start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
+        anew = self._how_to_start_anew()
         if len(loaded) != len(self.schedulers):
-            raise ValueError(f"The checkpoint has {len(loaded)} schedules, here are {len(self.schedulers)}; {fix}.")
+            raise ValueError(f"The checkpoint has {len(loaded)} schedules, here are {len(self.schedulers)}; or {anew}.")
         for i, (scheduler, saved) in enumerate(zip(self.schedulers, loaded)):
             here = self._about(scheduler)
             there = {key: saved[key] for key in here}
@@ -174,7 +174,7 @@ class Schedules(Callback):
                 scheduler.load_state_dict(saved["state"])
             except ValueError as error:
                 raise ValueError(
-                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, {fix}."
+                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, or {anew}."
                 ) from None
             self._batch = saved["batch"]
 
@@ -189,9 +189,11 @@ class Schedules(Callback):
             self.average.reset_state()
         else:
             raise ValueError(
-                "The checkpoint has no average of the weights: leave average= out, or start anew with "
-                f"load_ignore_keys=['state/callbacks/{type(self).__qualname__}']."
+                f"The checkpoint has no average of the weights: leave average= out, or {self._how_to_start_anew()}."
             )
+
+    def _how_to_start_anew(self) -> str:
+        return f"start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
 
     def _follow(self) -> None:
         """Let the clock of the average stand where the Trainer does."""
