@@ -209,14 +209,14 @@ def _epoch_of(loader: Any, trainer: Any) -> _Epoch:
         return _Epoch(None, batch, batch)
     full = len(loader) * microbatch
     if has_length(sampler):
-        samples = _samples_of(sampler, loader, trainer, ranks)
+        samples = _handed_out(sampler, loader, trainer, ranks)
     else:  # those of the dataset, if the loader can have read all of it
         samples = trainer.num_examples(loader)
         samples = samples if full - batch < samples else full
     return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
 
 
-def _samples_of(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
+def _handed_out(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
     """The samples that the sampler of a data loader hands out in an epoch, to all ranks."""
     if isinstance(loader.batch_sampler, BatchSamplerShard):
         return len(sampler)
