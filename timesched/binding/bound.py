@@ -344,7 +344,7 @@ class Bound:
             self.hold_tensors()
 
     def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
-        """What the value is multiplied by in a group."""
+        """What the value is multiplied by in group `i`, which holds `held` and may note an initial value as `first`."""
         return finite(group.get(first, held), first) if self.relative else 1.0
 
     # The owner

@@ -34,8 +34,9 @@ class ScheduledGroups:
     # Groups that are set from now on
 
     def with_new(self, factor_of: Callable[[Mapping[str, Any], str, Any, int], float]) -> ScheduledGroups:
-        """These and those with the tags that came since; nothing is changed in the groups.
+        """These and those with the tags that came since, each with its factor by `factor_of`; no group is changed.
 
+        `factor_of` is called with a group, the key of its note, its present value, and its index.
         Raises `ValueError` when no group has the tags, a group has no such number, or shares its tensor with one that
         gets another value.
         """
