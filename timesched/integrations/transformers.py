@@ -10,6 +10,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +112,7 @@ def schedule(
     if count is not None:
         trainer.get_batch_samples = counting.get_batch_samples
     if evaluate_averaged:
-        trainer.evaluate = _Averaged(trainer).evaluate
+        trainer.evaluate = counting.evaluate
     trainer.add_callback(counting)
     trainer.add_callback(_Events(trainer, evaluate_every, save_every, save_at))
 
@@ -236,6 +237,7 @@ class _Counting(TrainerCallback):
         self.make_loader = trainer.get_train_dataloader
         self.log_before = trainer.log
         self.read_batches = trainer.get_batch_samples
+        self.evaluate_before = trainer.evaluate
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
         self.epoch: Any = None  # an _Epoch of this loader
@@ -260,6 +262,12 @@ class _Counting(TrainerCallback):
         for each in microbatches:
             self.made.counts = added(self.made.counts, counted(self.options.count, each))
         return microbatches, *rest
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
+        """The Trainer's evaluation, of the average in place of the weights; before the first training there is none."""
+        average = getattr(self.trainer.lr_scheduler, "average", None)
+        with nullcontext() if average is None else average.swapped(self.trainer.model):
+            return self.evaluate_before(*arguments, **keywords)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
@@ -346,21 +354,6 @@ class _Counting(TrainerCallback):
         """Warn where the Trainer's own end came before that of the schedules."""
         if state.is_world_process_zero and state.global_step >= state.max_steps:
             warn_of_early_end(self.made.clock, self.began)
-
-
-class _Averaged:
-    """The evaluation of a Trainer, with the average in place of the weights."""
-
-    def __init__(self, trainer: Any) -> None:
-        self.trainer, self.evaluate_before = trainer, trainer.evaluate
-
-    def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
-        """As `Trainer.evaluate`, which this replaces; before the first training there is no average."""
-        average = getattr(self.trainer.lr_scheduler, "average", None)
-        if average is None:
-            return self.evaluate_before(*arguments, **keywords)
-        with average.swapped(self.trainer.model):
-            return self.evaluate_before(*arguments, **keywords)
 
 
 class _Events(TrainerCallback):
