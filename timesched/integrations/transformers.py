@@ -103,7 +103,16 @@ def schedule(
     given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
     if given:
         warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
-    options = _Options(bindings(entries), max_duration, count, tokens_per_sample, ssr, on_change, log, average)
+    options = _Options(
+        bindings(entries),
+        max_duration=max_duration,
+        count=count,
+        tokens_per_sample=tokens_per_sample,
+        ssr=ssr,
+        on_change=on_change,
+        log=log,
+        average=average,
+    )
     counting = _Counting(trainer, options)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
