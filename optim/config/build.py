@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +13,7 @@ from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
+from timesched.hints import arguments_of
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
@@ -24,6 +24,7 @@ from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
 from . import resolve
 from .names import optimizers
+from .problems import Problems
 from .read import read
 from .resolve import RUN, TAGS, Spec, follows_time, located
 
@@ -219,14 +220,20 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     [0.0, 0.05]
     """
     config = read(config)
-    given = resolve.sections(config)
-    entry = resolve.optimizer(given["optimizer"])
-    clock = clock_of(given, clock)
-    entries = [resolve.scheduler(each, f"schedulers[{i}]", clock) for i, each in enumerate(given["schedulers"])]
+    given, problems = resolve.sections(config), Problems()
+    problems.attempt(resolve.check_keys, given)
+    entry = problems.attempt(resolve.optimizer, given["optimizer"])
+    clock = problems.attempt(clock_of, given, clock)
+    entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
+    specs = {path: problems.attempt(resolve.scheduler, each, path, clock) for path, each in entries.items()}
+    problems.raise_all()
     optimizer, spared = optimizer_of(entry, model)
-    schedulers = [scheduler_of(each, optimizer, clock, f"schedulers[{i}]") for i, each in enumerate(entries)]
-    for i, each in enumerate(schedulers):
-        check_written(each, spared, f"schedulers[{i}]")
+    made = {path: problems.attempt(scheduler_of, each, optimizer, clock, path) for path, each in specs.items()}
+    for path, scheduler in made.items():
+        if scheduler is not None:
+            problems.attempt(check_written, scheduler, spared, path)
+    problems.raise_all()
+    schedulers = list(made.values())
     factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
     if factors and not any(getattr(each, "scales", 0) for each in schedulers):
         raise ValueError(
@@ -293,7 +300,7 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
     with located(spec.path):
         if issubclass(spec.cls, Schedule):
             return spec.cls(**arguments)
-        parameters = inspect.signature(spec.cls).parameters
+        parameters = arguments_of(spec.cls)
         shared = {next(iter(parameters)): optimizer, TAGS: tags, "clock": clock}
         shared = {name: value for name, value in shared.items() if value is not None and name in parameters}
         return spec.cls(**shared | arguments)

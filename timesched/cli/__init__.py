@@ -30,8 +30,8 @@ examples:
   timesched check run.yaml --model model:make
   timesched COMMAND --help    more of them, and the options
 
-exit codes: 0 done, and for check nothing found; 1 check found something; 2 an error, which is one line on standard
-error.
+exit codes: 0 done, and for check nothing found but notes; 1 check found something; 2 an error, which is one line on
+standard error.
 """
 
 

@@ -17,14 +17,16 @@ from typing import Any
 
 import torch
 
-from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, nearest
+from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER
 from optim.config.read import read
 from optim.config.resolve import located
+from timesched.cli.peers import PEERS
 from timesched.cli.trial import Trial, trial
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
 from timesched.half_life import HalfLife
+from timesched.hints import nearest
 
 _RUN = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
 _SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
@@ -130,8 +132,7 @@ def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> lis
     made = trial_of(text, run, rate=rate)
     by_name = "SCHEDULE" in made.schedulers
     with located("SCHEDULE" if by_name else text):
-        if made.problems:
-            raise ValueError(made.problems[0])
+        made.problems.raise_all()
         if not made.schedulers:
             raise ValueError("there are no 'schedulers'.")
         found = list(chain.from_iterable(sources(each, made.clock) for each in made.schedulers.values()))
@@ -198,5 +199,6 @@ def class_of(name: str) -> type:
             raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, found))}?")
         if found:
             return family.own[found[0]]
-    close = nearest(name, SCHEDULER.own)
-    raise ValueError(f"there is no schedule {name!r}{close if 'did you mean' in close else ': see timesched list'}")
+    here = [PEERS[wanted]] if wanted in PEERS else map(repr, nearest(name, SCHEDULER.own))
+    meant = " or ".join(here)
+    raise ValueError(f"there is no schedule {name!r}: " + (f"did you mean {meant}?" if meant else "see timesched list"))
