@@ -24,30 +24,28 @@ CHOSEN_HERE = ("capturable", "foreach", "fused")
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that are written much like a name, in any letter case; the nearest first."""
+    """The known names that may be meant: what others call so, or else what is written much like it, nearest first."""
     names = {each.lower(): each for each in known}
-    return [names[each] for each in difflib.get_close_matches(name.lower(), names, n=3)]
+    same = [each for each in names.values() if name in ELSEWHERE.get(each, ())]
+    return same or [names[each] for each in difflib.get_close_matches(name.lower(), names, n=3)]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """How a message about an unknown name ends: with the nearest known names, or else with all of them."""
+    """How a message about an unknown name ends: with those that may be meant, or else with all that there are."""
     known = list(known)
-    close = nearest(name, known)
-    return f": did you mean {' or '.join(map(repr, close))}?" if close else f": there are {', '.join(known)}."
+    meant = " or ".join(map(repr, nearest(name, known)))
+    return f": did you mean {meant}?" if meant else f": there are {', '.join(known)}."
 
 
-def meant_by(name: str, arguments: Iterable[str]) -> str:
-    """How a message about an unknown argument ends: with the one that may be meant, and with all that there are."""
+def meant_by(name: str, known: Iterable[str]) -> str:
+    """How a message about an unknown argument ends: with those that may be meant, and with all that there are."""
     if name in CHOSEN_HERE:
         return ": leave it out, it is chosen here, by where the tensors are."
-    arguments = list(arguments)
-    there_are = f"There are {', '.join(arguments)}."
-    for argument in arguments:
-        if name in ELSEWHERE.get(argument, ()):
-            multiplies = ", a multiple of the initial value" if argument.startswith("alpha_") else ""
-            return f": did you mean {argument!r}{multiplies}? {there_are}"
-    ending = did_you_mean(name, arguments)
-    return f"{ending} {there_are}" if ending.endswith("?") else ending
+    known = list(known)
+    ending = did_you_mean(name, known)
+    if ending.endswith("?"):
+        ending += f" There are {', '.join(known)}."
+    return f"{ending} Each alpha is a multiple of the initial value." if "'alpha_" in ending else ending
 
 
 def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:

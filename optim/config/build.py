@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ class Built:
     schedulers: list[Any]
     clock: Any = None
     config: dict[str, Any] = field(default_factory=dict, repr=False)
+    _note: str = field(default="", repr=False)  # below the table
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.optimizer, self.schedulers))
@@ -48,7 +49,8 @@ class Built:
     def table(self, every: TimeLike = "0.1dur") -> Table:
         """What the schedulers write over the run: a row for each multiple of a time, and one for the end.
 
-        A scheduler has a column for each initial value or factor among its groups. The run is that of the clock, or
+        A scheduler has a column for each initial value or factor among its groups. The line below says what has weight
+        decay, where something has. The run is that of the clock, or
         without one as many steps as the first scheduler is made for. Raises `ValueError` where neither says how long
         that is, and `TypeError` for a scheduler of torch's or one of functions.
 
@@ -70,7 +72,7 @@ class Built:
         found = []
         for each in self.schedulers:
             found += sources(each, self.clock)
-        return values_table(found, every)
+        return replace(values_table(found, every), note=self._note)
 
 
 def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
@@ -240,7 +242,17 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
             "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
             "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
         )
-    return Built(optimizer, schedulers, clock, config)
+    return Built(optimizer, schedulers, clock, config, _decay_note(entry, optimizer))
+
+
+def _decay_note(entry: Any, optimizer: torch.optim.Optimizer) -> str:
+    """Whether norms and biases have weight decay, if a config says what has any."""
+    if not isinstance(entry, Spec) or not any(comparable(each.get("weight_decay")) for each in optimizer.param_groups):
+        return ""
+    no_decay = entry.options["no_decay"]
+    if no_decay is False:
+        return "no_decay: false (norms and biases have weight decay, too)"
+    return f"no_decay: {'true' if no_decay is True else no_decay} (norms and biases have no weight decay)"
 
 
 def clock_of(given: Mapping[str, Any], clock: Any) -> Any:

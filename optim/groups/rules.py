@@ -102,8 +102,9 @@ def claims_of_selectors(given: Any, what: str, settings: Mapping[str, Any], laye
 
 
 def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
-    """For each parameter the claims that select it. Every selector has to select one."""
+    """For each parameter the claims that select it. The error names all selectors that select none."""
     hits: list[list[Claim]] = [[] for _ in parameters]
+    errors = []
     kinds = dict.fromkeys(chain.from_iterable(each.kinds for each in parameters))
     for claim in claims:
         selected: set[int] = set()
@@ -114,10 +115,12 @@ def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[C
                 if _has_name(parameter, selector) or not layers.isdisjoint(parameter.kinds):
                     found.add(i)
             if not found:
-                raise ValueError(_no_match(claim, selector, parameters, kinds))
+                errors.append(_no_match(claim, selector, parameters, kinds))
             selected |= found
         for i in selected:
             hits[i].append(claim)
+    if errors:
+        raise ValueError("\n".join(errors))
     return hits
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
-from timesched.hints import meant_by, arguments_of
+from timesched.hints import arguments_of, meant_by
 from timesched.ops import check_compiler
 
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group

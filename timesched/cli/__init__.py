@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import timesched
+from timesched.hints import nearest
 
 _ABOUT = """\
 Look at schedules before they run.
@@ -41,6 +42,14 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._negative_number_matcher = re.compile(r"-[.:]?\d")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # said here, where the options of the command are known
+            close = nearest(unknown[0], self._option_string_actions)
+            meant = f" (did you mean {close[0]}?)" if close else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")

@@ -118,7 +118,7 @@ def _check(options: argparse.Namespace) -> int:
     for line in dict.fromkeys([*lines, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
     if made.optimizer is None and made.schedulers:
-        print("timesched check: without an optimizer, no scheduler is looked at", file=sys.stderr)
+        print("timesched check: without an optimizer, the values of schedulers are not looked at", file=sys.stderr)
     if model is None and "SCHEDULE" not in made.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
     return 1 if lines else 0

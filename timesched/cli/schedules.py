@@ -199,6 +199,6 @@ def class_of(name: str) -> type:
             raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, found))}?")
         if found:
             return family.own[found[0]]
-    here = [PEERS[wanted]] if wanted in PEERS else map(repr, nearest(name, SCHEDULER.own))
-    meant = " or ".join(here)
+    calls = [call for call, names in PEERS.items() if wanted in names]
+    meant = " or ".join(calls or map(repr, nearest(name, SCHEDULER.own)))
     raise ValueError(f"there is no schedule {name!r}: " + (f"did you mean {meant}?" if meant else "see timesched list"))
