@@ -173,30 +173,37 @@ def _spec(
     """
     cls = family.find(name, path)
     parameters, length = arguments_of(cls), given.get("total_iters")
-    is_schedule = issubclass(cls, Schedule)
-    bound = is_schedule and family is SCHEDULER  # and not inside another one
-    if "tags" in given and "tags" not in parameters and (bound or TAGS in parameters):
+    is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not inside another one
+    if "tags" in given and "tags" not in parameters and (is_bound or TAGS in parameters):
         if TAGS in given:
             raise ValueError(f"{path} has 'tags' and {TAGS!r}, which mean the same: leave out one of them.")
         given[TAGS] = given.pop("tags")
-    options = {new: given.pop(old) for old, new in BIND.items() if bound and old in given}
+    options = {new: given.pop(old) for old, new in BIND.items() if is_bound and old in given}
     if in_sequence and "total_iters" not in parameters:
         given.pop("total_iters", None)
-    inside = SCHEDULE if is_schedule else CLOSED_FORM
+    given |= _inside(cls, given, path, clock, in_sequence)
+    return Spec(path, cls, checked(cls, given, path), length, options)
+
+
+def _inside(cls: type, given: Mapping[str, Any], path: str, clock: Any, in_sequence: bool) -> dict[str, Any]:
+    """The arguments of a scheduler that are schedulers themselves, as specifications; and the milestones of a sequence,
+    where they follow from these.
+    """
+    is_schedule, found = issubclass(cls, Schedule), dict[str, Any]()
+    family = SCHEDULE if is_schedule else CLOSED_FORM
     one, several = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
     if one in given:
-        named = _named(given[one], f"{path}.{one}")
-        given[one] = _spec(*named, family=inside, clock=clock, in_sequence=in_sequence)
+        found[one] = _spec(*_named(given[one], f"{path}.{one}"), family=family, clock=clock, in_sequence=in_sequence)
     if several in given:
         entries = given[several]
         if not isinstance(entries, list):
-            raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {inside.kind} after a dash.")
-        all_named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
-        no_milestones = not is_schedule and "milestones" in parameters and "milestones" not in given
-        given[several] = [_spec(*each, family=inside, clock=clock, in_sequence=no_milestones) for each in all_named]
+            raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {family.kind} after a dash.")
+        named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
+        no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in given
+        found[several] = [_spec(*each, family=family, clock=clock, in_sequence=no_milestones) for each in named]
         if no_milestones:
-            given["milestones"] = _milestones(given[several], clock)
-    return Spec(path, cls, checked(cls, given, path), length, options)
+            found["milestones"] = _milestones(found[several], clock)
+    return found
 
 
 def rate(given: Any, path: str) -> Spec:

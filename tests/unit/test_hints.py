@@ -68,8 +68,8 @@ def test_constructors_stay_what_they_are():
     assert Own(half=0.25, other=3).alpha_i == 0.25
     with pytest.raises(TypeError, match="Half has no argument 'alpha': did you mean"):
         Half(alpha=0.5)
-    with pytest.raises(TypeError, match="Constant has no argument 'tag': did you mean 'param_group_tags'"):
-        Constant(sgd(), 0.1, tag="a")
+    with pytest.raises(TypeError, match="Constant has no argument 'group_tags': did you mean 'param_group_tags'"):
+        Constant(sgd(), 0.1, group_tags="a")
 
 
 def test_a_call_that_is_refused_changes_nothing():

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import timesched
-from timesched.hints import nearest
 
 _ABOUT = """\
 Look at schedules before they run.
@@ -43,16 +42,13 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**options)
         self._negative_number_matcher = re.compile(r"-[.:]?\d")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # said here, where the options of the command are known
-            close = nearest(unknown[0], self._option_string_actions)
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
-        return found, unknown
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
+def _with_dashes(argument: str) -> str:
+    """The option `--max-duration` for `--max_duration`, as the key of a config is; other arguments as they are."""
+    return re.sub(r"^--\w+", lambda found: found[0].replace("_", "-"), argument)
 
 
 def check_optim() -> None:
@@ -83,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = "timesched"
     try:
         top = parser()
-        options = top.parse_args(argv)
+        options = top.parse_args(list(map(_with_dashes, sys.argv[1:] if argv is None else argv)))
         if options.command is None:
             top.print_help()
             return 0

@@ -94,41 +94,41 @@ class Course:
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
     made = trial_of(options.schedule, run_of(options), model)
-    lines, notes, highest = list(made.problems), list[str](), dict[int, float]()
+    faults, notes = list(made.problems), list[str]()
+    highest: dict[int, float] = {}  # learning rates of parameter groups
     for path, scheduler in made.schedulers.items():
-        if scheduler is None:
-            continue
         try:
-            written = sources(scheduler, made.clock)
+            written = [] if scheduler is None else sources(scheduler, made.clock)
         except (TypeError, ValueError) as error:  # not a fault of the config
             print(f"timesched check: {path} is not looked at: {error}", file=sys.stderr)
             continue
         try:
             for source in written:
                 course = Course(source, scheduler, options)
-                for group in scheduler.indices if course.is_learning_rate else ():
-                    highest[group] = max(highest.get(group, 0.0), *course.values.values())
-                lines += [f"{path}, {source.name}: {finding}" for finding in findings(course)]
+                if course.is_learning_rate:
+                    for group in scheduler.indices:
+                        highest[group] = max(highest.get(group, 0.0), *course.values.values())
+                faults += [f"{path}, {source.name}: {fault}" for fault in faults_of(course)]
                 notes += [f"note: {path}, {source.name}: {note}" for note in first_rate_of_zero(course)]
         except (TypeError, ValueError) as error:  # such as a time that does not convert
-            lines.append(f"{path}: {error}")
+            faults.append(f"{path}: {error}")
     if model is not None and made.optimizer is not None:
-        lines += decayed(model, made.optimizer, list(made.schedulers.values()))
-        lines += unmoved(made.optimizer, highest)
-    for line in dict.fromkeys([*lines, *notes]) or ["nothing found"]:
+        faults += decayed(model, made.optimizer, list(made.schedulers.values()))
+        faults += unmoved(made.optimizer, highest)
+    for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
     if made.optimizer is None and made.schedulers:
         print("timesched check: without an optimizer, the values of schedulers are not looked at", file=sys.stderr)
     if model is None and "SCHEDULE" not in made.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
-    return 1 if lines else 0
+    return 1 if faults else 0
 
 
-def findings(course: Course) -> list[str]:
+def faults_of(course: Course) -> list[str]:
     """What may be wrong with one schedule. Raises `ValueError` where a time does not convert."""
     found = list(not_finite(course))
-    for finding in OF_BETAS if found else [*OF_FINITE_VALUES, *OF_BETAS]:
-        found += finding(course)
+    for faults in OF_BETAS if found else [*OF_FINITE_VALUES, *OF_BETAS]:
+        found += faults(course)
     return found
 
 

@@ -55,18 +55,16 @@ def trial(
     attempt(resolve.check_keys, given)
     entry = attempt(resolve.optimizer, given["optimizer"])
     made.clock = attempt(clock_of, given, None)
-    has_clock = made.clock is not None or given.keys().isdisjoint(resolve.RUN)  # or needs none
+    clock_failed = made.clock is None and not given.keys().isdisjoint(resolve.RUN)
     specs = {path: attempt(resolve.scheduler, each, path, made.clock) for path, each in entries.items()}
-    if entry is None:
-        pass
-    elif model is None:
+    if entry is not None and model is None:
         tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_tags, specs.values()))))]
         groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": each} for each in tags]
         made.optimizer = attempt(lambda: entry.cls(groups, **entry.arguments))
-    else:
+    elif entry is not None:
         made.optimizer, spared = attempt(optimizer_of, entry, model) or (None, spared)
     for path, spec in specs.items():
-        ready = spec is not None and made.optimizer is not None and has_clock
+        ready = spec is not None and made.optimizer is not None and not clock_failed
         made.schedulers[path] = attempt(scheduler_of, spec, made.optimizer, made.clock, path) if ready else None
     for path, scheduler in made.schedulers.items():
         if scheduler is not None:
