@@ -190,8 +190,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     Raises:
         ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
             number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
-            scheduler makes use of: all with their place in the config. Names and arguments are looked up before
-            anything is made; where a scheduler fails later, those before it have written into the optimizer already.
+            scheduler makes use of: all with their place in the config, and those of several entries together, a line
+            each. Names and arguments are looked up before anything is made; where a scheduler fails later, the others
+            have written into the optimizer already.
         TypeError: a value of another type; a function that returns something else.
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
