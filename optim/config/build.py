@@ -224,19 +224,12 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     """
     config = read(config)
     given, problems = resolve.sections(config), Problems()
-    problems.attempt(resolve.check_keys, given)
-    entry = problems.attempt(resolve.optimizer, given["optimizer"])
-    clock = problems.attempt(clock_of, given, clock)
     entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
-    specs = {path: problems.attempt(resolve.scheduler, each, path, clock) for path, each in entries.items()}
+    entry, clock, specs = resolved(given, entries, clock, problems)
     problems.raise_all()
     optimizer, spared = optimizer_of(entry, model)
-    made = {path: problems.attempt(scheduler_of, each, optimizer, clock, path) for path, each in specs.items()}
-    for path, scheduler in made.items():
-        if scheduler is not None:
-            problems.attempt(check_written, scheduler, spared, path)
+    schedulers = list(schedulers_of(specs, optimizer, clock, spared, problems).values())
     problems.raise_all()
-    schedulers = list(made.values())
     factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
     if factors and not any(getattr(each, "scales", 0) for each in schedulers):
         raise ValueError(
@@ -254,6 +247,20 @@ def _decay_note(entry: Any, optimizer: torch.optim.Optimizer) -> str:
     if no_decay is False:
         return "no_decay: false (norms and biases have weight decay, too)"
     return f"no_decay: {'true' if no_decay is True else no_decay} (norms and biases have no weight decay)"
+
+
+def resolved(
+    given: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The specification of the optimizer, the clock, and the specifications of schedulers by their place in the config.
+
+    `entries`: those of the schedulers, by their place. None stands for what is among the problems.
+    """
+    problems.attempt(resolve.check_keys, given)
+    entry = problems.attempt(resolve.optimizer, given["optimizer"])
+    clock = problems.attempt(clock_of, given, clock)
+    specs = {path: problems.attempt(resolve.scheduler, each, path, clock) for path, each in entries.items()}
+    return entry, clock, specs
 
 
 def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
@@ -277,7 +284,20 @@ def optimizer_of(entry: Any, model: Any) -> tuple[Any, set[int]]:
         return entry.cls(groups, **entry.arguments), spared if entry.options["no_decay"] is not False else set()
 
 
-def scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+def schedulers_of(
+    specs: Mapping[str, Any], optimizer: torch.optim.Optimizer, clock: Any, spared: set[int], problems: Problems
+) -> dict[str, Any]:
+    """The schedulers by their place in the config, each checked when all are there; None for what is a problem."""
+    made = {}
+    for path, spec in specs.items():
+        made[path] = None if spec is None else problems.attempt(_scheduler_of, spec, optimizer, clock, path)
+    for path, scheduler in made.items():
+        if scheduler is not None:
+            problems.attempt(_check_written, scheduler, spared, path)
+    return made
+
+
+def _scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
     if isinstance(entry, Spec):
         made = _made(entry, optimizer, clock if follows_time(entry) else None)
         if isinstance(made, Schedule) and clock is None:
@@ -319,7 +339,7 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
         return spec.cls(**shared | arguments)
 
 
-def check_written(scheduler: Any, spared: set[int], path: str) -> None:
+def _check_written(scheduler: Any, spared: set[int], path: str) -> None:
     """Raise `ValueError` where a later scheduler owns the key, or this one sets weight decay that is to stay 0."""
     with located(path):
         if isinstance(scheduler, Bound):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from optim.config import resolve
-from optim.config.build import check_written, clock_of, optimizer_of, scheduler_of
+from optim.config.build import optimizer_of, resolved, schedulers_of
 from optim.config.problems import Problems
 from optim.config.resolve import TAGS, Spec
 
@@ -51,24 +51,18 @@ def trial(
     if only is not None and not entries:
         raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
     made, spared = Trial(), set[int]()
-    attempt = made.problems.attempt
-    attempt(resolve.check_keys, given)
-    entry = attempt(resolve.optimizer, given["optimizer"])
-    made.clock = attempt(clock_of, given, None)
-    clock_failed = made.clock is None and not given.keys().isdisjoint(resolve.RUN)
-    specs = {path: attempt(resolve.scheduler, each, path, made.clock) for path, each in entries.items()}
+    entry, made.clock, specs = resolved(given, entries, None, made.problems)
     if entry is not None and model is None:
         tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_tags, specs.values()))))]
         groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": each} for each in tags]
-        made.optimizer = attempt(lambda: entry.cls(groups, **entry.arguments))
+        made.optimizer = made.problems.attempt(lambda: entry.cls(groups, **entry.arguments))
     elif entry is not None:
-        made.optimizer, spared = attempt(optimizer_of, entry, model) or (None, spared)
-    for path, spec in specs.items():
-        ready = spec is not None and made.optimizer is not None and not clock_failed
-        made.schedulers[path] = attempt(scheduler_of, spec, made.optimizer, made.clock, path) if ready else None
-    for path, scheduler in made.schedulers.items():
-        if scheduler is not None:
-            attempt(check_written, scheduler, spared, path)
+        made.optimizer, spared = made.problems.attempt(optimizer_of, entry, model) or (None, spared)
+    clock_failed = made.clock is None and not given.keys().isdisjoint(resolve.RUN)
+    if made.optimizer is None or clock_failed:
+        made.schedulers = dict.fromkeys(specs)
+    else:
+        made.schedulers = schedulers_of(specs, made.optimizer, made.clock, spared, made.problems)
     return made
 
 
