@@ -280,8 +280,10 @@ def optimizer_of(entry: Any, model: Any) -> tuple[Any, set[int]]:
         return _ready(entry, model, "optimizer", "optimizer"), set()
     with located(entry.path):
         groups = configure_param_groups(model, **entry.options)
-        spared = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0}
-        return entry.cls(groups, **entry.arguments), spared if entry.options["no_decay"] is not False else set()
+        spared = set()
+        if entry.options["no_decay"] is not False:
+            spared = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0}
+        return entry.cls(groups, **entry.arguments), spared
 
 
 def schedulers_of(

@@ -186,6 +186,10 @@ def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
     return {cls.__name__: {**dict(zip(names, positional)), **named}}
 
 
+def _initials(name: str) -> str:
+    return "".join(filter(str.isupper, name)).lower()
+
+
 def class_of(name: str) -> type:
     """The class that a name stands for, also without its suffix, by the beginning (`Rex`) or by the initials (`WSD`).
 
@@ -194,11 +198,9 @@ def class_of(name: str) -> type:
     wanted = name.lower()
     for family, suffix in _SUFFIXES:
         stems = {own: own.removesuffix(suffix) for own in family.own}
-        found = [own for own, stem in stems.items() if wanted in (own.lower(), stem.lower())] or [
-            own
-            for own, stem in stems.items()
-            if stem.lower().startswith(wanted) or wanted == "".join(filter(str.isupper, stem)).lower()
-        ]
+        found = [own for own, stem in stems.items() if wanted in (own.lower(), stem.lower())]
+        if not found:
+            found = [own for own, stem in stems.items() if stem.lower().startswith(wanted) or wanted == _initials(stem)]
         if len(found) > 1:
             raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, found))}?")
         if found:
