@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from typing_extensions import Self
 
 from timesched.binding import Bound
 from timesched.binding.keys import checked_count
+from timesched.hints import refuse_unknown
 from timesched.horizon import Horizon
 from timesched.positions import asked_in
 from timesched.schedule import Schedule, times_in
@@ -89,6 +91,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                     f"{base.__name__} overrides {found[0]}(), which step() does not call: say in {cls.hook}() what the "
                     f"value is."
                 )
+
+    def __new__(cls, /, *_: Any, **given: Any) -> Self:
+        refuse_unknown(cls, given)  # before the constructor does, without a hint
+        return super().__new__(cls)
 
     def __init__(
         self,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
+from timesched.hints import refuse_unknown
 from timesched.horizon import Horizon
 from timesched.positions import Frame, Mark, Resolved, asked_in
 from timesched.time.timestamp import counts_of
@@ -55,6 +57,10 @@ class Schedule:
     relative: bool = True  # whether `bind` multiplies the initial value by what it returns, or writes that as it is
     # Of each instance, once it was asked: for which run that was, and what came out.
     _last: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
+
+    def __new__(cls, /, *_: Any, **given: Any) -> Self:
+        refuse_unknown(cls, given)  # before the constructor does, without a hint
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for field in self._fields():

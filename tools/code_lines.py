@@ -1,24 +1,25 @@
-"""Counts lines of code: those of Python files without docstrings, comments and blank lines.
+#!/usr/bin/env python3
+"""Counts lines of code: those of tracked Python files without docstrings, comments and blank lines.
 
     python3 tools/code_lines.py timesched optim
+    python3 tools/code_lines.py --files --at main~5 timesched
 
-prints the count of each folder, or file, and their sum.
+The first prints the sum for these folders and files, as they lie here. `--files` prints a line for each file before,
+the largest first: its lines of code, and all its lines. `--at COMMIT` counts them as they are in a commit.
 """
 
+from __future__ import annotations
+
+import argparse
 import ast
 import io
-import sys
+import subprocess
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
-NOT_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+LAYOUT = ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER")
+NOT_CODE = {getattr(tokenize, kind) for kind in LAYOUT}
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -35,14 +36,37 @@ def code_lines(source: str) -> int:
     return len(lines)
 
 
-def count(path: Path) -> int:
-    """The lines of code of a file, or of all Python files below a folder."""
-    files = path.rglob("*.py") if path.is_dir() else [path]
-    return sum(code_lines(file.read_text(encoding="utf-8")) for file in files)
+def git(*arguments: str) -> str:
+    """What a command of git prints."""
+    return subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", check=True).stdout
+
+
+def sources(paths: list[str], commit: str | None) -> Iterator[tuple[str, str]]:
+    """The tracked Python files below some paths, by their names: as they lie here, or as they are in a commit."""
+    if commit is None:
+        names = git("ls-files", "-z", "--", *paths)
+    else:
+        names = git("ls-tree", "-r", "-z", "--name-only", commit, "--", *paths)
+    for name in names.split("\0"):
+        if name.endswith(".py"):
+            yield name, Path(name).read_text("utf-8") if commit is None else git("show", f"{commit}:./{name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Count lines of code.")
+    parser.add_argument("paths", nargs="+", metavar="PATH")
+    parser.add_argument("--files", action="store_true", help="a line for each file, too")
+    parser.add_argument("--at", metavar="COMMIT", help="as they are in a commit")
+    options = parser.parse_args()
+    rows = []
+    for name, source in sources(options.paths, options.at):
+        rows.append((code_lines(source), len(source.splitlines()), name))
+    if options.files:
+        for code, lines, name in sorted(rows, reverse=True):
+            print(f"{code:6} {lines:6} {name}")
+    code, lines = (sum(row[i] for row in rows) for i in (0, 1))
+    print(f"{code} lines of code, {lines} lines in {len(rows)} files: {' '.join(options.paths)}")
 
 
 if __name__ == "__main__":
-    counts = {name: count(Path(name)) for name in sys.argv[1:]}
-    for name, lines in counts.items():
-        print(f"{lines:6} {name}")
-    print(f"{sum(counts.values()):6} in all")
+    main()

@@ -71,8 +71,9 @@ def last_lines(output: IO[bytes], count: int) -> "list[str]":
 
 def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
     """Run a command, and tell how long it has run and its last line; the rest of its output is told if it fails."""
-    start, on_terminal, width = time.monotonic(), sys.stderr.isatty(), shutil.get_terminal_size().columns - 1
+    start, on_terminal = time.monotonic(), sys.stderr.isatty()
     pause = next_line = 0.2 if on_terminal else 10.0  # seconds; a terminal has one line, which is written over
+    width = (os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1 if on_terminal else 100
     with tempfile.TemporaryFile() as output:
         # The child inherits the lock. If this script is killed and pip lives on, nobody deletes files under it.
         with subprocess.Popen(
@@ -84,7 +85,7 @@ def run(step: str, command: "list[str]", lock: IO[str], advice: str) -> None:
                     if seconds >= next_line:
                         next_line = seconds + pause
                         text = " ".join([f"tools/env.py: {step}, {seconds:.0f} s", *last_lines(output, 1)])
-                        line = f"\r\033[K{text[:width]}" if on_terminal else f"{text}\n"
+                        line = f"\r\033[K{text[:width]}" if on_terminal else f"{text[:width]}\n"
                         print(line, end="", file=sys.stderr, flush=True)
                     time.sleep(0.1)
             finally:
@@ -104,7 +105,10 @@ def delete(env: Path) -> None:
 def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
     if not all(importlib.util.find_spec(module) for module in ("venv", "ensurepip")):
         sys.exit(f"tools/env.py: {sys.executable} has no venv (Debian: python3-venv). {OTHER_PYTHON}")
-    say(f"installing {COST[name]}. This happens once, into {env}")
+    what, cost = COST[name].split(": ")
+    say(f"installing {what}")
+    say(f"this takes {cost}")
+    say(f"once, into {env}")
     start = time.monotonic()
     delete(env)  # what an interrupted call left
     run("step 1 of 2, venv", [sys.executable, "-m", "venv", str(env)], lock, f"Check disk space. {OTHER_PYTHON}")

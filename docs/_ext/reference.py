@@ -247,10 +247,18 @@ def skip_classes(app: Sphinx, what: str, name: str, thing: object, skip: bool, o
 
 
 def own_signature(app: Sphinx, what: str, name: str, thing: Any, *rest: object) -> tuple[str, None] | None:
-    """A class of an absent trainer takes any arguments; ours below it says what it takes."""
-    if what == "class" and getattr(thing, "__sphinx_mock__", False):
-        return stringify_signature(signature(thing.__init__, bound_method=True), unqualified_typehints=True), None
-    return None
+    """What a constructor takes, where Sphinx looks at `__new__` before, which takes any arguments.
+
+    So it is for classes below one of an absent trainer, and for schedules, which look there for unknown arguments.
+    """
+    if what != "class" or not isinstance(thing, type):
+        return None
+    if not getattr(thing, "__sphinx_mock__", False) and not issubclass(thing, (timesched.Schedule, Scheduler)):
+        return None
+    if thing is timesched.Schedule:  # which is not made itself
+        return "", None
+    own = signature(thing.__init__, bound_method=True)
+    return stringify_signature(own, unqualified_typehints=True, show_return_annotation=False), None
 
 
 def check_complete(app: Sphinx, env: BuildEnvironment) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from timesched.binding import Bound, bind
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
+from timesched.hints import arguments_of
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
@@ -24,6 +24,7 @@ from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
 from . import resolve
 from .names import optimizers
+from .problems import Problems
 from .read import read
 from .resolve import RUN, TAGS, Spec, follows_time, located
 
@@ -40,6 +41,7 @@ class Built:
     schedulers: list[Any]
     clock: Any = None
     config: dict[str, Any] = field(default_factory=dict, repr=False)
+    _note: str = field(default="", repr=False)  # below the table
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.optimizer, self.schedulers))
@@ -47,7 +49,8 @@ class Built:
     def table(self, every: TimeLike = "0.1dur") -> Table:
         """What the schedulers write over the run: a row for each multiple of a time, and one for the end.
 
-        A scheduler has a column for each initial value or factor among its groups. The run is that of the clock, or
+        A scheduler has a column for each initial value or factor among its groups. The line below says what has weight
+        decay, where something has. The run is that of the clock, or
         without one as many steps as the first scheduler is made for. Raises `ValueError` where neither says how long
         that is, and `TypeError` for a scheduler of torch's or one of functions.
 
@@ -69,7 +72,7 @@ class Built:
         found = []
         for each in self.schedulers:
             found += sources(each, self.clock)
-        return values_table(found, every)
+        return replace(values_table(found, every), note=self._note)
 
 
 def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
@@ -187,8 +190,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     Raises:
         ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
             number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
-            scheduler makes use of: all with their place in the config. Names and arguments are looked up before
-            anything is made; where a scheduler fails later, those before it have written into the optimizer already.
+            scheduler makes use of: all with their place in the config, and those of several entries together, a line
+            each. Names and arguments are looked up before anything is made; where a scheduler fails later, the others
+            have written into the optimizer already.
         TypeError: a value of another type; a function that returns something else.
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
@@ -219,21 +223,44 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     [0.0, 0.05]
     """
     config = read(config)
-    given = resolve.sections(config)
-    entry = resolve.optimizer(given["optimizer"])
-    clock = clock_of(given, clock)
-    entries = [resolve.scheduler(each, f"schedulers[{i}]", clock) for i, each in enumerate(given["schedulers"])]
+    given, problems = resolve.sections(config), Problems()
+    entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
+    entry, clock, specs = resolved(given, entries, clock, problems)
+    problems.raise_all()
     optimizer, spared = optimizer_of(entry, model)
-    schedulers = [scheduler_of(each, optimizer, clock, f"schedulers[{i}]") for i, each in enumerate(entries)]
-    for i, each in enumerate(schedulers):
-        check_written(each, spared, f"schedulers[{i}]")
+    schedulers = list(schedulers_of(specs, optimizer, clock, spared, problems).values())
+    problems.raise_all()
     factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
     if factors and not any(getattr(each, "scales", 0) for each in schedulers):
         raise ValueError(
             "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
             "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
         )
-    return Built(optimizer, schedulers, clock, config)
+    return Built(optimizer, schedulers, clock, config, _decay_note(entry, optimizer))
+
+
+def _decay_note(entry: Any, optimizer: torch.optim.Optimizer) -> str:
+    """Whether norms and biases have weight decay, if a config says what has any."""
+    if not isinstance(entry, Spec) or not any(comparable(each.get("weight_decay")) for each in optimizer.param_groups):
+        return ""
+    no_decay = entry.options["no_decay"]
+    if no_decay is False:
+        return "no_decay: false (norms and biases have weight decay, too)"
+    return f"no_decay: {'true' if no_decay is True else no_decay} (norms and biases have no weight decay)"
+
+
+def resolved(
+    given: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The specification of the optimizer, the clock, and the specifications of schedulers by their place in the config.
+
+    `entries`: those of the schedulers, by their place. None stands for what is among the problems.
+    """
+    problems.attempt(resolve.check_keys, given)
+    entry = problems.attempt(resolve.optimizer, given["optimizer"])
+    clock = problems.attempt(clock_of, given, clock)
+    specs = {path: problems.attempt(resolve.scheduler, each, path, clock) for path, each in entries.items()}
+    return entry, clock, specs
 
 
 def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
@@ -253,11 +280,26 @@ def optimizer_of(entry: Any, model: Any) -> tuple[Any, set[int]]:
         return _ready(entry, model, "optimizer", "optimizer"), set()
     with located(entry.path):
         groups = configure_param_groups(model, **entry.options)
-        spared = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0}
-        return entry.cls(groups, **entry.arguments), spared if entry.options["no_decay"] is not False else set()
+        spared = set()
+        if entry.options["no_decay"] is not False:
+            spared = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0}
+        return entry.cls(groups, **entry.arguments), spared
 
 
-def scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+def schedulers_of(
+    specs: Mapping[str, Any], optimizer: torch.optim.Optimizer, clock: Any, spared: set[int], problems: Problems
+) -> dict[str, Any]:
+    """The schedulers by their place in the config, each checked when all are there; None for what is a problem."""
+    made = {}
+    for path, spec in specs.items():
+        made[path] = None if spec is None else problems.attempt(_scheduler_of, spec, optimizer, clock, path)
+    for path, scheduler in made.items():
+        if scheduler is not None:
+            problems.attempt(_check_written, scheduler, spared, path)
+    return made
+
+
+def _scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
     if isinstance(entry, Spec):
         made = _made(entry, optimizer, clock if follows_time(entry) else None)
         if isinstance(made, Schedule) and clock is None:
@@ -293,13 +335,13 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
     with located(spec.path):
         if issubclass(spec.cls, Schedule):
             return spec.cls(**arguments)
-        parameters = inspect.signature(spec.cls).parameters
+        parameters = arguments_of(spec.cls)
         shared = {next(iter(parameters)): optimizer, TAGS: tags, "clock": clock}
         shared = {name: value for name, value in shared.items() if value is not None and name in parameters}
         return spec.cls(**shared | arguments)
 
 
-def check_written(scheduler: Any, spared: set[int], path: str) -> None:
+def _check_written(scheduler: Any, spared: set[int], path: str) -> None:
     """Raise `ValueError` where a later scheduler owns the key, or this one sets weight decay that is to stay 0."""
     with located(path):
         if isinstance(scheduler, Bound):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import ModuleType
 from typing import Any
 
 import timesched
+from timesched.hints import did_you_mean
 from timesched.schedule import Schedule
 
 from .. import lr_scheduler, weight_decay_scheduler
@@ -45,7 +45,7 @@ class Family:
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
             if found:
                 return found[0]
-        hint = nearest(name, sorted([*self.own, *(cls.__name__ for cls in users.values())]))
+        hint = did_you_mean(name, sorted([*self.own, *(cls.__name__ for cls in users.values())]))
         raise ValueError(
             f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
             f"is imported."
@@ -61,14 +61,6 @@ def _users(base: Any) -> Iterator[type]:
 
 def _full(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """How a message about an unknown name ends: with the known names that may be meant, or else with all of them."""
-    names = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), names, n=3)
-    meant = " or ".join(repr(names[each]) for each in close)
-    return f": did you mean {meant}?" if close else f": there are {', '.join(names.values())}."
 
 
 def _public(module: ModuleType, base: type) -> dict[str, type]:

@@ -11,14 +11,16 @@ from numbers import Real
 from typing import Any
 
 from timesched.clock import Clock
+from timesched.hints import arguments_of, meant_by
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
-from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, claims_of_rules
+from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, Claim, checked_rules, claim_of_rule
 from ..muon.muon import ALGORITHMS, Muon
-from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, nearest, optimizers
+from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, optimizers
+from .problems import Problems
 
 RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
 KEYS = ("optimizer", "schedulers", *RUN)
@@ -43,21 +45,26 @@ class Spec:
 
 
 def sections(given: Any) -> dict[str, Any]:
-    """What a config says by our keys. In a Trainer's file they stand under `trainer` and `init`, beside its own."""
+    """What a config says by our keys. In a Trainer's file they stand under `trainer` and `init`, beside its own.
+
+    `check_keys` looks for others.
+    """
     trainer = isinstance(given, dict) and given.keys().isdisjoint(KEYS) and isinstance(given.get("trainer"), dict)
     given = given["trainer"].get("init") if trainer else given
     if not isinstance(given, dict):
         raise TypeError(f"config={given!r:.80}: write a mapping with 'optimizer' and 'schedulers'.")
     if trainer:
         given = {name: value for name, value in given.items() if difflib.get_close_matches(name, KEYS, 1, 0.8)}
-    for name in given:
-        if name not in KEYS:
-            raise ValueError(f"config has the key {name!r}{nearest(name, KEYS)}")
-    if given.get("optimizer") is None:
-        raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
     entries = given.get("schedulers")
     entries = [] if entries is None else entries if isinstance(entries, list) else [entries]
-    return {**given, "schedulers": entries}
+    return {"optimizer": None, **given, "schedulers": entries}
+
+
+def check_keys(given: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where a config has a key that nothing here reads; a line for each."""
+    unknown = [name for name in given if name not in KEYS]
+    if unknown:
+        raise ValueError("\n".join(f"config has the key {name!r}{meant_by(name, KEYS)}" for name in unknown))
 
 
 def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
@@ -74,13 +81,15 @@ def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
 def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True) -> dict[str, Any]:
     """The arguments as the constructor arguments them: a list becomes a tuple where the default is one.
 
-    Raises `ValueError` for arguments that the constructor does not name, with the nearest one that it has (or one of
+    Raises `ValueError` for arguments that the constructor does not name, a line for each, with those that it has (and
     `also`, which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
     """
     arguments = _arguments(cls)
-    for name in given:
-        if name not in arguments:
-            raise ValueError(f"{path}: {cls.__name__} has no argument {name!r}{nearest(name, [*arguments, *also])}")
+    known = [*arguments, *also]
+    unknown = [name for name in given if name not in arguments]
+    if unknown:
+        errors = [f"{path}: {cls.__name__} has no argument {name!r}{meant_by(name, known)}" for name in unknown]
+        raise ValueError("\n".join(errors))
     missing = [name for name, each in arguments.items() if each.default is each.empty and name not in given]
     if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
@@ -91,7 +100,7 @@ def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (
 def _arguments(cls: type) -> dict[str, inspect.Parameter]:
     """The arguments of a constructor that a config may give: not the optimizer or its parameters, nor the clock."""
     arguments = {}
-    for name, each in inspect.signature(cls).parameters.items():
+    for name, each in arguments_of(cls).items():
         if name != "clock" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             arguments[name] = each
     first = next(iter(arguments), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
@@ -115,21 +124,34 @@ def located(path: str) -> Iterator[None]:
 
 
 def optimizer(entry: Any) -> Any:
-    """The specification of an optimizer; or the entry itself, where it is an optimizer or a function."""
+    """The specification of an optimizer; or the entry itself, where it is an optimizer or a function.
+
+    Raises the errors of the rules for its groups and of its arguments together.
+    """
+    if entry is None:
+        raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
     if _stands_for_itself(entry):
         return entry
     name, given, path = _named(entry, "optimizer")
     cls = optimizers().find(name, "optimizer")
-    rules = claims_of_rules(given.pop("params", None) or [], f"{path}.params")
+    problems = Problems()
+    rules = problems.attempt(checked_rules, given.pop("params", None) or [], f"{path}.params") or []
+    claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
     options = {"no_decay": False} | {key: given.pop(key) for key in GROUPING if key in given}
-    hybrid = issubclass(cls, Muon)
-    if hybrid and not given.keys().isdisjoint(ALGORITHMS):
+    if issubclass(cls, Muon) and not given.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
-    for claim in rules:
-        settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
-        kind = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if hybrid else cls
-        checked(kind, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
-    return Spec(path, cls, checked(cls, given, path, ("params", *GROUPING)), options={"rules": rules, **options})
+    arguments = problems.attempt(checked, cls, given, path, ("params", *GROUPING))
+    problems.raise_all()
+    return Spec(path, cls, arguments, options={"rules": claims, **options})
+
+
+def _claim(rule: Any, path: str, cls: type) -> Claim:
+    """What a rule for the groups of an optimizer asks for, where its hyperparameters are the optimizer's."""
+    claim = claim_of_rule(rule, path)
+    settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
+    kind = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
+    checked(kind, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
+    return claim
 
 
 def scheduler(entry: Any, path: str, clock: Any) -> Any:
@@ -150,27 +172,38 @@ def _spec(
     `in_sequence`: it is in a sequence without milestones, where its `total_iters` may be there for its length alone.
     """
     cls = family.find(name, path)
-    parameters, length = inspect.signature(cls).parameters, given.get("total_iters")
-    is_schedule = issubclass(cls, Schedule)
-    bound = is_schedule and family is SCHEDULER  # and not inside another one
-    options = {new: given.pop(old) for old, new in BIND.items() if bound and old in given}
+    parameters, length = arguments_of(cls), given.get("total_iters")
+    is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not inside another one
+    if "tags" in given and "tags" not in parameters and (is_bound or TAGS in parameters):
+        if TAGS in given:
+            raise ValueError(f"{path} has 'tags' and {TAGS!r}, which mean the same: leave out one of them.")
+        given[TAGS] = given.pop("tags")
+    options = {new: given.pop(old) for old, new in BIND.items() if is_bound and old in given}
     if in_sequence and "total_iters" not in parameters:
         given.pop("total_iters", None)
-    inside = SCHEDULE if is_schedule else CLOSED_FORM
+    given |= _inside(cls, given, path, clock, in_sequence)
+    return Spec(path, cls, checked(cls, given, path), length, options)
+
+
+def _inside(cls: type, given: Mapping[str, Any], path: str, clock: Any, in_sequence: bool) -> dict[str, Any]:
+    """The arguments of a scheduler that are schedulers themselves, as specifications; and the milestones of a sequence,
+    where they follow from these.
+    """
+    is_schedule, found = issubclass(cls, Schedule), dict[str, Any]()
+    family = SCHEDULE if is_schedule else CLOSED_FORM
     one, several = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
     if one in given:
-        named = _named(given[one], f"{path}.{one}")
-        given[one] = _spec(*named, family=inside, clock=clock, in_sequence=in_sequence)
+        found[one] = _spec(*_named(given[one], f"{path}.{one}"), family=family, clock=clock, in_sequence=in_sequence)
     if several in given:
         entries = given[several]
         if not isinstance(entries, list):
-            raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {inside.kind} after a dash.")
-        all_named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
-        no_milestones = not is_schedule and "milestones" in parameters and "milestones" not in given
-        given[several] = [_spec(*each, family=inside, clock=clock, in_sequence=no_milestones) for each in all_named]
+            raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {family.kind} after a dash.")
+        named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
+        no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in given
+        found[several] = [_spec(*each, family=family, clock=clock, in_sequence=no_milestones) for each in named]
         if no_milestones:
-            given["milestones"] = _milestones(given[several], clock)
-    return Spec(path, cls, checked(cls, given, path), length, options)
+            found["milestones"] = _milestones(found[several], clock)
+    return found
 
 
 def rate(given: Any, path: str) -> Spec:

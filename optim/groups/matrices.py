@@ -105,20 +105,21 @@ def _is_fused(each: Named) -> bool:
 
 def _output_head(parameters: Sequence[Named]) -> Named | None:
     """The weight of the layer that gives the outputs; None if it is an embedding's, or there is no linear layer."""
-    linear = [x for x in parameters if _is(x, nn.Linear) and x.tensor.dim() == 2]
-    if not linear or any(_is(x, EMBEDDINGS) for x in linear):
+    linear = [each for each in parameters if _is(each, nn.Linear) and each.tensor.dim() == 2]
+    if not linear or any(_is(each, EMBEDDINGS) for each in linear):
         return None
-    embeddings = [x.tensor for x in parameters if _is(x, EMBEDDINGS)]
-    largest = max(embeddings, key=lambda x: x.numel(), default=None)
-    fit = [x for x in linear if largest is not None and x.tensor.shape == largest.shape]
+    embeddings = [each.tensor for each in parameters if _is(each, EMBEDDINGS)]
+    largest = max(embeddings, key=lambda tensor: tensor.numel(), default=None)
+    fit = [each for each in linear if largest is not None and each.tensor.shape == largest.shape]
     what = "several linear layers have" if fit else "no linear layer has"
     if len(fit) == 1:
         head, depth = fit[0], fit[0].name.count(".")
-        last = [x for x in linear if x.name.count(".") <= depth][-1]  # some register their head before their blocks
+        # the last one that is as near to the top: some models register their head before their blocks
+        last = [each for each in linear if each.name.count(".") <= depth][-1]
         if last is head:
             return head
         fit, what = [head, last], f"{last.name!r} follows {head.name!r}, which has"
-    names = [x.name for x in fit or linear]
+    names = [each.name for each in fit or linear]
     glob = names[-1].removesuffix("weight") + "*"
     why = f"{what} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
     raise ValueError(

@@ -55,16 +55,24 @@ def is_norm_or_bias(owner: Owner) -> bool:
 
 
 def named(model: Any) -> list[Named]:
-    """The parameters of a model, or of its `named_parameters()`, in their order."""
+    """The parameters of a model, or of its `named_parameters()`, in their order.
+
+    Names come twice: `raw`, as the model has them, and `clean`, without what wrappers put into them.
+    """
     found: dict[int, Named] = {}
 
     def add(tensor: Tensor, raw: str, clean: str, path: list[nn.Module], name: str) -> None:
+        """Note a parameter that the last module of `path` has under `name`."""
         one = found.setdefault(id(tensor), Named(tensor, clean, {}, {}, path))
         one.names.update({raw: None, clean: None})
         if path:
             one.owners[type(path[-1]), name] = None
 
     def visit(path: list[nn.Module], key: str, raw: str, clean: str) -> None:
+        """Add the parameters of the last module of `path`, which is called `key` there, and of those inside it.
+
+        `raw` and `clean` are what their names begin with.
+        """
         module = path[-1]
         # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
         original = isinstance(module, ParametrizationList) and len(path) > 2

@@ -44,13 +44,20 @@ def checked_selectors(given: Any, what: str) -> tuple[Selector, ...]:
 
 def claims_of_rules(rules: Any, name: str = "rules") -> list[Claim]:
     """The claims that the dicts of `configure_param_groups(rules=...)` make; `name` is how an error calls the list."""
+    return [claim_of_rule(rule, f"{name}[{i}]") for i, rule in enumerate(checked_rules(rules, name))]
+
+
+def checked_rules(rules: Any, name: str) -> list[Any]:
+    """A list of rules, which are not looked at."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
         raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
-    # what is a claim was read already, from a config
-    return [rule if isinstance(rule, Claim) else _claim(rule, f"{name}[{i}]") for i, rule in enumerate(rules)]
+    return list(rules)
 
 
-def _claim(rule: Any, where: str) -> Claim:
+def claim_of_rule(rule: Any, where: str) -> Claim:
+    """The claim that a dict makes; `where` is how an error calls it."""
+    if isinstance(rule, Claim):  # it was read already, from a config
+        return rule
     if not isinstance(rule, Mapping) or not all(isinstance(key, str) for key in rule):
         raise TypeError(f"{where}={rule!r:.80}: pass a dict, as {{'params': '*bias', 'tags': 'bias'}}.")
     settings = {key: value for key, value in rule.items() if key not in RULE_KEYS}
@@ -95,8 +102,9 @@ def claims_of_selectors(given: Any, what: str, settings: Mapping[str, Any], laye
 
 
 def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
-    """For each parameter the claims that select it. Every selector has to select one."""
+    """For each parameter the claims that select it. The error names all selectors that select none."""
     hits: list[list[Claim]] = [[] for _ in parameters]
+    errors = []
     kinds = dict.fromkeys(chain.from_iterable(each.kinds for each in parameters))
     for claim in claims:
         selected: set[int] = set()
@@ -107,10 +115,12 @@ def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[C
                 if _has_name(parameter, selector) or not layers.isdisjoint(parameter.kinds):
                     found.add(i)
             if not found:
-                raise ValueError(_no_match(claim, selector, parameters, kinds))
+                errors.append(_no_match(claim, selector, parameters, kinds))
             selected |= found
         for i in selected:
             hits[i].append(claim)
+    if errors:
+        raise ValueError("\n".join(errors))
     return hits
 
 

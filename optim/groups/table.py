@@ -35,14 +35,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     total              4        63
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
-    shown: dict[str, list[str]] = {}  # by the hyperparameter, what its column has for each group
-    for key in sorted(set().union(*rows) - {"params", "param_names", "tags", "reasons"}):
-        values = [comparable(group[key]) if key in group else "-" for group in rows]
-        different = set(values)
-        if isinstance(groups, torch.optim.Optimizer) and key in HYPERPARAMETERS:
-            different.discard("-")  # what a group lacks is for another algorithm
-        if key in ("lr", "weight_decay") or len(different) > 1:
-            shown[key] = list(map(_shown, values))
+    shown = _hyperparameters(rows, isinstance(groups, torch.optim.Optimizer))
     lines = [["group", "tags", "tensors", "elements", *shown, "names"]]
     count = size = 0
     for i, group in enumerate(rows):
@@ -54,6 +47,24 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
         lines.append([str(i), tags or "-", str(len(given)), str(elements), *hyperparameters, listed or "-"])
         count, size = count + len(given), size + elements
     lines.append(["total", "", str(count), str(size), *("" for _ in shown), ""])
+    return _aligned(lines)
+
+
+def _hyperparameters(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[str]]:
+    """The columns of hyperparameters, by name: learning rate and weight decay, and what differs among the groups."""
+    shown = {}
+    for key in sorted(set().union(*groups) - {"params", "param_names", "tags", "reasons"}):
+        values = [comparable(group[key]) if key in group else "-" for group in groups]
+        different = set(values)
+        if of_optimizer and key in HYPERPARAMETERS:
+            different.discard("-")  # what a group lacks is for another algorithm
+        if key in ("lr", "weight_decay") or len(different) > 1:
+            shown[key] = list(map(_shown, values))
+    return shown
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """The lines of a table, in columns: texts, which are the first two and the last, to the left."""
     columns = []
     for i, column in enumerate(zip(*lines)):
         width = max(map(len, column))

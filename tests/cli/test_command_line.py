@@ -129,6 +129,12 @@ def test_options_replace_what_a_config_says_of_the_run_key_by_key(capsys, config
     assert code == 1 and "schedulers[0], lr: the warmup takes 32000tok, longer than the run of 8000tok" in out
 
 
+def test_options_may_be_written_as_the_keys_of_a_config_are(capsys):
+    dashes = run(capsys, "show", "Linear", "--max-duration", "9ep", "--batches-per-epoch=10", "--unit", "ba")
+    assert run(capsys, "show", "Linear", "--max_duration", "9ep", "--batches_per_epoch=10", "--unit", "ba") == dashes
+    assert dashes[0] == 0 and run(capsys, "check", "no_such.yaml")[2].endswith("'no_such.yaml'\n")
+
+
 def test_a_batch_plan_of_a_config(capsys, config):
     path = config("max_duration: 60ba\nsamples_per_batch: {0sp: 8, 160sp: 16}" + SHORT.replace("20ba", "320sp"))
     for options, batches in (([], 30), (["--samples-per-batch", "16"], 20)):
@@ -254,6 +260,21 @@ CALLS = [
     (["show", *LINEAR, "--lr", "abc"], "'abc' is not a finite number of 0 or more"),
     (["show", "Linear", "--max-duration", "-5ba"], "max_duration (-5ba) is -5: it has to be more than 0"),
     (["shwo"], "invalid choice: 'shwo'"),
+    # arguments and names of others
+    (
+        ["show", "Linear(min_lr=0.1)", *LINEAR[1:]],
+        "has no argument 'min_lr': did you mean 'alpha_f'? There are alpha_i",
+    ),
+    (["show", "LinearWithWarmup('2kba')", *LINEAR[1:]], "'2kba' is not a time: did you mean '2000ba'?"),
+    (
+        ["show", "noam", *LINEAR[1:]],
+        "no schedule 'noam': did you mean InverseSquareRootWithWarmupScheduler(\"10ba\", t_",
+    ),
+    (
+        ["show", "get_cosine_schedule_with_warmup(o, 1, 9)", *LINEAR[1:]],
+        'mean CosineAnnealingWithWarmupScheduler("10ba',
+    ),
+    (["memory", "TYPO", "--model", "the_model:make"], "config has the key 'samples_per_bach'"),
 ]
 TWO = "- LinearScheduler: {}\n- CosineAnnealingScheduler: {}"
 FILES = {
@@ -263,6 +284,7 @@ FILES = {
     "EMPTY": "",
     "TWO": PLAIN + TWO,
     "TOKENS": GOOD.replace("100ba", "1e9tok").replace("10ba", "1e8tok"),
+    "TYPO": f"samples_per_bach: 8{GOOD}",
     "BAD": GOOD.replace("lr: 1e-3, w", "lr: -1, w"),
 }
 
@@ -362,7 +384,6 @@ ALIAS = "[LinearLR: &a {initial_learning_rate: 0.1, end_learning_rate: 0.0, tota
         *(
             (PLAIN + entry, [], words)
             for entry, words in (
-                (SEQUENCE % (0.0, "10ba", 1e-3, "90ba"), ["the first batch has a learning rate of 0"]),
                 (SEQUENCE % (1e-4, "120ba", 1e-3, "90ba"), ["the phase at 120ba is never reached", "at 210ba"]),
                 ("- WarmupScheduler: {schedule: {ConstantScheduler: {}}, t_warmup: 150ba, alpha_s: 0.1}",
                  ["the warmup takes 150ba, longer than the run of 100ba"]),
@@ -392,6 +413,66 @@ def test_what_is_found(capsys, config, text, more, words):
     assert (code, len(found)) == (1 if words else 0, len(words) or 1) and "without --model" in err
     for line, word in zip(found, words or ["nothing found"]):
         assert word in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (["CONFIG"], "schedulers[0]"),
+        (["WarmupStableDecayScheduler('0.02dur', t_decay='0.2dur')", "--max-duration", "1e6tok"], "SCHEDULE"),
+    ],
+)
+def test_a_first_rate_of_0_is_a_note(capsys, config, arguments, place):
+    path = config(PLAIN + SEQUENCE % (0.0, "10ba", 1e-3, "90ba"))
+    code, out, _ = run(capsys, "check", *(path if each == "CONFIG" else each for each in arguments))
+    note = f"note: {place}, lr: the first batch has a learning rate of 0, and changes nothing: start above 0, with"
+    assert code == 0 and out.startswith(note) and out.count("\n") == 1
+    # after what is found
+    path = config(PLAIN + SEQUENCE % (0.0, "10ba", 1e-3, "190ba"))
+    code, out, _ = run(capsys, "check", path)
+    found, last = out.splitlines()
+    assert code == 1 and "the last batch has" in found and last.startswith("note: schedulers[0], lr: the first batch")
+
+
+MANY = """
+max_duration: 100bb
+samples_per_bach: 8
+optimizer: {AdamW: {lr: 1e-3, weight_deacy: 0.1, params: [{params: '*', momentun: 1}, {params: 1}]}}
+schedulers:
+- LinearSchedular: {}
+- LinearScheduler: {t_mx: 10ba, tags: a, param_group_tags: b}
+- LinearScheduler: {t_max: 10ba, colour: 1, size: 2}
+- LinearLR: {initial_learning_rate: 1, end_learning_rate: 0, total_iters: 2}
+"""
+
+
+def test_all_that_is_wrong_is_found_at_once(capsys, config):
+    path = config(MANY)
+    code, out, err = run(capsys, "check", path)
+    beginnings = [
+        "config has the key 'samples_per_bach': did you mean 'samples_per_batch'",
+        "optimizer.AdamW.params[0] has 'momentun', which is no hyperparameter: write 'momentum'.",
+        "optimizer.AdamW.params[1]: params has 1: pass globs",
+        "optimizer.AdamW: AdamW has no argument 'weight_deacy': did you mean 'weight_decay'",
+        "config: max_duration: '100bb' is not a time",
+        "schedulers[0].LinearSchedular: there is no scheduler 'LinearSchedular': did you mean 'LinearScheduler'",
+        "schedulers[1].LinearScheduler has 'tags' and 'param_group_tags', which mean the same: leave out one of them.",
+        "schedulers[2].LinearScheduler: LinearScheduler has no argument 'colour': there are alpha_i, alpha_f, t_max.",
+        "schedulers[2].LinearScheduler: LinearScheduler has no argument 'size': there are alpha_i, alpha_f, t_max.",
+    ]
+    found = out.splitlines()
+    assert code == 1 and len(found) == len(beginnings) and "without an optimizer, the values of" in err
+    for line, beginning in zip(found, beginnings):
+        assert line.startswith(beginning)
+    code, out, err = run(capsys, "show", path)
+    assert (code, out, err.count("\n")) == (2, "", 1) and "'samples_per_bach'" in err and "'size'" in err
+
+
+def test_where_there_is_no_clock_schedulers_are_not_said_to_lack_one(capsys, config):
+    schedulers = "schedulers:\n- LinearScheduler: {}\n- LinearWD: {initial_val: 1, end_val: 0, total_iters: 1dur}"
+    path = config(f"max_duration: 100bb\noptimizer: {{AdamW: {{}}}}\n{schedulers}")
+    code, out, _ = run(capsys, "check", path)
+    assert code == 1 and out.startswith("config: max_duration: '100bb' is not a time") and out.count("\n") == 1
 
 
 def test_what_is_found_with_a_model(capsys, config, model):

@@ -30,8 +30,8 @@ examples:
   timesched check run.yaml --model model:make
   timesched COMMAND --help    more of them, and the options
 
-exit codes: 0 done, and for check nothing found; 1 check found something; 2 an error, which is one line on standard
-error.
+exit codes: 0 done, and for check nothing found but notes; 1 check found something; 2 an error, which is one line on
+standard error.
 """
 
 
@@ -44,6 +44,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
+def _with_dashes(argument: str) -> str:
+    """The option `--max-duration` for `--max_duration`, as the key of a config is; other arguments as they are."""
+    return re.sub(r"^--\w+", lambda found: found[0].replace("_", "-"), argument)
 
 
 def check_optim() -> None:
@@ -74,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = "timesched"
     try:
         top = parser()
-        options = top.parse_args(argv)
+        options = top.parse_args(list(map(_with_dashes, sys.argv[1:] if argv is None else argv)))
         if options.command is None:
             top.print_help()
             return 0

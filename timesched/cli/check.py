@@ -30,9 +30,9 @@ _CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, opti
 
 def add(commands: Any) -> None:
     about = """\
-Look for what is likely to be wrong with schedules, and print a line for each:
+Look for what is likely to be wrong with schedules, and print a line for each (a learning rate of 0 in the first batch
+is a note, with which the exit code is 0):
   a warmup that is longer than the run, or a phase that is never reached
-  a learning rate of 0 in the first batch
   a jump of the value that is no milestone
   a beta that changes while its average is young, which Adam's bias correction does not follow
   a value at the last batch that is far from the end value
@@ -94,38 +94,41 @@ class Course:
 def _check(options: argparse.Namespace) -> int:
     model = model_of(options.model)
     made = trial_of(options.schedule, run_of(options), model)
-    lines, highest = list(made.problems), dict[int, float]()
+    faults, notes = list(made.problems), list[str]()
+    highest: dict[int, float] = {}  # learning rates of parameter groups
     for path, scheduler in made.schedulers.items():
-        if scheduler is None:
-            continue
         try:
-            written = sources(scheduler, made.clock)
+            written = [] if scheduler is None else sources(scheduler, made.clock)
         except (TypeError, ValueError) as error:  # not a fault of the config
             print(f"timesched check: {path} is not looked at: {error}", file=sys.stderr)
             continue
         try:
             for source in written:
                 course = Course(source, scheduler, options)
-                for group in scheduler.indices if course.is_learning_rate else ():
-                    highest[group] = max(highest.get(group, 0.0), *course.values.values())
-                lines += [f"{path}, {source.name}: {finding}" for finding in findings(course)]
+                if course.is_learning_rate:
+                    for group in scheduler.indices:
+                        highest[group] = max(highest.get(group, 0.0), *course.values.values())
+                faults += [f"{path}, {source.name}: {fault}" for fault in faults_of(course)]
+                notes += [f"note: {path}, {source.name}: {note}" for note in first_rate_of_zero(course)]
         except (TypeError, ValueError) as error:  # such as a time that does not convert
-            lines.append(f"{path}: {error}")
+            faults.append(f"{path}: {error}")
     if model is not None and made.optimizer is not None:
-        lines += decayed(model, made.optimizer, list(made.schedulers.values()))
-        lines += unmoved(made.optimizer, highest)
-    for line in dict.fromkeys(lines) or ["nothing found"]:
+        faults += decayed(model, made.optimizer, list(made.schedulers.values()))
+        faults += unmoved(made.optimizer, highest)
+    for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
+    if made.optimizer is None and made.schedulers:
+        print("timesched check: without an optimizer, the values of schedulers are not looked at", file=sys.stderr)
     if model is None and "SCHEDULE" not in made.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
-    return 1 if lines else 0
+    return 1 if faults else 0
 
 
-def findings(course: Course) -> list[str]:
+def faults_of(course: Course) -> list[str]:
     """What may be wrong with one schedule. Raises `ValueError` where a time does not convert."""
     found = list(not_finite(course))
-    for finding in OF_BETAS if found else [*OF_FINITE_VALUES, *OF_BETAS]:
-        found += finding(course)
+    for faults in OF_BETAS if found else [*OF_FINITE_VALUES, *OF_BETAS]:
+        found += faults(course)
     return found
 
 
@@ -160,6 +163,7 @@ def never_reached(course: Course) -> Iterator[str]:
 
 
 def first_rate_of_zero(course: Course) -> Iterator[str]:
+    """A note, and no fault: most warmups start so."""
     if course.is_learning_rate and course.values[0] == 0.0:
         yield (
             "the first batch has a learning rate of 0, and changes nothing: start above 0, with alpha_s or "
@@ -224,7 +228,7 @@ def miscorrected(course: Course) -> Iterator[str]:
         )
 
 
-OF_FINITE_VALUES = [negative_rate, never_reached, first_rate_of_zero, jumps, far_from_end]
+OF_FINITE_VALUES = [negative_rate, never_reached, jumps, far_from_end]
 OF_BETAS = [beta_out_of_range, miscorrected]
 
 

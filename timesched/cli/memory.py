@@ -7,9 +7,10 @@ from itertools import chain
 from typing import Any
 
 from optim import WeightAverage
+from optim.config import resolve
+from optim.config.build import optimizer_of
 from optim.initial_state import nbytes
 from timesched.cli.schedules import config_of, model_of
-from timesched.cli.trial import trial
 from timesched.clock import Clock
 from timesched.drawing.table import Table
 
@@ -28,10 +29,10 @@ def add(commands: Any) -> None:
 
 
 def _memory(options: argparse.Namespace) -> int:
-    made = trial(config_of(options.config), model_of(options.model))
-    if made.optimizer is None:
-        raise ValueError(made.problems[0])
-    print(memory_table(made.optimizer, options.average))
+    given = resolve.sections(config_of(options.config))
+    resolve.check_keys(given)
+    optimizer, _ = optimizer_of(resolve.optimizer(given["optimizer"]), model_of(options.model))
+    print(memory_table(optimizer, options.average))
     return 0
 
 

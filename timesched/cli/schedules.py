@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import inspect
 import math
 import os
 import sys
@@ -17,14 +16,16 @@ from typing import Any
 
 import torch
 
-from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, nearest
+from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER
 from optim.config.read import read
 from optim.config.resolve import located
+from timesched.cli.peers import PEERS
 from timesched.cli.trial import Trial, trial
 from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
 from timesched.half_life import HalfLife
+from timesched.hints import arguments_of, nearest
 
 _RUN = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
 _SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
@@ -130,8 +131,7 @@ def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> lis
     made = trial_of(text, run, rate=rate)
     by_name = "SCHEDULE" in made.schedulers
     with located("SCHEDULE" if by_name else text):
-        if made.problems:
-            raise ValueError(made.problems[0])
+        made.problems.raise_all()
         if not made.schedulers:
             raise ValueError("there are no 'schedulers'.")
         found = list(chain.from_iterable(sources(each, made.clock) for each in made.schedulers.values()))
@@ -161,24 +161,33 @@ def entry_of(text: str) -> dict[str, Any]:
 
 def _read(node: ast.expr) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
-        owner, _, name = ast.unparse(node.func).rpartition(".")
-        if owner and name == "of" and class_of(owner.rpartition(".")[2]) is HalfLife:  # as its repr is written
-            named = {each.arg or "**": _read(each.value) for each in node.keywords}
-            known = HalfLife.of(*map(_read, node.args), **named)
-            return {"HalfLife": {"time": str(known.time), "beta": known.beta}}
-        cls = class_of(name)
-        takes = [each for each in inspect.signature(cls).parameters.values() if each.name != "optimizer"]
-        names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
-        given = dict(zip(names, node.args)), {each.arg or "**": each.value for each in node.keywords}
-        if len(node.args) > len(names) or not given[0].keys().isdisjoint(given[1]):
-            raise ValueError(f"{ast.unparse(node)}: too many arguments: {cls.__name__} takes {', '.join(names)}.")
-        return {cls.__name__: {name: _read(each) for name, each in (given[0] | given[1]).items()}}
+        return _read_call(node, ast.unparse(node.func))
     if isinstance(node, ast.List):
         return [_read(each) for each in node.elts]
     try:
         return ast.literal_eval(node)
     except ValueError:
         raise ValueError(f"{ast.unparse(node):.80} is no literal: write numbers, strings and lists.") from None
+
+
+def _read_call(call: ast.Call, function: str) -> dict[str, Any]:
+    owner, _, name = function.rpartition(".")
+    of_half_life = bool(owner) and name == "of" and class_of(owner.rpartition(".")[2]) is HalfLife
+    cls = HalfLife if of_half_life else class_of(name)  # before the arguments are read
+    positional = list(map(_read, call.args))
+    named = {each.arg or "**": _read(each.value) for each in call.keywords}
+    if of_half_life:  # as its repr is written
+        known = HalfLife.of(*positional, **named)
+        return {"HalfLife": {"time": str(known.time), "beta": known.beta}}
+    takes = [each for each in arguments_of(cls).values() if each.name != "optimizer"]
+    names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(positional) > len(names) or not named.keys().isdisjoint(names[: len(positional)]):
+        raise ValueError(f"{ast.unparse(call)}: too many arguments: {cls.__name__} takes {', '.join(names)}.")
+    return {cls.__name__: {**dict(zip(names, positional)), **named}}
+
+
+def _initials(name: str) -> str:
+    return "".join(filter(str.isupper, name)).lower()
 
 
 def class_of(name: str) -> type:
@@ -189,14 +198,13 @@ def class_of(name: str) -> type:
     wanted = name.lower()
     for family, suffix in _SUFFIXES:
         stems = {own: own.removesuffix(suffix) for own in family.own}
-        found = [own for own, stem in stems.items() if wanted in (own.lower(), stem.lower())] or [
-            own
-            for own, stem in stems.items()
-            if stem.lower().startswith(wanted) or wanted == "".join(filter(str.isupper, stem)).lower()
-        ]
+        found = [own for own, stem in stems.items() if wanted in (own.lower(), stem.lower())]
+        if not found:
+            found = [own for own, stem in stems.items() if stem.lower().startswith(wanted) or wanted == _initials(stem)]
         if len(found) > 1:
             raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, found))}?")
         if found:
             return family.own[found[0]]
-    close = nearest(name, SCHEDULER.own)
-    raise ValueError(f"there is no schedule {name!r}{close if 'did you mean' in close else ': see timesched list'}")
+    calls = [call for call, names in PEERS.items() if wanted in names.split()]
+    meant = " or ".join(calls or map(repr, nearest(name, SCHEDULER.own)))
+    raise ValueError(f"there is no schedule {name!r}: " + (f"did you mean {meant}?" if meant else "see timesched list"))

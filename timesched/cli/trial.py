@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from optim.config import resolve
-from optim.config.build import check_written, clock_of, optimizer_of, scheduler_of
+from optim.config.build import optimizer_of, resolved, schedulers_of
+from optim.config.problems import Problems
 from optim.config.resolve import TAGS, Spec
 
 
@@ -25,15 +26,7 @@ class Trial:
     optimizer: Any = None
     clock: Any = None
     schedulers: dict[str, Any] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-    def attempt(self, make: Callable[..., Any], *arguments: Any) -> Any:
-        """What a call returns, or None where it fails: then its error is one of the problems."""
-        try:
-            return make(*arguments)
-        except (TypeError, ValueError) as error:
-            self.problems.append(str(error))
-            return None
+    problems: Problems = field(default_factory=Problems)
 
 
 def trial(
@@ -47,32 +40,29 @@ def trial(
 
     Without a model the optimizer has a small parameter without tags, and one for each tag that a scheduler names.
     `run`: keys of the run that replace those of the config. `place`: what messages call an entry, by its number.
-    `only`: the number of the one entry that is made. Raises `ValueError` and `TypeError` where a config is no mapping
-    with an optimizer, has no entry of that number, or says nothing of the length of a `run`.
+    `only`: the number of the one entry that is made. Raises `TypeError` where a config is no mapping, and `ValueError`
+    where it has no entry of that number, or says nothing of the length of a `run`.
     """
     given = resolve.sections(config) | dict(run)
     given.pop("process_group", None)  # there is one rank
     if run and given.get("max_duration") is None:
         raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
-    entry = resolve.optimizer(given["optimizer"])
-    made = Trial(clock=clock_of(given, None))
     entries = {place.format(i): each for i, each in enumerate(given["schedulers"]) if only in (None, i)}
     if only is not None and not entries:
         raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
-    specs = {path: made.attempt(resolve.scheduler, each, path, made.clock) for path, each in entries.items()}
-    spared: set[int] = set()
-    if model is None:
+    made, spared = Trial(), set[int]()
+    entry, made.clock, specs = resolved(given, entries, None, made.problems)
+    if entry is not None and model is None:
         tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_tags, specs.values()))))]
         groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": each} for each in tags]
-        made.optimizer = made.attempt(lambda: entry.cls(groups, **entry.arguments))
+        made.optimizer = made.problems.attempt(lambda: entry.cls(groups, **entry.arguments))
+    elif entry is not None:
+        made.optimizer, spared = made.problems.attempt(optimizer_of, entry, model) or (None, spared)
+    clock_failed = made.clock is None and not given.keys().isdisjoint(resolve.RUN)
+    if made.optimizer is None or clock_failed:
+        made.schedulers = dict.fromkeys(specs)
     else:
-        made.optimizer, spared = made.attempt(optimizer_of, entry, model) or (None, spared)
-    for path, spec in specs.items():
-        ready = spec is not None and made.optimizer is not None
-        made.schedulers[path] = made.attempt(scheduler_of, spec, made.optimizer, made.clock, path) if ready else None
-    for path, scheduler in made.schedulers.items():
-        if scheduler is not None:
-            made.attempt(check_written, scheduler, spared, path)
+        made.schedulers = schedulers_of(specs, made.optimizer, made.clock, spared, made.problems)
     return made
 
 

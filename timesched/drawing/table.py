@@ -21,7 +21,7 @@ _MOST = 100_000  # rows
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers and texts, each as long as the header. `str` gives it in columns.
+    """Rows of numbers and texts, each as long as the header. `str` gives it in columns, with the note below.
 
     >>> print(Table(("time", "lr"), [("0dur", 0.001), ("1dur", 0.0)]))
     time     lr
@@ -31,6 +31,7 @@ class Table:
 
     header: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+    note: str = ""
 
     def csv(self) -> str:
         """The table as comma-separated values, numbers in full."""
@@ -52,12 +53,13 @@ class Table:
         for row in rows:
             cells = [cell.rjust(width) for cell, width in zip(row, widths)]
             lines.append("  ".join(cells).rstrip())
-        return "\n".join(lines)
+        return "\n".join([*lines, self.note] if self.note else lines)
 
     def _repr_html_(self) -> str:
         head = _html_row(self.header, "th")
         body = "".join(_html_row(row, "td") for row in self._texts())
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        note = f"<caption>{escape(self.note)}</caption>" if self.note else ""
+        return f"<table>{note}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _html_row(cells: Sequence[str], tag: str) -> str:

@@ -231,6 +231,10 @@ def _why_unreadable(text: str) -> str:
     if found:
         unit = TimeUnit("ba" if found[2].lower() == "step" else found[2])
         return f"{text!r} is not a time: did you mean '{found[1]}{unit.value}'?"
+    thousands = re.fullmatch(rf"({_NUMBER})k({'|'.join(unit.value for unit in TimeUnit)})", text, re.ASCII)
+    if thousands:
+        number = number_text(_whole(_decimal(thousands[1], text) * 1000))
+        return f"{text!r} is not a time: did you mean '{number}{thousands[2]}'?"
     if text != "".join(text.split()):
         return f"{text!r} contains spaces: write the number and the unit together, as in '10ba'."
     if text and re.fullmatch(_NUMBER, text):

@@ -122,6 +122,79 @@ def test_build(config, message):
     assert message in str(raised.value)
 
 
+def test_errors_of_several_entries_are_raised_together():
+    """Those of names and arguments before anything is made; then those of values."""
+    wrong = schedulers(RATE, {"LinaerLR": LINEAR}, {"LinearLR": {**LINEAR, "cycles": 1}})
+    wrong |= sgd(momentom=0.9, fused=True)
+    with pytest.raises(ValueError) as raised:
+        build(None, {**wrong, "stop": "5ba"})
+    beginnings = [
+        "config has the key 'stop': did you mean 'stop_at'? There are optimizer, schedulers,",
+        "optimizer.SGD: SGD has no argument 'momentom': did you mean 'momentum'? There are lr, momentum,",
+        "optimizer.SGD: SGD has no argument 'fused': leave it out",
+        "schedulers[1].LinaerLR: there is no scheduler 'LinaerLR': did you mean",
+        "schedulers[2].LinearLR: LinearLR has no argument 'cycles': did you mean 'cycle'? There are initial_lear",
+    ]
+    lines = str(raised.value).splitlines()
+    assert len(lines) == len(beginnings)
+    for line, beginning in zip(lines, beginnings):
+        assert line.startswith(beginning)
+    values = [{"LinearScheduler": {"t_max": "10bb"}}, RATE, {"LinearLR": {**LINEAR, "param_group_tags": "b"}}]
+    with pytest.raises(ValueError) as raised:
+        build(network(), schedulers(*values, **RUN))
+    first, second = str(raised.value).splitlines()
+    assert first.startswith("schedulers[0].LinearScheduler: ") and second.startswith("schedulers[2].LinearLR: No param")
+    with pytest.raises(ValueError) as raised:
+        build(network(), sgd(params=[{"params": "*bais"}, {"params": "*"}, {"params": ["*weight", "*wieght"]}]))
+    assert [line.partition(" ")[0] for line in str(raised.value).splitlines()] == [
+        "optimizer.SGD.params[0]",
+        "optimizer.SGD.params[2]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "run"),
+    [({"LinearScheduler": {"alpha_i": 0.5}}, "lr", RUN), ({"ConstantLR": {"learning_rate": 0.05}}, "lr", {})],
+)
+def test_tags_are_param_group_tags(entry, key, run):
+    ((name, arguments),) = entry.items()
+    config = {"optimizer": {"SGD": {"lr": 0.1, "params": [{"params": "*bias", "tags": "b"}]}}, **run}
+    for word in ("tags", "param_group_tags"):
+        optimizer, _ = build(network(), {**config, "schedulers": {name: {**arguments, word: "b"}}})
+        assert {group[key] for group in optimizer.param_groups if "b" in group.get("tags", ())} == {0.05}
+        assert {group[key] for group in optimizer.param_groups if "b" not in group.get("tags", ())} == {0.1}
+    with pytest.raises(
+        ValueError, match=f"schedulers.0..{name} has 'tags' and 'param_group_tags', which mean the same"
+    ):
+        build(None, {**config, "schedulers": {name: {**arguments, "tags": "b", "param_group_tags": "b"}}})
+    inside = {"ProductScheduler": {"schedules": [{"LinearScheduler": {"tags": "b"}}]}}  # where there are no groups
+    with pytest.raises(ValueError, match="LinearScheduler has no argument 'tags': there are alpha_i"):
+        build(None, {**config, **RUN, "schedulers": inside})
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        ({}, ""),
+        ({"weight_decay": 0.1}, "no_decay: false (norms and biases have weight decay, too)"),
+        ({"weight_decay": 0.1, "no_decay": True}, "no_decay: true (norms and biases have no weight decay)"),
+        ({"weight_decay": 0.1, "no_decay": ["*w"]}, "no_decay: ['*w'] (norms and biases have no weight decay)"),
+    ],
+)
+def test_the_table_says_whether_norms_decay(more, note):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w, self.layer = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Linear(2, 2)
+
+    table = build(Model(), {**sgd(**more), **RUN, "schedulers": {"LinearScheduler": {}}}).table("1dur")
+    lines = ["dur  ba   lr", "  0   0  0.1", "  1  20    0", *([note] if note else [])]
+    assert str(table).splitlines() == lines and table.csv().count("\n") == 3
+    assert table._repr_html_().startswith("<table><caption>no_decay" if note else "<table><thead>")
+    made = {"optimizer": lambda model: optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1), **RUN}
+    assert build(Model(), {**made, "schedulers": {"LinearScheduler": {}}}).table().note == ""
+
+
 def test_clocks_and_models():
     config = schedulers({"LinearScheduler": {}}, **RUN)
     with pytest.raises(ValueError, match="config has 'max_duration', and a clock is passed: leave out one of them"):
@@ -141,7 +214,8 @@ OPTIMIZER = [
     ("LBFGS", {}, "there is no optimizer 'LBFGS': there are ASGD, Ada"),
     (torch.optim.SGD, {}, "write the name of the optimizer"),
     ("SGD", {"lr": 0.1, "momentom": 0.9}, "configure_optimizer: SGD has no argument 'momentom': did you mean"),
-    ("Lion", {"fused": True}, "has no argument 'fused': there are lr, betas, weight_decay"),
+    ("Lion", {"fused": True}, "Lion has no argument 'fused': leave it out, it is chosen here"),
+    ("Lion", {"rho": 3}, "Lion has no argument 'rho': there are lr, betas, weight_decay"),
     ("AdamW", {"params": []}, "multiple values"),
     ("AdamW", {"betas": [0.9, "0.95"]}, "betas[1]='0.95' is of type str"),
 ]  # fmt: skip
