@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
-from .base.sharding import local
+from ..base.sharding import local
 from .trial import (
     Path,
     Trial,

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from .algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
-from .base.hyperparameters import absent
-from .base.scalar_states import STEP
-from .base.sharding import local, notice_dtensor
-from .muon import muon
+from ..algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
+from ..base.hyperparameters import absent
+from ..base.scalar_states import STEP
+from ..base.sharding import local, notice_dtensor
+from ..muon import muon
 from .proof import initial_values
-from .state.optimizer import Optimizer, State
-from .step.rule_optimizer import RuleOptimizer
+from ..state.optimizer import Optimizer, State
+from ..step.rule_optimizer import RuleOptimizer
 from .trial import Trial, Unproven, Values, differences, give, refuse_other_keys, refuse_shared, undisturbed
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)

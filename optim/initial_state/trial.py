@@ -20,7 +20,7 @@ from torch.nn import Module, Parameter
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 
-from .base.sharding import local
+from ..base.sharding import local
 
 Path = tuple[Any, ...]  # where a leaf is in nested dicts, lists and tuples
 Values = dict[str, dict[str, Any]]  # what there is of a parameter: its "state", and the other keys of its "group"
