@@ -1,1 +1,4 @@
-"""State ahead of the first step, for optimizers that are not ours: `optim.preinitialize`, `optim.state_bytes`."""
+"""State ahead of the first step for optimizers that are not ours: `optim.preinitialize`; its size: `optim.state_bytes`.
+
+What a class makes in its first step is found on copies of the optimizer, proven on others, and only then given to it.
+"""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
-import random
-import sys
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any
 from weakref import ReferenceType
@@ -17,12 +15,12 @@ from weakref import ReferenceType
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves
+from torch.utils._pytree import tree_leaves
 
-from ..base.sharding import local
+from ..base.sharding import notice_dtensor
+from .compare import differences
+from .undisturbed import set_seeds
 
-Path = tuple[Any, ...]  # where a leaf is in nested dicts, lists and tuples
 Values = dict[str, dict[str, Any]]  # what there is of a parameter: its "state", and the other keys of its "group"
 
 
@@ -33,28 +31,24 @@ class Unproven(Exception):
 class Trial:
     """An optimizer of the same class and attributes, whose only parameters are copies of one with given weights.
 
-    Its other groups are there, without parameters: what a class does may depend on the place of a group.
+    They are in a copy of the group of that parameter. The other groups are there, without parameters: what a class does
+    may depend on the place of a group.
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, weights: Sequence[Tensor]
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, i: int, p: Tensor, weights: Sequence[Tensor]) -> None:
         self.optimizer: Any = type(optimizer).__new__(type(optimizer))
-        vars(self.optimizer).update(copied(attributes(optimizer), optimizer, self.optimizer))
+        copied = partial(copied_from, optimizer, self.optimizer)
+        vars(self.optimizer).update(copied(attributes(optimizer)))
         vars(self.optimizer).update({name: OrderedDict() for name in vars(optimizer) if is_hooks(name)})
-        self.params = [parameter_like(p, x) for x in weights]
-        self.optimizer.param_groups = []
-        for each in optimizer.param_groups:
-            others = copied(without_params(each), optimizer, self.optimizer)
-            self.optimizer.param_groups.append({**others, "params": []})
-            if each is group:
-                self.group: dict[str, Any] = self.optimizer.param_groups[-1]
+        self.params = [parameter_like(p, each) for each in weights]
+        self.optimizer.param_groups = [{**copied(without_params(each)), "params": []} for each in optimizer.param_groups]
+        self.group: dict[str, Any] = self.optimizer.param_groups[i]
         self.group["params"] += self.params
-        self.optimizer.state = copy.copy(optimizer.state)
+        self.optimizer.state = copy.copy(optimizer.state)  # a dict that makes what is missing
         self.optimizer.state.clear()
         if p in optimizer.state:
             for q in self.params:
-                self.optimizer.state[q] = copied(optimizer.state[p], optimizer, self.optimizer)
+                self.optimizer.state[q] = copied(optimizer.state[p])
 
     def values(self) -> list[Values]:
         """What there is of each parameter now."""
@@ -67,23 +61,18 @@ class Trial:
             give(self.optimizer, self.group, q, values)
 
     def step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
-        """A step of the class itself, which none of what wraps or follows the real optimizer's step hears of.
+        """A step that changes states and groups alone.
 
-        Raises Unproven if the class raises anything, or changes what is neither a parameter's state nor its group.
+        Raises Unproven if the class raises anything, or changes attributes or keys of no parameter.
         """
-        before = copied(self.others(), self.optimizer, self.optimizer)
+        before = copied_from(self.optimizer, self.optimizer, self.all_attributes())
         self.unchecked_step(gradients, seed)
         refuse_other_keys(self.optimizer)
-        for path in differences(before, self.others()):
+        for path in differences(before, self.all_attributes()):
             raise Unproven(f"its step changes an attribute of the {path[0].key}, {path[1].key!r}")
 
-    def others(self) -> dict[str, Any]:
-        """What a step changes only where a class keeps its state elsewhere."""
-        found = {"optimizer": attributes(self.optimizer)}
-        return {**found, **{f"parameter {i}": dict(vars(q)) for i, q in enumerate(self.params)}}
-
     def unchecked_step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
-        """A step that may change anything."""
+        """A step of the class itself, which none of what wraps or follows the real optimizer's step hears of."""
         for q, gradient in zip(self.params, gradients):
             q.grad = None if gradient is None else gradient.clone()
         set_seeds(seed, self.params[0].device)
@@ -92,22 +81,13 @@ class Trial:
         except Exception as error:
             raise Unproven(f"its step raises {type(error).__name__}: {error}") from error
 
-
-def copied(values: Any, optimizer: torch.optim.Optimizer, instead: torch.optim.Optimizer) -> Any:
-    """A copy in which bound methods of the optimizer are those of another one."""
-    known: dict[int, Any] = {id(optimizer): instead}
-    for x in tree_leaves(values):
-        if isinstance(x, Tensor):  # which deepcopy() cannot copy where tensors are fake
-            known[id(x)] = x.detach().clone()
-    return copy.deepcopy(values, known)
+    def all_attributes(self) -> dict[str, dict[str, Any]]:
+        """What a step changes only where a class keeps its state elsewhere than others do."""
+        of_parameters = {f"parameter {i}": dict(vars(q)) for i, q in enumerate(self.params)}
+        return {"optimizer": attributes(self.optimizer), **of_parameters}
 
 
-def parameter_like(p: Tensor, weights: Tensor) -> Tensor:
-    """A new parameter with these weights and the attributes of `p`."""
-    q = weights.detach().clone()
-    q = Parameter(q, p.requires_grad) if isinstance(p, Parameter) else q.requires_grad_(p.requires_grad)
-    vars(q).update({name: copy.deepcopy(x) for name, x in vars(p).items() if name not in vars(q)})
-    return q
+# What is copied
 
 
 def attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -124,6 +104,23 @@ def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x for key, x in group.items() if key not in ("params", "param_names")}
 
 
+def copied_from(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
+    """A copy of values of an optimizer, in which its bound methods are those of a trial."""
+    known: dict[int, Any] = {id(original): trial}
+    for x in tree_leaves(values):
+        if isinstance(x, Tensor):  # which deepcopy() cannot copy where tensors are fake
+            known[id(x)] = x.detach().clone()
+    return copy.deepcopy(values, known)
+
+
+def parameter_like(p: Tensor, weights: Tensor) -> Tensor:
+    """A new parameter with these weights and the attributes of `p`."""
+    q = weights.detach().clone()
+    q = Parameter(q, p.requires_grad) if isinstance(p, Parameter) else q.requires_grad_(p.requires_grad)
+    vars(q).update({name: copy.deepcopy(x) for name, x in vars(p).items() if name not in vars(q)})
+    return q
+
+
 def give(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, values: Values) -> None:
     """Add to the state of a parameter and to its group."""
     if values["state"]:
@@ -131,8 +128,21 @@ def give(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, val
     group.update(values["group"])
 
 
+# Which optimizers and parameters are tried
+
+
+def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, dict[str, Any], Tensor]]:
+    """Each parameter that may have a gradient, after the number of its group, its own there, and the group."""
+    for i, group in enumerate(optimizer.param_groups):
+        for j, p in enumerate(group["params"]):
+            if p.is_floating_point() or p.is_complex():
+                notice_dtensor(p)
+                yield i, j, group, p
+
+
 def refuse_other_keys(optimizer: torch.optim.Optimizer) -> None:
-    params = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    """Raise Unproven where there is state of something that is no parameter."""
+    params = ids_of_parameters(optimizer)
     for key in optimizer.state:
         if id(key) not in params:
             raise Unproven(f"{key!r:.40} is a key of its state and no parameter")
@@ -140,99 +150,35 @@ def refuse_other_keys(optimizer: torch.optim.Optimizer) -> None:
 
 def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
     """Raise Unproven where a copy would reach the optimizer's parameters, a module or another optimizer."""
-    copied = {
+    everything_copied = {
         "its attribute": attributes(optimizer),
         "its group's": without_params(group),
         "its state": optimizer.state.get(p, {}),
         "its parameter's attribute": vars(p),
     }
-    todo: list[tuple[str, Any, bool]] = []  # how it is called, an object, and whether copies share it
-    for what, values in copied.items():
+    todo: list[tuple[str, Any, bool]] = []  # how it is called, an object, and whether the copy has the same one
+    for what, values in everything_copied.items():
         todo += [(f"{what} {name!r}", x, False) for name, x in values.items()]
-    params = {id(each) for each_group in optimizer.param_groups for each in each_group["params"]}
+    params = ids_of_parameters(optimizer)
     seen: dict[int, Any] = {}
     while todo:
-        where, x, shared = todo.pop()
+        name, x, is_shared = todo.pop()
         if isinstance(x, (Parameter, Module, torch.optim.Optimizer)) or id(x) in params:
-            if x is optimizer and not shared:
-                continue  # a bound method of its own, which is copied
-            raise Unproven(f"{where} reaches a {type(x).__name__} beside the parameter that is tried")
-        if id(x) in seen or isinstance(x, (type, ModuleType, Tensor)):
-            continue
-        seen[id(x)] = x
-        if isinstance(x, FunctionType):  # without the globals of its module
-            todo += [(where, y, True) for y in (x.__closure__, x.__defaults__, x.__kwdefaults__)]
-        elif isinstance(x, ReferenceType):
-            todo.append((where, x(), True))
-        else:
-            todo += [(where, y, shared) for y in gc.get_referents(x)]
+            if x is optimizer and not is_shared:
+                continue  # a bound method of its own, which becomes one of the copy
+            raise Unproven(f"{name} reaches a {type(x).__name__} beside the parameter that is tried")
+        if id(x) not in seen and not isinstance(x, (type, ModuleType, Tensor)):
+            seen[id(x)] = x
+            is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # which deepcopy() does not copy
+            todo += [(name, each, is_shared) for each in referents(x)]
 
 
-@contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """Random generators stay as they are; hooks for all optimizers are not called, and nobody is warned."""
-    accelerator = None if device.type in ("cpu", "meta") else torch.get_device_module(device)
-    indices = list(range(accelerator.device_count())) if accelerator else []
-    numpy = sys.modules.get("numpy")
-    of_python, of_numpy = random.getstate(), numpy and numpy.random.get_state()
-    of_all: list[Any] = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
-    hooks = [(each, dict(each)) for each in of_all]
-    try:
-        with torch.random.fork_rng(indices, device_type=device.type), warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
-            for registered, _ in hooks:
-                registered.clear()
-            yield
-    finally:
-        for registered, before in hooks:
-            registered.update(before)
-        random.setstate(of_python)
-        if numpy:
-            numpy.random.set_state(of_numpy)
+def referents(x: Any) -> list[Any]:
+    """What an object refers to; a function, without the globals of its module."""
+    if isinstance(x, FunctionType):
+        return [x.__closure__, x.__defaults__, x.__kwdefaults__]
+    return [x()] if isinstance(x, ReferenceType) else gc.get_referents(x)
 
 
-def set_seeds(seed: int, device: torch.device) -> None:
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all accelerators, too
-    if device.type not in ("cpu", "meta"):
-        torch.get_device_module(device).manual_seed_all(seed)
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
-
-
-# Comparing
-
-
-def leaves(values: Any) -> dict[Path, Any]:
-    """What is in nested dicts, lists and tuples, by where it is."""
-    return dict(tree_flatten_with_path(values)[0])
-
-
-def differences(mine: Any, other: Any) -> dict[Path, tuple[str, str]]:
-    """What is not the same in two values, to the bit (but for the sign of zeros), by where it is."""
-    a, b = leaves(mine), leaves(other)
-    found = {}
-    for path in dict.fromkeys([*a, *b]):
-        if path not in a or path not in b or not same(a[path], b[path]):
-            found[path] = (shortened(a.get(path, "absent")), shortened(b.get(path, "absent")))
-    return found
-
-
-def same(*values: Any) -> bool:
-    return all(equal(values[0], other) for other in values[1:])
-
-
-def equal(mine: Any, other: Any) -> bool:
-    if mine is other or type(mine) is not type(other):
-        return mine is other
-    if isinstance(mine, Tensor):
-        alike = mine.shape == other.shape and mine.dtype == other.dtype and mine.device == other.device
-        return alike and torch.equal(local(mine, mine), local(other, other))
-    if hasattr(mine, "__dict__") and type(mine).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
-        return not differences(vars(mine), vars(other))
-    return bool(mine == other)
-
-
-def shortened(x: Any) -> str:
-    """A value in one short line."""
-    return " ".join(str(x).split())[:50]
+def ids_of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+    return set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))
