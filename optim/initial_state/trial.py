@@ -41,9 +41,9 @@ class Trial:
         vars(self.optimizer).update(copied(attributes(optimizer)))
         vars(self.optimizer).update({name: OrderedDict() for name in vars(optimizer) if is_hooks(name)})
         self.params = [parameter_like(p, each) for each in weights]
-        self.optimizer.param_groups = [{**copied(without_params(each)), "params": []} for each in optimizer.param_groups]
-        self.group: dict[str, Any] = self.optimizer.param_groups[i]
-        self.group["params"] += self.params
+        groups = [{**copied(without_params(group)), "params": []} for group in optimizer.param_groups]
+        groups[i]["params"] += self.params
+        self.group, self.optimizer.param_groups = groups[i], groups
         self.optimizer.state = copy.copy(optimizer.state)  # a dict that makes what is missing
         self.optimizer.state.clear()
         if p in optimizer.state:
