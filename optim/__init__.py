@@ -24,8 +24,7 @@ from .algorithms.sgd import SGD
 from .average import WeightAverage
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
-from .initial_state.preinitialize import preinitialize
-from .initial_state.state_bytes import state_bytes
+from .initial_state import preinitialize, state_bytes
 from .merging import merge_weights
 from .muon.muon import Muon, NorMuon
 from .precision.options import Precision

@@ -28,27 +28,6 @@ from timesched.time.value import Time
 Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; it is kept as int or Time
 
 
-def time(steps: Any) -> Time[Any]:
-    """A count as a time: a number counts steps, which are batches."""
-    return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
-
-
-def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """The number of steps, that is batches of the unstretched run, for a closed form that depends on their number, not
-    on a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
-    """
-    mark = frame.mark(end)
-    one = frame.length(time(1), mark.unit)
-    counter, each = mark.counter, float(one)
-    return lambda counts: ops.real(counts[counter]) / each, float(Fraction(mark.count) / one)
-
-
-def left_of_cycles(period: Period) -> Resolved:
-    """The share that is left until the next multiple of a period."""
-    done, complete = period.done, period.complete
-    return lambda counts: rest_of_cycle(done(counts), complete(counts))
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedForm(Schedule):
     """A schedule of values over steps.
@@ -74,9 +53,48 @@ class ClosedForm(Schedule):
         """Raise `TimeError`, which begins with a name, where fields contradict each other."""
 
 
-def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
-    if schedule.cycle and time(schedule.total_iters).exact == 0:
-        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
+# Counts: as times, as functions of the counters, and as tensors
+
+
+def time(steps: Any) -> Time[Any]:
+    """A count as a time: a number counts steps, which are batches."""
+    return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
+
+
+def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
+    """The number of steps, that is batches of the unstretched run, for a closed form that depends on their number, not
+    on a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
+    """
+    mark = frame.mark(end)
+    one = frame.length(time(1), mark.unit)
+    counter, each = mark.counter, float(one)
+    return lambda counts: ops.real(counts[counter]) / each, float(Fraction(mark.count) / one)
+
+
+def left_of_cycles(period: Period) -> Resolved:
+    """The share that is left until the next multiple of a period."""
+    done, complete = period.done, period.complete
+    return lambda counts: rest_of_cycle(done(counts), complete(counts))
+
+
+def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
+    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
+
+
+def as_step(count: Any) -> Tensor:
+    """A count as a 0-dim int64 tensor, rounded down."""
+    if isinstance(count, Tensor):
+        return count.floor().to(torch.int64) if count.is_floating_point() else count
+    return as_tensor(math.floor(count))
+
+
+def as_tensor(number: Any) -> Tensor:
+    """A number as a 0-dim tensor, of int64 or float64; a tensor as it is."""
+    dtype = torch.float64 if isinstance(number, float) else torch.int64
+    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
+
+
+# The closed forms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,6 +146,11 @@ class Linear(Between):
         if self.cycle:
             return shapes.linear(left_of_cycles(frame.period(time(self.total_iters))), self.end_val, self.initial_val)
         return shapes.linear(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
+
+
+def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
+    if schedule.cycle and time(schedule.total_iters).exact == 0:
+        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -221,10 +244,6 @@ class WarmupStableDecay(ClosedForm):
         levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
         decay = shapes.decaying(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
-
-
-def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
-    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -342,12 +361,6 @@ class Cyclic(ClosedForm):
         return lambda counts: function(as_tensor(steps(counts)))
 
 
-def as_tensor(number: Any) -> Tensor:
-    """A number as a 0-dim tensor, of int64 or float64; a tensor as it is."""
-    dtype = torch.float64 if isinstance(number, float) else torch.int64
-    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class OneCycle(ClosedForm):
     """Up to the highest value, then down to the least."""
@@ -375,13 +388,6 @@ class OneCycle(ClosedForm):
             return value
         # the way up is step 0 alone, where it starts
         return lambda counts: ops.where(counts[total.counter] == 0, self.initial_val, value(counts))
-
-
-def as_step(count: Any) -> Tensor:
-    """A count as a 0-dim int64 tensor, rounded down."""
-    if isinstance(count, Tensor):
-        return count.floor().to(torch.int64) if count.is_floating_point() else count
-    return as_tensor(math.floor(count))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -422,7 +428,7 @@ class Lambda(ClosedForm):
 class Chain(ClosedForm):
     """The first of several schedules, times the ratio of each other one to its own first value."""
 
-    schedules: Sequence[Schedule] = ()
+    schedules: Sequence[Schedule]
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = [schedule.resolve(frame) for schedule in self.schedules]
@@ -448,7 +454,7 @@ class Chain(ClosedForm):
 class UserClosedForm(ClosedForm):
     """What a subclass of a user defines in its scheduler, as a function of the step."""
 
-    form: Callable[[Any], Any] = float
+    form: Callable[[Any], Any]
 
     def resolve(self, frame: Frame) -> Resolved:
         counter, form = frame.mark(time(0)).counter, self.form

@@ -2,3 +2,8 @@
 
 What a class makes in its first step is found on copies of the optimizer, proven on others, and only then given to it.
 """
+
+from .plan import preinitialize
+from .size import nbytes, state_bytes
+
+__all__ = ["nbytes", "preinitialize", "state_bytes"]

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from optim import WeightAverage
-from optim.initial_state.state_bytes import nbytes
+from optim.initial_state import nbytes
 from timesched.cli.schedules import config_of, model_of
 from timesched.cli.trial import trial
 from timesched.clock import Clock

@@ -1,4 +1,4 @@
-"""`optim.preinitialize`: all state of an optimizer, before its first step."""
+"""`optim.preinitialize`: all state of an optimizer before its first step. All is planned, then given to it."""
 
 from __future__ import annotations
 
