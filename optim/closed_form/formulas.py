@@ -62,8 +62,10 @@ def time(steps: Any) -> Time[Any]:
 
 
 def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """The number of steps, that is batches of the unstretched run, for a closed form that depends on their number, not
-    on a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
+    """How many steps are done, as a function of the counts, and how many are done at the time `end`.
+
+    For what depends on the number of steps and not on a fraction: batches of the unstretched run, counted on the
+    counter of `end`.
     """
     mark = frame.mark(end)
     one = frame.length(time(1), mark.unit)
@@ -186,7 +188,7 @@ class InverseExponentialTimeDecay(ClosedForm):
         """The power of the step count over `total_iters`, rounded down with `staircase`."""
         end, power = time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
-        if power == 1.0 and self.staircase:
+        if power == 1.0 and self.staircase:  # exact in counts, whatever their unit; so is the next one
             return lambda counts: ops.real(complete(counts))
         if power == 1.0:
             return lambda counts: done(counts, limit=False)
@@ -452,7 +454,7 @@ class Chain(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UserClosedForm(ClosedForm):
-    """What a subclass of a user defines in its scheduler, as a function of the step."""
+    """What a user's class of schedulers defines, as a function of the step."""
 
     form: Callable[[Any], Any]
 

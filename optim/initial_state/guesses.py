@@ -57,10 +57,11 @@ def guesses_of(observed: Sequence[Observed], weights: Sequence[Tensor]) -> Guess
         if any(path not in moment for moment in firsts + seconds):
             raise Unproven(f"{named(path)} is not there after each of two steps")
         first, second = tuple(moment[path] for moment in firsts), tuple(moment[path] for moment in seconds)
+        was = before[part].get(key)
         if key not in before[part]:
             possible = possible_values(path, first, second, weights)
-        elif part == "group" and is_left_open(before[part][key]) and same(first[0], second[0]):
-            possible = [tuple(seen.before[part][key] for seen in observed), first]  # decided for good
+        elif part == "group" and (was is None or was is False) and same(first[0], second[0]):
+            possible = [(was, was), first]  # the first step decides it for good
         else:
             continue  # it was there
         if part == "group":  # which other parameters have, too
@@ -69,10 +70,6 @@ def guesses_of(observed: Sequence[Observed], weights: Sequence[Tensor]) -> Guess
             raise Unproven(f"{named(path)} is neither zero, nor the weights, nor a constant: {shortened(first[0])}")
         guesses[path] = possible
     return guesses
-
-
-def is_left_open(x: Any) -> bool:
-    return x is None or x is False
 
 
 def possible_values(path: Path, first: Guess, second: Guess, weights: Sequence[Tensor]) -> list[Guess]:

@@ -6,7 +6,7 @@ import random
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,24 +16,23 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
     """Random generators stay as they are; hooks for all optimizers are not called, and nobody is warned."""
-    accelerator = accelerator_of(device)
+    accelerator, numpy = accelerator_of(device), sys.modules.get("numpy")
     indices = list(range(accelerator.device_count())) if accelerator else []
-    numpy = sys.modules.get("numpy")
-    python_generator, numpy_generator = random.getstate(), numpy and numpy.random.get_state()
-    hooks_for_all: tuple[Any, ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
-    registered = [dict(hooks) for hooks in hooks_for_all]
-    try:
-        with torch.random.fork_rng(indices, device_type=device.type), warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
-            for hooks in hooks_for_all:
-                hooks.clear()
-            yield
-    finally:
-        for hooks, before in zip(hooks_for_all, registered):
-            hooks.update(before)
-        random.setstate(python_generator)
+    with (
+        torch.random.fork_rng(indices, device_type=device.type),
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+        ExitStack() as afterwards,
+    ):
+        warnings.simplefilter("ignore")
+        afterwards.callback(random.setstate, random.getstate())
         if numpy:
-            numpy.random.set_state(numpy_generator)
+            afterwards.callback(numpy.random.set_state, numpy.random.get_state())
+        hooks: Any
+        for hooks in (_global_optimizer_pre_hooks, _global_optimizer_post_hooks):
+            afterwards.callback(hooks.update, dict(hooks))
+            hooks.clear()
+        yield
 
 
 def set_seeds(seed: int, device: torch.device) -> None:
