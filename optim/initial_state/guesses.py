@@ -1,4 +1,4 @@
-"""What the state of a parameter may be before its first step, by two steps with zero gradients.
+"""What the state of a parameter may be before its first step, by what two steps with zero gradients make of it.
 
 All is seen twice: on a copy with the parameter's own weights, and on one with random weights. A guess is a pair of
 values, for the one and the other.
@@ -77,27 +77,38 @@ def possible_values(path: Path, first: Guess, second: Guess, weights: Sequence[T
     x = first[0]
     if has_nan(x):
         raise Unproven(f"{named(path)} is NaN where the gradient is zero")
-    is_constant = same(*first, *second)
-    if isinstance(x, Tensor) and (is_constant or are_copies(first, weights)):
-        return [first]
-    if isinstance(x, Tensor) and x.numel() != 1 and not same(*first):
-        return []
-    if isinstance(x, (Tensor, bool, int, float, complex)):
-        before = zip(*map(numbers_before, first, second))
-        possible = [guess for guess in ([first] * is_constant + [*before]) if not any(map(has_nan, guess))]
-        if isinstance(x, Tensor) and (x.numel() != 1 or x.shape == weights[0].shape):
-            # More than a count: beside gradients, a wrong first value could be too small to notice.
-            possible = [guess for guess in possible if same(guess[0], guess[0].round())]
-        return possible
+    if isinstance(x, Tensor):
+        return possible_tensors(first, second, weights)
+    if isinstance(x, (bool, int, float, complex)):
+        possible = possible_numbers(first, second)
+        return [first, *possible] if same(*first, *second) else possible
     if x is None or path[0].key == "group":
         return [first]
     raise Unproven(f"{named(path)} is no tensor and no number: {shortened(x)}")
+
+
+def possible_tensors(first: Guess, second: Guess, weights: Sequence[Tensor]) -> list[Guess]:
+    """A constant, the weights, or what a number may have been; of an average of the gradients, zeros or ones."""
+    if same(*first, *second) or are_copies(first, weights):
+        return [first]
+    x = first[0]
+    if x.numel() == 1 and x.shape != weights[0].shape:  # a count
+        return possible_numbers(first, second)
+    if x.numel() != 1 and not same(*first):
+        return []
+    # Beside gradients, a wrong first value could be too small to notice.
+    return [guess for guess in possible_numbers(first, second) if same(guess[0], guess[0].round())]
 
 
 def are_copies(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
     """Whether they are the weights in their order, whatever their shape."""
     pairs = [(local(x, x), local(w, w)) for x, w in zip(tensors, weights)]
     return all(same(x.flatten(), w.flatten().to(x.dtype)) for x, w in pairs)
+
+
+def possible_numbers(first: Guess, second: Guess) -> list[Guess]:
+    possible = zip(*map(numbers_before, first, second))
+    return [guess for guess in possible if not any(map(has_nan, guess))]
 
 
 def numbers_before(first: Any, second: Any) -> list[Any]:
