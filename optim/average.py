@@ -172,17 +172,17 @@ class WeightAverage(Optimizer):
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
         self._keeper.follow(self)
         shares = [self._share_of_now(group) for group in self.param_groups]
-        compiled: list[tuple[list[Tensor], float]] = []
+        in_graph: list[tuple[list[Tensor], float]] = []
         for group, share in zip(self.param_groups, shares):
             if not share:
                 continue
             if self._compiled is not None and self.optimizer is None and share != 1.0:
-                compiled.append((group["params"], share))
+                in_graph.append((group["params"], share))
             else:
                 self._move(group["params"], share)
             group.update(self._now(LAST), begun=self._has_begun())
-        if compiled:
-            self._move_compiled(compiled)
+        if in_graph:
+            self._move_compiled(in_graph)
 
     def _move(self, params: list[Tensor], share: float) -> None:
         """Move the averages towards the weights, by a share of the difference; at 1 they become the weights.
