@@ -56,9 +56,10 @@ def described(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
     kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise TypeError(f"state_bytes: target={target!r:.80}: pass an optimizer, or (class, parameters, arguments).")
-    given: dict[str, Any] = dict(*arguments)
-    # A class may read the value of an argument that is a tensor, and a fake one has none.
-    values = {key: x.item() if isinstance(x, Tensor) else x for key, x in given.items()}
+    values: dict[str, Any] = dict(*arguments)
+    for key, x in values.items():
+        if isinstance(x, Tensor):  # whose value the class may read, and a fake tensor has none
+            values[key] = x.item()
     with fake:
         return kind(params, **values)
 
