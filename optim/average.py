@@ -28,8 +28,10 @@ from .step.rule_optimizer import RuleOptimizer
 
 AVERAGE = "average"  # the state
 
-# What a group holds of the clock at its beginning and at the last step, as plain ints; 0 batches_per_epoch: not known.
+# What a group holds of the clock, as plain ints; 0 batches_per_epoch: not known.
 COUNTS = ("iteration", "epoch", "batch", "sample", "token", "batch_in_epoch", "total_wct", "batches_per_epoch")
+START = {name: f"start_{name}" for name in COUNTS}  # the keys of the moment when its average began
+LAST = {name: f"last_{name}" for name in COUNTS}  # and of the last step
 _COUNT = Number(low=0, integer=True)
 
 
@@ -94,7 +96,7 @@ class WeightAverage(Optimizer):
     the time (its gamma is ln(2)/f - 1).
     """
 
-    hyper = table({f"{when}_{name}": _COUNT for when in ("start", "last") for name in COUNTS}, begun=Choice())
+    hyper = table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=Choice())
 
     def __init__(
         self,
@@ -128,11 +130,12 @@ class WeightAverage(Optimizer):
 
     def _beginning(self) -> dict[str, Any]:
         """The values of a group whose average is the weights of now."""
-        return {**self._now("start"), **self._now("last"), "begun": self.start is None}
+        return {**self._now(START), **self._now(LAST), "begun": self.start is None}
 
-    def _now(self, when: str) -> dict[str, int]:
+    def _now(self, keys: Mapping[str, str]) -> dict[str, int]:
+        """The counts of the clock under keys of a group."""
         state = self.clock.state_dict()
-        return {f"{when}_{name}": state.get(name, 0) for name in COUNTS}
+        return {key: state.get(name, 0) for name, key in keys.items()}
 
     def preinitialize(self) -> None:
         for group in self.param_groups:
@@ -168,31 +171,31 @@ class WeightAverage(Optimizer):
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
         self._keeper.follow(self)
-        weights = [self._weight_of_now(group) for group in self.param_groups]
-        compiled: list[tuple[list[Tensor], float]] = []
-        for group, weight in zip(self.param_groups, weights):
-            if not weight:
+        shares = [self._share_of_now(group) for group in self.param_groups]
+        in_graph: list[tuple[list[Tensor], float]] = []
+        for group, share in zip(self.param_groups, shares):
+            if not share:
                 continue
-            if self._compiled is not None and self.optimizer is None and weight != 1.0:
-                compiled.append((group["params"], weight))
+            if self._compiled is not None and self.optimizer is None and share != 1.0:
+                in_graph.append((group["params"], share))
             else:
-                self._move(group["params"], weight)
-            group.update(self._now("last"), begun=self._has_begun())
-        if compiled:
-            self._move_compiled(compiled)
+                self._move(group["params"], share)
+            group.update(self._now(LAST), begun=self._has_begun())
+        if in_graph:
+            self._move_compiled(in_graph)
 
-    def _move(self, params: list[Tensor], weight: float) -> None:
+    def _move(self, params: list[Tensor], share: float) -> None:
         """Move the averages towards the weights, by a share of the difference; at 1 they become the weights.
 
         That is a copy: in a sum, a NaN from before the start would stay.
         """
         averages, shards = self._averages(params), _shards(params)
         if all([x.dtype == average.dtype for x, average in zip(shards, averages)]):
-            torch._foreach_copy_(averages, shards) if weight == 1.0 else torch._foreach_lerp_(averages, shards, weight)
+            torch._foreach_copy_(averages, shards) if share == 1.0 else torch._foreach_lerp_(averages, shards, share)
             return
         for p, x, average in zip(params, shards, averages):  # one after the other, as each takes memory
             value = x if self.optimizer is None else local(self._weights(p), p)
-            average.copy_(value) if weight == 1.0 else average.lerp_(value.to(average.dtype), weight)
+            average.copy_(value) if share == 1.0 else average.lerp_(value.to(average.dtype), share)
 
     def _averages(self, params: list[Tensor]) -> list[Tensor]:
         """The averages of this rank."""
@@ -201,34 +204,35 @@ class WeightAverage(Optimizer):
     def _move_compiled(self, moving: list[tuple[list[Tensor], float]]) -> None:
         """The same for several groups, in one graph."""
         averages: list[Tensor] = []
-        values: list[Tensor] = []
-        factors: list[Tensor] = []
-        for params, weight in moving:
+        weights: list[Tensor] = []
+        shares: list[Tensor] = []
+        for params, share in moving:
             averages += self._averages(params)
-            values += _shards(params)
-            factors += [torch.tensor(weight, dtype=torch.float64)] * len(params)
+            weights += _shards(params)
+            shares += [torch.tensor(share, dtype=torch.float64)] * len(params)
         assert self._compiled is not None
-        self._compiled(averages, values, factors)
+        self._compiled(averages, weights, shares)
 
     def compile(self, **options: Any) -> None:
         """Compile what moves the averages with `torch.compile(fullgraph=True, **options)`, as one graph.
 
-        Its weight is a tensor that each step writes, so that nothing is compiled again as it changes. With master
+        The factor 1 - k is a tensor that each step writes, so that nothing is compiled again as it changes. With master
         weights the averages move uncompiled.
         """
         # Dynamo counts recompilations by code object: one average must not use up the limit of another.
         function = types.FunctionType(_move_all.__code__.replace(), _move_all.__globals__)
         self._compiled = torch.compile(function, **{"fullgraph": True, "dynamic": False, **options})
 
-    # The weight of a step
+    # The share of a step
 
-    def _weight_of_now(self, group: dict[str, Any]) -> float:
-        """1 - k for a group; 0 where no time has passed since its last step."""
-        last, now = self._moment(group, "last"), self.clock.timestamp
-        start, of_start = self._place(self.start)
-        half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, of_start)
-        for each in {counter} if self.start is None else {counter, of_start}:
-            self._refuse_counter(each)
+    def _share_of_now(self, group: dict[str, Any]) -> float:
+        """1 - k for a group: what the average gets of the weights of now; 0 where no time has passed."""
+        last, now = self._moment(group, LAST), self.clock.timestamp
+        start, start_counter = self._place(self.start)
+        half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, start_counter)
+        self._refuse_counter(counter)
+        if self.start is not None:
+            self._refuse_counter(start_counter)
         before, after = _count(last, counter), _count(now, counter)
         if after < before:
             unit = unit_of(counter).value
@@ -238,16 +242,16 @@ class WeightAverage(Optimizer):
             )
         if after == before:
             return 0.0
-        if self.start is not None and not (group["begun"] and _count(last, of_start) >= start and self._has_begun()):
+        if self.start is None:
+            start = _count(self._moment(group, START), start_counter)
+        elif not (group["begun"] and _count(last, start_counter) >= start and self._has_begun()):
             return 1.0
         if self._is_exponential:
             return -math.expm1(-math.log(2) * float(Fraction(after - before) / half_life))
-        if self.start is None:
-            start = _count(self._moment(group, "start"), of_start)
-        share = float(Fraction(after - before) / (after - start))
-        if half_life is None or share == 1.0:
-            return share
-        return -math.expm1(math.log(2) / half_life * math.log1p(-share))
+        mean = float(Fraction(after - before) / (after - start))
+        if half_life is None or mean == 1.0:
+            return mean
+        return -math.expm1(math.log(2) / half_life * math.log1p(-mean))
 
     @property
     def _is_exponential(self) -> bool:
@@ -259,12 +263,12 @@ class WeightAverage(Optimizer):
         return self.start is None or _count(self.clock.timestamp, counter) >= start
 
     def _place(self, time: Any) -> tuple[Any, Counter]:
-        """A time on the run as a count and its counter; of all else, the length of the run and its counter."""
+        """The count of a time and the counter that reaches it; without a time, those of the end of the run."""
         return self.clock.horizon.place(time if isinstance(time, Time) else "1dur", scale=False)
 
-    def _moment(self, group: dict[str, Any], when: str) -> Timestamp:
+    def _moment(self, group: dict[str, Any], keys: Mapping[str, str]) -> Timestamp:
         """A moment of a group on the clock of now, whose epochs may have another length than then."""
-        counts = {name: group[f"{when}_{name}"] for name in COUNTS}
+        counts = {name: group[key] for name, key in keys.items()}
         if not counts["batches_per_epoch"]:
             del counts["batches_per_epoch"]
         stamp = self.clock.read_state({**Timestamp().state_dict(), **counts})
@@ -300,7 +304,7 @@ class WeightAverage(Optimizer):
         """
         self._refuse_swapped("swapped()")
         self._keeper.follow(self)
-        params = [p for group in self.param_groups for p in group["params"]]
+        params = _params(self)
         if model is None and any(distribution(p) is not None for p in params):
             raise ValueError(
                 "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
@@ -333,8 +337,7 @@ class WeightAverage(Optimizer):
 
     def _refuse_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """A step hook of all optimizers."""
-        theirs = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-        if any(p in self.state for p in theirs):
+        if any(p in self.state for p in _params(optimizer)):
             self._refuse_swapped(f"a step of {type(optimizer).__name__}")
 
     # Saved and copied
@@ -374,6 +377,10 @@ def _count(timestamp: Any, counter: Counter) -> Exact:
     return count  # type: ignore[no-any-return]  # of a Clock's timestamp, exact
 
 
+def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
 def _dtype(p: Tensor) -> torch.dtype:
     """The dtype of the average of a parameter."""
     if p.dtype in (torch.float64, torch.complex128):
@@ -386,10 +393,10 @@ def _shards(xs: list[Tensor]) -> list[Tensor]:
     return [local(x, x) for x in xs] if any(map(distribution, xs)) else xs
 
 
-def _move_all(averages: list[Tensor], weights: list[Tensor], factors: list[Tensor]) -> None:
-    """What is compiled: each average moves towards the weights by its factor."""
-    for average, x, factor in zip(averages, weights, factors):
-        average.lerp_(x.to(average.dtype), factor.to(average.dtype).to(average.device))
+def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor]) -> None:
+    """What is compiled: each average moves towards the weights by its share of the difference."""
+    for average, x, share in zip(averages, weights, shares):
+        average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
 
 
 def _exchange(x: Tensor, y: Tensor) -> None:

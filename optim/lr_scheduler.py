@@ -111,7 +111,7 @@ class ConstantLR(LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Constant(learning_rate, total_iters, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class PolynomialLR(LRScheduler):
@@ -147,7 +147,7 @@ class PolynomialLR(LRScheduler):
         on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Polynomial(initial_learning_rate, end_learning_rate, total_iters, power, cycle, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LinearLR(LRScheduler):
@@ -183,7 +183,7 @@ class LinearLR(LRScheduler):
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ExponentialLR(LRScheduler):
@@ -218,7 +218,7 @@ class ExponentialLR(LRScheduler):
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseExponentialTimeDecayLR(LRScheduler):
@@ -258,7 +258,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         closed_form = formulas.InverseExponentialTimeDecay(
             initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseSquareRootDecayLR(LRScheduler):
@@ -291,7 +291,7 @@ class InverseSquareRootDecayLR(LRScheduler):
         warmup_steps: Steps = 1.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineDecayLR(LRScheduler):
@@ -325,7 +325,7 @@ class CosineDecayLR(LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class WarmupStableDecayLR(LRScheduler):
@@ -384,7 +384,7 @@ class WarmupStableDecayLR(LRScheduler):
             initial_val=initial_learning_rate, end_val=end_learning_rate, warmup=warmup, decay=decay,
             decay_rate=decay_rate, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class SequentialLR(composed.Sequential, LRScheduler):
@@ -448,7 +448,7 @@ class PiecewiseConstantLR(LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.PiecewiseConstant(learning_rates, milestones, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiStepLR(LRScheduler):
@@ -482,7 +482,7 @@ class MultiStepLR(LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class StepLR(LRScheduler):
@@ -513,7 +513,7 @@ class StepLR(LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Step(initial_learning_rate, step_size, gamma, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineAnnealingLR(LRScheduler):
@@ -545,7 +545,7 @@ class CosineAnnealingLR(LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LambdaLR(hooks.Functions, LRScheduler):
@@ -578,7 +578,7 @@ class LambdaLR(hooks.Functions, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._follow(optimizer, formulas.Lambda(initial_learning_rate, of=self), param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.Lambda(initial_learning_rate, of=self), param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -615,7 +615,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         eta_min: float = 0.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiplicativeLR(hooks.Coefficient, LRScheduler):
@@ -645,7 +645,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ChainedLR(composed.Chained, LRScheduler):
@@ -722,7 +722,7 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
             base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
             gamma=gamma, scale_mode=scale_mode, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class OneCycleLR(LRScheduler):
@@ -771,7 +771,7 @@ class OneCycleLR(LRScheduler):
             initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,
             final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ScalePerParamLR(composed.ScaledPerGroup, LRScheduler):

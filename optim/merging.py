@@ -1,4 +1,4 @@
-"""Checkpoints summed into one."""
+"""`merge_weights`: state dicts summed into one, by coefficients such as those of `timesched.merge_coefficients`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequen
     2.5
     """
     sums: dict[str, Tensor] = {}
-    shapes: dict[str, Any] = {}
+    shapes_of_first: dict[str, Any] = {}
     last: Mapping[str, Any] = {}
     count = 0
     for count, last in enumerate(state_dicts, 1):
         if count > len(coefficients):
             break
-        found = {key: value.shape if isinstance(value, Tensor) else None for key, value in last.items()}
+        shapes = {key: value.shape if isinstance(value, Tensor) else None for key, value in last.items()}
         if count == 1:
-            shapes = found
-        _refuse_other(shapes, found, count)
+            shapes_of_first = shapes
+        _refuse_other_model(shapes_of_first, shapes, count)
         for key, value in last.items():
             if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
                 wide = value.to(torch.promote_types(value.dtype, torch.float32)) * coefficients[count - 1]
@@ -60,15 +60,12 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequen
     return {key: sums[key].to(value.dtype) if key in sums else value for key, value in last.items()}
 
 
-def _refuse_other(first: Mapping[str, Any], found: Mapping[str, Any], number: int) -> None:
-    """Raise `ValueError` where a state dict is of another model than the first."""
-    differing = sorted(
-        key for key in {**first, **found} if key not in first or key not in found or first[key] != found[key]
-    )
-    if differing:
-        key = differing[0]
-        here, there = (str(tuple(of[key] or ())) if key in of else "missing" for of in (first, found))
-        raise ValueError(
-            f"merge_weights: state dict {number} is of another model than the first: {key!r} is {there} there, and "
-            f"{here} in the first."
-        )
+def _refuse_other_model(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> None:
+    """Raise `ValueError` where the shapes of a state dict, by keys, are not those of the first one."""
+    for key in sorted({*first, *other}):
+        here, there = (str(tuple(shapes[key] or ())) if key in shapes else "missing" for shapes in (first, other))
+        if key not in first or key not in other or first[key] != other[key]:
+            raise ValueError(
+                f"merge_weights: state dict {number} is of another model than the first: {key!r} is {there} there, and "
+                f"{here} in the first."
+            )

@@ -28,12 +28,12 @@ from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
 __all__ = ["Scheduler"]
 
-# The methods of a step, which stay callable and are not called by it.
+# The methods of the reference suite's steps: they stay callable, and `step()` calls none of them.
 STEPPING = ("increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr")
-OURS = ("timesched", "optim", "torch", "builtins")
+OURS = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define them
 COMMON = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
 # The attributes that do not say which schedule it is.
-_OF_A_RUN = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "factors", "scales", *COMMON))
+_OF_A_RUN = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *COMMON))
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
@@ -127,10 +127,10 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             on_change=on_change,
         )  # fmt: skip
 
-    def _follow(
+    def _construct(
         self, optimizer: Optimizer, closed_form: ClosedForm, param_group_tags: Any, clock: Any, on_change: str
     ) -> None:
-        """The constructor of a class that has a closed form, whose arguments become attributes, as they were read."""
+        """What all public classes construct alike: the arguments of the closed form, as read, become attributes."""
         for field in closed_form.arguments():
             name = self.argument_names.get(field.name, field.name)
             vars(self)[name] = getattr(closed_form, field.name)
@@ -142,14 +142,14 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         )  # fmt: skip
 
     def _with_functions(self, closed_form: Any) -> Any:
-        """The closed form, with the functions that a subclass has for it."""
+        """The closed form, with the functions that a user's class defines for it: see closed_form/hooks.py."""
         return closed_form
 
     def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
         return adjustment(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
 
-    # The closed form: `Bound` evaluates the one that the constructor was given. A subclass of a user may define its own
-    # in the method that `hook` names, which has the given one by `super()`, if there is one.
+    # The closed form: `Bound` evaluates the one that the constructor was given. A user's class may define its own in
+    # the method that `hook` names, where `super()` has the given one, if there is one.
 
     def _get_closed_form(self) -> Tensor:
         """The value at `last_epoch`, a 0-dim tensor."""
@@ -159,7 +159,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         return as_tensor(function((self.last_epoch,)))
 
     def _overrides_hook(self) -> bool:
-        """Whether a subclass of a user defines the closed form."""
+        """Whether a user's class defines the closed form."""
         return type(self)._get_closed_form is not Scheduler._get_closed_form
 
     @property
@@ -172,7 +172,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             Bound._prepare(self)
 
     def at_step(self, count: Any) -> Tensor:
-        """What a subclass defines, at a step, which is its `last_epoch`."""
+        """What a user's class defines, at a step, which is its `last_epoch` meanwhile."""
         before, self._count = self._count, as_step(count)
         try:
             form: Tensor = getattr(self, self.hook)()

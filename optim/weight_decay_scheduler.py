@@ -89,7 +89,7 @@ class ConstantWD(WeightDecayScheduler):
         self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._follow(optimizer, formulas.Constant(val, total_iters, of=self), param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.Constant(val, total_iters, of=self), param_group_tags, clock, on_change)
 
 
 class PolynomialWD(WeightDecayScheduler):
@@ -102,7 +102,7 @@ class PolynomialWD(WeightDecayScheduler):
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LinearWD(WeightDecayScheduler):
@@ -113,7 +113,7 @@ class LinearWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Linear(initial_val, end_val, total_iters, cycle, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ExponentialWD(WeightDecayScheduler):
@@ -124,7 +124,7 @@ class ExponentialWD(WeightDecayScheduler):
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseExponentialTimeDecayWD(WeightDecayScheduler):
@@ -137,7 +137,7 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
         closed_form = formulas.InverseExponentialTimeDecay(
             initial_val, step_exponent, total_iters, decay_rate, staircase, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class InverseSquareRootDecayWD(WeightDecayScheduler):
@@ -148,7 +148,7 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineDecayWD(WeightDecayScheduler):
@@ -161,7 +161,7 @@ class CosineDecayWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineDecay(initial_val, end_val, total_iters, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class WarmupStableDecayWD(WeightDecayScheduler):
@@ -178,7 +178,7 @@ class WarmupStableDecayWD(WeightDecayScheduler):
             val=val, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
             initial_val=initial_val, end_val=end_val, warmup=warmup, decay=decay, decay_rate=decay_rate, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class SequentialWD(composed.Sequential, WeightDecayScheduler):
@@ -193,7 +193,7 @@ class PiecewiseConstantWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.PiecewiseConstant(vals, milestones, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiStepWD(WeightDecayScheduler):
@@ -204,7 +204,7 @@ class MultiStepWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.MultiStep(initial_val, gamma, milestones, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class StepWD(WeightDecayScheduler):
@@ -215,7 +215,7 @@ class StepWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Step(initial_val, step_size, gamma, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWD(WeightDecayScheduler):
@@ -226,7 +226,7 @@ class CosineAnnealingWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealing(initial_val, T_max, eta_min, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class LambdaWD(hooks.Functions, WeightDecayScheduler):
@@ -236,7 +236,7 @@ class LambdaWD(hooks.Functions, WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._follow(optimizer, formulas.Lambda(initial_val, of=self), param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.Lambda(initial_val, of=self), param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
@@ -247,7 +247,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
@@ -258,7 +258,7 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.Multiplicative(initial_val, coefficient, of=self)
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ChainedWD(composed.Chained, WeightDecayScheduler):
@@ -277,7 +277,7 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
             base_val=base_val, max_val=max_val, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
             gamma=gamma, scale_mode=scale_mode, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class OneCycleWD(WeightDecayScheduler):
@@ -292,7 +292,7 @@ class OneCycleWD(WeightDecayScheduler):
             initial_val=initial_val, max_val=max_val, total_steps=total_steps, pct_start=pct_start,
             final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
         )  # fmt: skip
-        self._follow(optimizer, closed_form, param_group_tags, clock, on_change)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class ScalePerParamWD(composed.ScaledPerGroup, WeightDecayScheduler):

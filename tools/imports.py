@@ -42,8 +42,6 @@ ELSEWHERE = {  # modules that stand beside the folder of their room
     "optim.scheduler": "optim.closed_form",
     "optim.lr_scheduler": "optim.closed_form",
     "optim.weight_decay_scheduler": "optim.closed_form",
-    "optim.proof": "optim.initial_state",
-    "optim.trial": "optim.initial_state",
 }
 
 # Imports within functions and for type checkers that go up or close a circle, and what they are there for.

@@ -23,7 +23,8 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.trial import differences, without_params
+from optim.initial_state.compare import differences
+from optim.initial_state.trial import without_params
 
 Make = Callable[[], torch.optim.Optimizer]
 STEPS = 20

@@ -84,6 +84,23 @@ def _tags_and_clock(parent: Scheduler, optimizer: Any, schedulers: Any, tags: An
 
     Raises `TypeError` for what is no scheduler of optim, and `ValueError` for children that do not go together.
     """
+    _refuse_wrong_children(parent, optimizer, schedulers)
+    name = type(parent).__name__
+    tags = schedulers[0].tags if tags is None else tags
+    for i, each in enumerate(schedulers):
+        if each.clock is not None and clock not in (None, each.clock):
+            raise ValueError(f"{name}: schedulers[{i}] follows another clock: give all the same one.")
+        clock = clock or each.clock
+        if select(optimizer.param_groups, each.tags) != select(optimizer.param_groups, tags):
+            raise ValueError(
+                f"{name}: schedulers[{i}] is for the groups with tags {each.tags!r}, and not those of the rest "
+                f"({tags!r}): give all the same param_group_tags."
+            )
+    return tags, clock
+
+
+def _refuse_wrong_children(parent: Scheduler, optimizer: Any, schedulers: Any) -> None:
+    """Raise an error unless they are new schedulers of the key and the optimizer of their parent."""
     name = type(parent).__name__
     if not isinstance(schedulers, Sequence) or isinstance(schedulers, str) or not schedulers:
         raise TypeError(f"{name}: schedulers={schedulers!r}: pass a list of one scheduler or more.")
@@ -98,13 +115,3 @@ def _tags_and_clock(parent: Scheduler, optimizer: Any, schedulers: Any, tags: An
             raise ValueError(f"{where} schedules {each.param_group_key!r}, and {name} {parent.param_group_key!r}.")
         if int(each.last_epoch):
             raise ValueError(f"{where} is at step {int(each.last_epoch)}: put schedulers together before any step.")
-        if each.clock is not None and clock not in (None, each.clock):
-            raise ValueError(f"{where} follows another clock: give all the same one.")
-        clock = clock or each.clock
-        tags = each.tags if tags is None and i == 0 else tags
-        if select(optimizer.param_groups, each.tags) != select(optimizer.param_groups, tags):
-            raise ValueError(
-                f"{where} is for the groups with tags {each.tags!r}, and not those of the rest ({tags!r}): give all "
-                f"the same param_group_tags."
-            )
-    return tags, clock

@@ -28,27 +28,6 @@ from timesched.time.value import Time
 Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; it is kept as int or Time
 
 
-def time(steps: Any) -> Time[Any]:
-    """A count as a time: a number counts steps, which are batches."""
-    return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
-
-
-def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
-    """The number of steps, that is batches of the unstretched run, for a closed form that depends on their number, not
-    on a fraction: as a function of the counts, and at the time `end`, on whose counter they are counted.
-    """
-    mark = frame.mark(end)
-    one = frame.length(time(1), mark.unit)
-    index, each = mark.index, float(one)
-    return lambda counts: ops.real(counts[index]) / each, float(Fraction(mark.count) / one)
-
-
-def left_of_cycles(period: Period) -> Resolved:
-    """The share that is left until the next multiple of a period."""
-    done, complete = period.done, period.complete
-    return lambda counts: rest_of_cycle(done(counts), complete(counts))
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class ClosedForm(Schedule):
     """A schedule of values over steps.
@@ -74,9 +53,50 @@ class ClosedForm(Schedule):
         """Raise `TimeError`, which begins with a name, where fields contradict each other."""
 
 
-def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
-    if schedule.cycle and time(schedule.total_iters).exact == 0:
-        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
+# Counts: as times, as functions of the counters, and as tensors
+
+
+def time(steps: Any) -> Time[Any]:
+    """A count as a time: a number counts steps, which are batches."""
+    return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
+
+
+def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
+    """How many steps are done, as a function of the counts, and how many are done at the time `end`.
+
+    For what depends on the number of steps and not on a fraction: batches of the unstretched run, counted on the
+    counter of `end`.
+    """
+    mark = frame.mark(end)
+    one = frame.length(time(1), mark.unit)
+    index, each = mark.index, float(one)
+    return lambda counts: ops.real(counts[index]) / each, float(Fraction(mark.count) / one)
+
+
+def left_of_cycles(period: Period) -> Resolved:
+    """The share that is left until the next multiple of a period."""
+    done, complete = period.done, period.complete
+    return lambda counts: rest_of_cycle(done(counts), complete(counts))
+
+
+def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
+    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
+
+
+def as_step(count: Any) -> Tensor:
+    """A count as a 0-dim int64 tensor, rounded down."""
+    if isinstance(count, Tensor):
+        return count.floor().to(torch.int64) if count.is_floating_point() else count
+    return as_tensor(math.floor(count))
+
+
+def as_tensor(number: Any) -> Tensor:
+    """A number as a 0-dim tensor, of int64 or float64; a tensor as it is."""
+    dtype = torch.float64 if isinstance(number, float) else torch.int64
+    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
+
+
+# The closed forms
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,6 +150,11 @@ class Linear(Between):
         return shapes.linear(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
+def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
+    if schedule.cycle and time(schedule.total_iters).exact == 0:
+        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Exponential(ClosedForm):
     """The initial value times a power of the decay rate."""
@@ -163,7 +188,7 @@ class InverseExponentialTimeDecay(ClosedForm):
         """The power of the step count over `total_iters`, rounded down with `staircase`."""
         end, power = time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
-        if power == 1.0 and self.staircase:
+        if power == 1.0 and self.staircase:  # exact in counts, whatever their unit; so is the next one
             return lambda counts: ops.real(complete(counts))
         if power == 1.0:
             return lambda counts: done(counts, limit=False)
@@ -221,10 +246,6 @@ class WarmupStableDecay(ClosedForm):
         levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
         decay = shapes.decaying(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
-
-
-def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
-    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -335,12 +356,6 @@ class Cyclic(ClosedForm):
         return lambda counts: function(as_tensor(steps(counts)))
 
 
-def as_tensor(number: Any) -> Tensor:
-    """A number as a 0-dim tensor, of int64 or float64; a tensor as it is."""
-    dtype = torch.float64 if isinstance(number, float) else torch.int64
-    return number if isinstance(number, Tensor) else torch.tensor(number, dtype=dtype, device="cpu")
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class OneCycle(ClosedForm):
     """Up to the highest value, then down to the least."""
@@ -368,13 +383,6 @@ class OneCycle(ClosedForm):
             return value
         # the way up is step 0 alone, where it starts
         return lambda counts: ops.where(counts[total.index] == 0, self.initial_val, value(counts))
-
-
-def as_step(count: Any) -> Tensor:
-    """A count as a 0-dim int64 tensor, rounded down."""
-    if isinstance(count, Tensor):
-        return count.floor().to(torch.int64) if count.is_floating_point() else count
-    return as_tensor(math.floor(count))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -415,7 +423,7 @@ class Lambda(ClosedForm):
 class Chain(ClosedForm):
     """The first of several schedules, times the ratio of each other one to its own first value."""
 
-    schedules: Sequence[Schedule] = ()
+    schedules: Sequence[Schedule]
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = [schedule.resolve(frame) for schedule in self.schedules]
@@ -439,9 +447,9 @@ class Chain(ClosedForm):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UserClosedForm(ClosedForm):
-    """What a subclass of a user defines in its scheduler, as a function of the step."""
+    """What a user's class of schedulers defines, as a function of the step."""
 
-    form: Callable[[Any], Any] = float
+    form: Callable[[Any], Any]
 
     def resolve(self, frame: Frame) -> Resolved:
         index, form = frame.mark(time(0)).index, self.form

@@ -1,0 +1,69 @@
+"""The optimizers whose state is known without a trial: ours, and those of torch that have the state of ours."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
+from ..base.hyperparameters import absent
+from ..base.scalar_states import STEP
+from ..muon import muon
+from ..state.optimizer import Optimizer, State
+from ..step.rule_optimizer import RuleOptimizer
+
+# Torch's class of the same name has the same state, but for where some of its numbers lie.
+_OURS: tuple[type[RuleOptimizer], ...] = (
+    adadelta.Adadelta, adagrad.Adagrad, adam.Adam, adam.AdamW, adamax.Adamax, asgd.ASGD, muon.Muon, nadam.NAdam,
+    radam.RAdam, rmsprop.RMSprop, rprop.Rprop, sgd.SGD,
+)  # fmt: skip
+SAME_STATE = {kind.__name__: kind for kind in _OURS}
+# Torch's classes whose state nothing here can make, and what to do instead.
+INSTEAD = {
+    "Adafactor": "its state is another one than that of optim.Adafactor: use that class",
+    "LBFGS": "its history grows as it steps: leave it to make its state in its first step",
+    "SparseAdam": "it takes sparse gradients: leave it to make its state, or use optim.Adam with dense gradients",
+}
+
+
+def is_known(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is ours, or of a class of torch's own of which we know what state it has, or why it can have none."""
+    name = type(optimizer).__name__
+    is_of_torch = type(optimizer) is getattr(torch.optim, name, None)
+    return isinstance(optimizer, Optimizer) or (is_of_torch and (name in SAME_STATE or name in INSTEAD))
+
+
+def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, State]:
+    """The initial state of each parameter that has none, in an optimizer that is known.
+
+    `asked`: which function it is for. Raises ValueError, which names that, for a class that can have none.
+    """
+    if isinstance(optimizer, Optimizer):
+        return {}
+    name = type(optimizer).__name__
+    if name in INSTEAD:
+        raise ValueError(
+            f"{asked}: {name} is no optimizer of `optim`, and none of torch.optim's {', '.join(SAME_STATE)}: "
+            f"{INSTEAD[name]}."
+        )
+    kind = SAME_STATE[name]
+    ours = kind.__new__(kind)  # asked for initial states alone
+    missing: dict[Tensor, State] = {}
+    for group in optimizer.param_groups:
+        if kind is sgd.SGD and not (absent(group["momentum"]) or absent(group["dampening"])):
+            raise ValueError(
+                f"{asked}: torch.optim.SGD with momentum and dampening={group['dampening']!r} takes its first gradient "
+                "undampened, which no initial buffer can do: use optim.SGD, which computes the same, or dampening=0."
+            )
+        hyperparameters = dict(group)
+        if kind is adagrad.Adagrad:  # torch's reads this one from the constructor, whatever the group says
+            hyperparameters["initial_accumulator_value"] = optimizer.defaults["initial_accumulator_value"]
+        for p in group["params"]:
+            if not optimizer.state.get(p) and (p.is_floating_point() or p.is_complex()):
+                state = ours.parameter_state(p, hyperparameters)
+                if group.get("fused") and STEP in state:
+                    state[STEP] = state[STEP].float()
+                elif not group.get("capturable") and kind is not asgd.ASGD:  # torch then keeps counts on the host
+                    state.update({key: x.cpu() for key, x in state.items() if key in (STEP, "mu_product")})
+                missing[p] = state
+    return missing

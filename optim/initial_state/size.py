@@ -1,0 +1,94 @@
+"""`optim.state_bytes`: how large the state of an optimizer is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from ..base.sharding import local, notice_dtensor
+from ..state.optimizer import State
+from .known import is_known, missing_state
+from .trial import Trial, numbered_parameters, refuse_shared
+from .undisturbed import undisturbed
+
+
+def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
+    """The bytes of all state tensors of an optimizer, once every parameter has had a gradient.
+
+    target is an optimizer, or (class, parameters) or (class, parameters, arguments): what would be given to the
+    class, with the keyword arguments as a dict. The optimizer is then built without allocating anything, and the
+    parameters may be on the meta device. State that does not exist yet, as in any torch optimizer before its first
+    step, is counted as it will be; nothing is changed. Of a class that `preinitialize` does not know, a copy takes a
+    step for this, on tensors without values.
+
+    Each tensor of the state counts with its number of elements times the bytes of an element, a DTensor with its local
+    part. Parameters that do not require a gradient count like the others.
+
+    Raises TypeError if target is something else. Raises ValueError for an optimizer of torch that `preinitialize`
+    refuses, and for one whose first step reads the values of its tensors.
+
+    >>> import torch
+    >>> from optim import state_bytes
+    >>> weight = torch.nn.Parameter(torch.zeros(1000, 1000))
+    >>> # two moments, and four bytes of a step counter:
+    >>> state_bytes(torch.optim.AdamW([weight]))
+    8000004
+    >>> ten_billion = [
+    ...     torch.empty(100_000, 100_000, dtype=torch.bfloat16, device="meta")
+    ... ]
+    >>> state_bytes((torch.optim.SGD, ten_billion, {"lr": 0.1, "momentum": 0.9}))
+    20000000000
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)  # what is made in it takes no memory
+    optimizer = target if isinstance(target, torch.optim.Optimizer) else described(target, fake)
+    with fake:
+        missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_without_values(optimizer)
+        return nbytes(tree_leaves(list({**optimizer.state, **missing}.values())))
+
+
+def described(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
+    """The optimizer of a class, parameters and arguments."""
+    kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
+    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        raise TypeError(f"state_bytes: target={target!r:.80}: pass an optimizer, or (class, parameters, arguments).")
+    values: dict[str, Any] = dict(*arguments)
+    for key, x in values.items():
+        if isinstance(x, Tensor):  # whose value the class may read, and a fake tensor has none
+            values[key] = x.item()
+    with fake:
+        return kind(params, **values)
+
+
+def nbytes(values: Iterable[Any]) -> int:
+    """The bytes of the tensors among some values; of distributed ones, those of the local part."""
+    total = 0
+    for x in values:
+        if isinstance(x, Tensor):
+            notice_dtensor(x)
+            total += local(x, x).nbytes
+    return total
+
+
+def state_without_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, State]:
+    """The state that the first step of an optimizer of any class makes, to be called where tensors are fake."""
+    found = {}
+    for i, j, group, p in numbered_parameters(optimizer):
+        try:
+            refuse_shared(optimizer, group, p)
+            with undisturbed(p.device):
+                trial = Trial(optimizer, i, p, [p])
+                trial.unchecked_step([torch.zeros_like(p)], seed=0)
+        except Exception as error:
+            if optimizer.state.get(p):  # made by steps that did read values
+                continue
+            raise ValueError(
+                f"state_bytes: {type(optimizer).__name__}, parameter {j} of group {i}: its state is not known without "
+                f"the values of tensors: {error}. Count the bytes of its state after its first step."
+            ) from error
+        found[p] = trial.values()[0]["state"]
+    return found

@@ -1,0 +1,184 @@
+"""Steps of an optimizer of any class on copies of one of its parameters, which the optimizer itself does not notice."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from types import FunctionType, ModuleType
+from typing import Any
+from weakref import ReferenceType
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+from torch.utils._pytree import tree_leaves
+
+from ..base.sharding import notice_dtensor
+from .compare import differences
+from .undisturbed import set_seeds
+
+Values = dict[str, dict[str, Any]]  # what there is of a parameter: its "state", and the other keys of its "group"
+
+
+class Unproven(Exception):
+    """Why the state of an optimizer cannot be made before its first step, in words."""
+
+
+class Trial:
+    """An optimizer of the same class and attributes, whose only parameters are copies of one with given weights.
+
+    They are in a copy of the group of that parameter. The other groups are there, without parameters: what a class does
+    may depend on the place of a group.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, i: int, p: Tensor, weights: Sequence[Tensor]) -> None:
+        self.optimizer: Any = type(optimizer).__new__(type(optimizer))
+        copied = partial(copied_from, optimizer, self.optimizer)
+        vars(self.optimizer).update(copied(attributes(optimizer)))
+        vars(self.optimizer).update({name: OrderedDict() for name in vars(optimizer) if is_hooks(name)})
+        self.params = [parameter_like(p, each) for each in weights]
+        groups = [{**copied(without_params(group)), "params": []} for group in optimizer.param_groups]
+        groups[i]["params"] += self.params
+        self.group, self.optimizer.param_groups = groups[i], groups
+        self.optimizer.state = copy.copy(optimizer.state)  # a dict that makes what is missing
+        self.optimizer.state.clear()
+        if p in optimizer.state:
+            for q in self.params:
+                self.optimizer.state[q] = copied(optimizer.state[p])
+
+    def values(self) -> list[Values]:
+        """What there is of each parameter now."""
+        state, group = self.optimizer.state, without_params(self.group)
+        return [{"state": state.get(q, {}), "group": group} for q in self.params]
+
+    def begin_with(self, initial: Sequence[Values]) -> None:
+        """Give each parameter its values from before the first step."""
+        for q, values in zip(self.params, copy.deepcopy(initial)):
+            give(self.optimizer, self.group, q, values)
+
+    def step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
+        """A step that changes states and groups alone.
+
+        Raises Unproven if the class raises anything, or changes attributes or keys of no parameter.
+        """
+        before = copied_from(self.optimizer, self.optimizer, self.all_attributes())
+        self.unchecked_step(gradients, seed)
+        refuse_other_keys(self.optimizer)
+        for path in differences(before, self.all_attributes()):
+            raise Unproven(f"its step changes an attribute of the {path[0].key}, {path[1].key!r}")
+
+    def unchecked_step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
+        """A step of the class itself, which none of what wraps or follows the real optimizer's step hears of."""
+        for q, gradient in zip(self.params, gradients):
+            q.grad = None if gradient is None else gradient.clone()
+        set_seeds(seed, self.params[0].device)
+        try:
+            type(self.optimizer).step(self.optimizer)
+        except Exception as error:
+            raise Unproven(f"its step raises {type(error).__name__}: {error}") from error
+
+    def all_attributes(self) -> dict[str, dict[str, Any]]:
+        """What a step changes only where a class keeps its state elsewhere than others do."""
+        of_parameters = {f"parameter {i}": dict(vars(q)) for i, q in enumerate(self.params)}
+        return {"optimizer": attributes(self.optimizer), **of_parameters}
+
+
+# What is copied
+
+
+def attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a copy takes over. A scheduler or trainer may have put a `step` there, which is bound to the real one."""
+    left_out = ("step", "state", "param_groups")
+    return {name: x for name, x in vars(optimizer).items() if name not in left_out and not is_hooks(name)}
+
+
+def is_hooks(name: str) -> bool:
+    return name.startswith("_optimizer_") and name.endswith("_hooks")
+
+
+def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: x for key, x in group.items() if key not in ("params", "param_names")}
+
+
+def copied_from(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
+    """A copy of values of an optimizer, in which its bound methods are those of a trial."""
+    known: dict[int, Any] = {id(original): trial}
+    for x in tree_leaves(values):
+        if isinstance(x, Tensor):  # which deepcopy() cannot copy where tensors are fake
+            known[id(x)] = x.detach().clone()
+    return copy.deepcopy(values, known)
+
+
+def parameter_like(p: Tensor, weights: Tensor) -> Tensor:
+    """A new parameter with these weights and the attributes of `p`."""
+    q = weights.detach().clone()
+    q = Parameter(q, p.requires_grad) if isinstance(p, Parameter) else q.requires_grad_(p.requires_grad)
+    vars(q).update({name: copy.deepcopy(x) for name, x in vars(p).items() if name not in vars(q)})
+    return q
+
+
+def give(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, values: Values) -> None:
+    """Add to the state of a parameter and to its group."""
+    if values["state"]:
+        optimizer.state[p].update(values["state"])
+    group.update(values["group"])
+
+
+# Which optimizers and parameters are tried
+
+
+def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, int, dict[str, Any], Tensor]]:
+    """Each parameter that may have a gradient, after the number of its group, its own there, and the group."""
+    for i, group in enumerate(optimizer.param_groups):
+        for j, p in enumerate(group["params"]):
+            if p.is_floating_point() or p.is_complex():
+                notice_dtensor(p)
+                yield i, j, group, p
+
+
+def refuse_other_keys(optimizer: torch.optim.Optimizer) -> None:
+    """Raise Unproven where there is state of something that is no parameter."""
+    params = ids_of_parameters(optimizer)
+    for key in optimizer.state:
+        if id(key) not in params:
+            raise Unproven(f"{key!r:.40} is a key of its state and no parameter")
+
+
+def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
+    """Raise Unproven where a copy would reach the optimizer's parameters, a module or another optimizer."""
+    everything_copied = {
+        "its attribute": attributes(optimizer),
+        "its group's": without_params(group),
+        "its state": optimizer.state.get(p, {}),
+        "its parameter's attribute": vars(p),
+    }
+    todo: list[tuple[str, Any, bool]] = []  # how it is called, an object, and whether the copy has the same one
+    for what, values in everything_copied.items():
+        todo += [(f"{what} {name!r}", x, False) for name, x in values.items()]
+    params = ids_of_parameters(optimizer)
+    seen: dict[int, Any] = {}
+    while todo:
+        name, x, is_shared = todo.pop()
+        if isinstance(x, (Parameter, Module, torch.optim.Optimizer)) or id(x) in params:
+            if x is optimizer and not is_shared:
+                continue  # a bound method of its own, which becomes one of the copy
+            raise Unproven(f"{name} reaches a {type(x).__name__} beside the parameter that is tried")
+        if id(x) not in seen and not isinstance(x, (type, ModuleType, Tensor)):
+            seen[id(x)] = x
+            is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # which deepcopy() does not copy
+            todo += [(name, each, is_shared) for each in referents(x)]
+
+
+def referents(x: Any) -> list[Any]:
+    """What an object refers to; a function, without the globals of its module."""
+    if isinstance(x, FunctionType):
+        return [x.__closure__, x.__defaults__, x.__kwdefaults__]
+    return [x()] if isinstance(x, ReferenceType) else gc.get_referents(x)
+
+
+def ids_of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+    return set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))
