@@ -60,7 +60,7 @@ WORDS = {
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
     "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
-    "trainers/hugging_face": "transformers, Trainer, TrainingArguments",
+    "trainers/hugging_face": "transformers, Trainer, TrainingArguments, TRL, SFTTrainer",
     "trainers/lightning": "Lightning, PyTorch Lightning, configure_optimizers, LearningRateMonitor",
     "trainers/accelerate": "accelerate, Accelerator",
     "trainers/torchtitan": "torchtitan",

@@ -41,39 +41,37 @@ class _OfOptimizer(Schedulers):
 
 
 class Schedules(LRSchedulersContainer):
-    """torchtitan's container of schedulers, for schedules of any number in the parameter groups: see `Config`.
+    """torchtitan's container of schedulers, for schedules of any number in the parameter groups.
 
-    `clock` is the run's. `schedulers` has one object for each optimizer that a schedule selects a group of.
+    `Schedules.Config(...)` is the `lr_scheduler` of a `Trainer.Config`, and has these arguments.
+
+    `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. A group has the tags that its
+    `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags select.
+    `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends in any
+    case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and tokens
+    are counted by these, as torchtitan shows the container no batch: each batch counts as a full one, which all are
+    but the last one of a finite dataset. `batches_per_epoch`: for times in epochs, which torchtitan does not count.
+    `on_change`: what is done with a checkpoint of other schedules or of another length, as in `timesched.bind`.
+
+    A batch is one step of the optimizers: of all ranks and all accumulated microbatches. The checkpoint of torchtitan
+    is enough to resume exactly, also on another number of ranks or stages; initial values are those of the config, as
+    with its own schedulers. Seconds are those of the first rank.
+
+    Raises, when it is built, `TypeError` for entries that are not schedules; `ValueError` for an argument of
+    torchtitan's own schedule, such as `warmup_steps`, a unit that no rate links to batches, tags that no group has,
+    two schedules of one key, and where `timesched.bind` does.
+
+    >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
+    >>> cosine = CosineAnnealingWithWarmupScheduler("2e8tok", alpha_f=0.1)
+    >>> decay = Binding(LinearScheduler(alpha_f=0.1), "weight_decay")
+    >>> config = Schedules.Config(entries=[cosine, decay], samples_per_batch=64, tokens_per_sample=2048)
+    >>> config.samples_per_batch * config.tokens_per_sample
+    131072
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(LRSchedulersContainer.Config):
-        """The `lr_scheduler` of a `Trainer.Config`.
-
-        `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. A group has the tags that
-        its `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags select.
-        `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends in
-        any case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and
-        tokens are counted by these, as torchtitan shows the container no batch: each batch counts as a full one, which
-        all are but the last one of a finite dataset. `batches_per_epoch`: for times in epochs, which torchtitan does
-        not count. `on_change`: what is done with a checkpoint of other schedules or of another length, as in
-        `timesched.bind`.
-
-        A batch is one step of the optimizers: of all ranks and all accumulated microbatches. The checkpoint of
-        torchtitan is enough to resume exactly, also on another number of ranks or stages; initial values are those of
-        the config, as with its own schedulers. Seconds are those of the first rank.
-
-        Raises, when it is built, `TypeError` for entries that are not schedules; `ValueError` for an argument of
-        torchtitan's own schedule, such as `warmup_steps`, a unit that no rate links to batches, tags that no group has,
-        two schedules of one key, and where `timesched.bind` does.
-
-        >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
-        >>> cosine = CosineAnnealingWithWarmupScheduler("2e8tok", alpha_f=0.1)
-        >>> decay = Binding(LinearScheduler(alpha_f=0.1), "weight_decay")
-        >>> config = Schedules.Config(entries=[cosine, decay], samples_per_batch=64, tokens_per_sample=2048)
-        >>> config.samples_per_batch * config.tokens_per_sample
-        131072
-        """
+        """What `Schedules` is made of."""
 
         entries: Annotated[list[Any], tyro.conf.Suppress] = field(default_factory=list)  # not on the command line
         max_duration: str | None = None
