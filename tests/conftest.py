@@ -1,8 +1,8 @@
 """Which tests run here, and how hard Hypothesis tries.
 
 No markers: a test that needs Composer lies in tests/integration or tests/parity, one that needs torch_xla in
-tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not (torchtitan and TRL
-have no version for Python 3.10). What needs fake CUDA tensors lies in tests/cuda.
+tests/xla, one that needs transformers, accelerate or lightning in tests/trainers; each is installed or not. (torchtitan
+and TRL have no version for Python 3.10.) What needs fake CUDA tensors lies in tests/cuda.
 """
 
 import importlib.util
