@@ -62,6 +62,7 @@ WORDS = {
     "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
     "trainers/hugging_face": "transformers, Trainer, TrainingArguments, TRL, SFTTrainer",
     "trainers/lightning": "Lightning, PyTorch Lightning, configure_optimizers, LearningRateMonitor",
+    "trainers/lightning#lightningcli-and-hydra": "LightningCLI, Hydra, class_path, _target_",
     "trainers/accelerate": "accelerate, Accelerator",
     "trainers/torchtitan": "torchtitan",
     "trainers/deepspeed": "DeepSpeed, ZeRO",
