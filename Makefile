@@ -43,7 +43,7 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 test-deep: ## the same, with 25 times as many examples per property, new ones each time
 	@$(MAKE) --no-print-directory test HYPOTHESIS_PROFILE=deep
 
-test-trainers: ## run the tests with transformers, accelerate and Lightning
+test-trainers: ## run the tests with transformers, TRL, accelerate, Lightning and torchtitan
 	@$(call use,trainers); OMP_NUM_THREADS=1 "$$python" -m pytest tests/trainers timesched/integrations \
 	  tests/docs/test_tutorials.py $(ARGS)
 

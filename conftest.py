@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 # Doctests are collected from every module of the package, and each of these needs the trainer of its name.
-TRAINERS = ("composer", "transformers", "lightning", "accelerate")
+TRAINERS = ("composer", "transformers", "lightning", "accelerate", "torchtitan")
 collect_ignore = [f"timesched/integrations/{name}.py" for name in TRAINERS if importlib.util.find_spec(name) is None]
 collect_ignore += ["docs/conf.py", "docs/_ext"]  # for Sphinx, which the tests' environments lack
 

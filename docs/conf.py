@@ -50,7 +50,7 @@ pages_of_files = {
     "benchmarks/README.md": "project/benchmarks.md",
 }
 
-autodoc_mock_imports = ["accelerate", "composer", "lightning", "transformers"]
+autodoc_mock_imports = ["accelerate", "composer", "lightning", "torchtitan", "transformers", "tyro"]
 autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = False  # what a subclass does not describe is described at its base
 autodoc_member_order = "bysource"

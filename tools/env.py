@@ -26,7 +26,7 @@ COST = {  # what the first call takes, said before it starts
     "newest": "the newest torch and the linters: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
     "docs": "Sphinx, its theme and torch: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
     "composer": "Composer and its torch: about 6 GB and two to five minutes",
-    "trainers": "transformers, accelerate and lightning: 1.5 GB and a minute (with a CUDA torch 6 GB and longer)",
+    "trainers": "transformers, lightning, torchtitan: 2 GB and two to four minutes (with a CUDA torch 6 GB and longer)",
     "cuda": "torch's CUDA build: about 6 GB and two to five minutes",
     "xla": "torch_xla and its torch: about 6 GB and two to five minutes",
 }

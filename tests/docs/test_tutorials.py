@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs/tutorials").glob("*.md")), ROOT / "docs/command_line.md"]
-TRAINERS = {"composer", "transformers", "lightning", "accelerate"}  # the extras that only some environments have
+# The extras that only some environments have.
+TRAINERS = {"composer", "transformers", "lightning", "accelerate", "torchtitan"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE  # those of the doctests, in pyproject.toml
 
 

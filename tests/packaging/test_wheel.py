@@ -78,7 +78,7 @@ def test_what_the_wheel_says_and_holds(wheel: Path) -> None:
     said = email.message_from_string(metadata)
     requirements = [one for one in said.get_all("Requires-Dist", []) if "extra ==" not in one]
     assert requirements == ["torch>=2.7"] and said["Requires-Python"] == ">=3.10"
-    extras = {"composer", "transformers", "lightning", "accelerate", "config", "plot", "test", "dev"}
+    extras = {"composer", "transformers", "lightning", "accelerate", "torchtitan", "config", "plot", "test", "dev"}
     assert set(said.get_all("Provides-Extra", [])) == extras
     assert entries.split("\n") == ["[console_scripts]", "timesched = timesched.cli:main", ""]
     sources = {path.relative_to(ROOT).as_posix() for top in PACKAGES for path in ROOT.glob(f"{top}/**/*.py")}

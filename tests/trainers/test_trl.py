@@ -1,0 +1,94 @@
+"""The adapter for transformers in TRL's `SFTTrainer`, with documents of different lengths packed into rows."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.trainers import WordLevelTrainer
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+import optim
+from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
+from timesched.integrations.transformers import Binding, schedule
+
+LR, WEIGHT_DECAY, LENGTH = 0.01, 0.1, "2500tok"
+COSINE, DECAY = CosineAnnealingWithWarmupScheduler("600tok", alpha_f=0.1), LinearScheduler(alpha_f=0.2)
+TEXTS = [text[: 60 + 40 * i % 170] for i, (_, text) in enumerate(sorted(pydoc_data.topics.topics.items()))][:60]
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(WordLevel(unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    words.train_from_iterator(TEXTS, WordLevelTrainer(special_tokens=["[UNK]", "[EOS]"], vocab_size=500))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", pad_token="[EOS]", eos_token="[EOS]", model_max_length=64
+    )
+
+
+class Recorder(TrainerCallback):
+    """What each batch ran with, and the tokens that TRL has counted after it."""
+
+    def __init__(self) -> None:
+        self.used: list[tuple[float, float]] = []
+        self.tokens: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        group = optimizer.param_groups[0]
+        self.used.append((group["lr"], group["weight_decay"]))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if "num_tokens" in logs:
+            self.tokens.append(logs["num_tokens"])
+
+
+@pytest.mark.parametrize(("strategy", "count"), [("bfd", "all"), ("wrapped", "all"), (None, "non_padding")])
+def test_tokens_are_counted_as_they_are_trained_on(tmp_path, strategy, count):
+    words = tokenizer()
+    settings = {
+        **{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 1000, "max_length": 48},
+        **{"weight_decay": WEIGHT_DECAY},
+        **{"train_sampling_strategy": "sequential", "save_strategy": "no", "report_to": "none", "logging_steps": 1},
+        # None: TRL's own default warns of its name in transformers 5.23.
+        **{
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": None,
+            "disable_tqdm": True,
+            "dataloader_pin_memory": False,
+        },
+        **({"packing": True, "packing_strategy": strategy} if strategy else {}),
+    }
+    size = {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 64, "vocab_size": len(words)}
+    trainer = SFTTrainer(
+        GPT2LMHeadModel(GPT2Config(**size)),
+        SFTConfig(str(tmp_path), include_num_input_tokens_seen=count, **settings),
+        train_dataset=Dataset.from_dict({"text": TEXTS}),
+        processing_class=words,
+        optimizer_cls_and_kwargs=(optim.AdamW, {"lr": LR}),
+    )
+    recorder = Recorder()
+    trainer.add_callback(recorder)
+    schedule(trainer, COSINE, Binding(DECAY, "weight_decay"), max_duration=LENGTH)
+    trainer.train()
+
+    # The rows as they are trained on: packed, with as little padding as there is.
+    rows = [len(row) for row in trainer.train_dataset["input_ids"]]
+    batches = [sum(rows[i : i + 4]) for i in range(0, len(rows), 4)]
+    assert len(rows) < len(TEXTS) if strategy else len(rows) == len(TEXTS)
+    counts = list(accumulate(batches * 2))
+    steps = next(i for i, tokens in enumerate(counts) if tokens >= 2500) + 1
+    assert len(batches) < steps == len(recorder.used)  # in the second epoch
+    assert recorder.tokens == counts[:steps]
+    run = Horizon(LENGTH)
+    times = [f"{tokens}tok" for tokens in [0, *counts[: steps - 1]]]
+    assert recorder.used == [(LR * COSINE.at(time, run), WEIGHT_DECAY * DECAY.at(time, run)) for time in times]
+    stamp = trainer.lr_scheduler.clock.timestamp
+    assert (stamp.token.value, stamp.sample.value) == (counts[steps - 1], len(rows) + 4 * (steps - len(batches)))

@@ -1,0 +1,200 @@
+"""Schedules in torchtitan: `Schedules.Config(...)`, which is the `lr_scheduler` of its Trainer's config.
+
+torchtitan builds a container of schedulers from that config, steps it after the optimizers, and saves it. It tells the
+container the number of steps, and nothing of a batch: all its batches are of one size, which the config says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
+
+import torch.distributed as dist
+import tyro
+from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
+
+from timesched.binding import Bound
+from timesched.binding.evaluation import units_of
+from timesched.binding.groups import known_tags, select
+from timesched.clock import Clock
+from timesched.time.units import TimeUnit
+
+from .common import Binding, Schedulers, bindings
+
+__all__ = ["Binding", "Schedules"]
+
+
+class _OfOptimizer(Schedulers):
+    """The schedules of one of the optimizers, with what torchtitan logs of it."""
+
+    def get_last_host_lrs(self) -> list[float]:
+        """The learning rate of each parameter group; one that is scheduled and lies on a device is not read there."""
+        rates = [group.get("lr", math.nan) for group in self.optimizer.param_groups]
+        for bound in self.bound:
+            if bound.key == "lr":
+                values = bound.get()
+                for i in bound.indices:
+                    rates[i] = values[i]
+        return [float(rate) for rate in rates]
+
+
+class Schedules(LRSchedulersContainer):
+    """torchtitan's container of schedulers, for schedules of any number in the parameter groups.
+
+    `Schedules.Config(...)` is the `lr_scheduler` of a `Trainer.Config`, and has these arguments.
+
+    `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. A group has the tags that its
+    `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags select.
+    `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends in any
+    case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and tokens
+    are counted by these, as torchtitan shows the container no batch: each batch counts as a full one, which all are
+    but the last one of a finite dataset. `batches_per_epoch`: for times in epochs, which torchtitan does not count.
+    `on_change`: what is done with a checkpoint of other schedules or of another length, as in `timesched.bind`.
+
+    A batch is one step of the optimizers: of all ranks and all accumulated microbatches. The checkpoint of torchtitan
+    is enough to resume exactly, also on another number of ranks or stages; initial values are those of the config, as
+    with its own schedulers. Seconds are those of the first rank.
+
+    Raises, when it is built, `TypeError` for entries that are not schedules; `ValueError` for an argument of
+    torchtitan's own schedule, such as `warmup_steps`, a unit that no rate links to batches, tags that no group has,
+    two schedules of one key, and where `timesched.bind` does.
+
+    >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
+    >>> cosine = CosineAnnealingWithWarmupScheduler("2e8tok", alpha_f=0.1)
+    >>> decay = Binding(LinearScheduler(alpha_f=0.1), "weight_decay")
+    >>> config = Schedules.Config(entries=[cosine, decay], samples_per_batch=64, tokens_per_sample=2048)
+    >>> config.samples_per_batch * config.tokens_per_sample
+    131072
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(LRSchedulersContainer.Config):
+        """What `Schedules` is made of."""
+
+        entries: Annotated[list[Any], tyro.conf.Suppress] = field(default_factory=list)  # not on the command line
+        max_duration: str | None = None
+        batches_per_epoch: int | None = None
+        samples_per_batch: int | None = None
+        tokens_per_sample: int | None = None
+        on_change: Literal["same", "new"] = "same"
+
+        def build(self, *, optimizers: OptimizersContainer, training_steps: int) -> Schedules:
+            """The container, as torchtitan's Trainer makes it."""
+            return Schedules(optimizers, self, training_steps)
+
+        def to_dict(self) -> dict[str, Any]:
+            """As torchtitan writes it to JSON: the entries as text."""
+            shown: dict[str, Any] = LRSchedulersContainer.Config.to_dict(replace(self, entries=[]))
+            return shown | {"entries": [repr(each) for each in self.entries]}
+
+    def __init__(self, optimizers: OptimizersContainer, config: Config, training_steps: int) -> None:
+        usual = LRSchedulersContainer.Config()
+        of_theirs = {each.name: getattr(config, each.name) for each in fields(usual)}
+        given = [f"{name}={value!r}" for name, value in of_theirs.items() if value != getattr(usual, name)]
+        if given:
+            raise ValueError(f"The schedules are those of entries, and {', '.join(given)} has no effect: leave it out.")
+        self.clock = Clock(
+            f"{training_steps}ba" if config.max_duration is None else config.max_duration,
+            batches_per_epoch=config.batches_per_epoch,
+            samples_per_batch=config.samples_per_batch,
+            tokens_per_sample=config.tokens_per_sample,
+            process_group=False,  # the rates are of all ranks
+        )
+        self.on_change = config.on_change
+        entries = bindings(config.entries)
+        self._refuse(optimizers, entries)
+        self.schedulers: list[_OfOptimizer] = []
+        for optimizer in optimizers:
+            own = [each for each in entries if select(optimizer.param_groups, each.tags)]
+            if own:
+                self.schedulers.append(_OfOptimizer(optimizer, self.clock, own, config.on_change))
+
+    def _refuse(self, optimizers: OptimizersContainer, entries: list[Binding]) -> None:
+        """Raise `ValueError` for units that are not counted, and tags that no group of any optimizer has."""
+        units = {self.clock.max_duration.unit}.union(*(units_of(each.schedule, self.clock) for each in entries))
+        for unit in units - {TimeUnit.SECOND}:
+            self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises where no rate links them
+        if TimeUnit.SECOND in units and dist.is_initialized():
+            self.clock.process_group = True  # all ranks have the seconds of the first
+        groups: list[dict[str, Any]] = []
+        for optimizer in optimizers:
+            groups += optimizer.param_groups
+        for each in entries:
+            if not select(groups, each.tags):
+                raise ValueError(f"No parameter group carries the tag {each.tags!r}: {known_tags(groups)}.")
+
+    def step(self) -> None:
+        """Count a batch, and write the values of the next one."""
+        self.clock.tick()
+        super().step()
+
+    def get_metrics(self) -> dict[str, float]:
+        """What torchtitan logs, the values that a step runs with: `lr/AdamW`, as it names them, and so all others."""
+        metrics: dict[str, float] = super().get_metrics()
+        for scheduler in self.schedulers:
+            groups, optimizer = scheduler.optimizer.param_groups, type(scheduler.optimizer).__name__
+            for bound in scheduler.bound:
+                values = bound.get()
+                for i in bound.indices:
+                    name = f"{bound.key}/{optimizer}" if len(groups) == 1 else f"{bound.key}/{optimizer}/{i}"
+                    metrics[name] = float(values[i])
+        return metrics
+
+    def begin_at(self, batches: int, **counts: Any) -> None:
+        """Put the clock to where a run is that had other schedulers, after so many batches, before it is continued.
+
+        Raises `ValueError` where that was not asked for by `on_change="new"`.
+        """
+        self.schedulers[0].begin_at(batches, **counts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Each schedule as a string, with its value and the clock's counters: the same whatever groups a rank has.
+
+        It is one tuple under one key, whatever the schedules are: a sharded checkpoint is read into what is there
+        before, and torch.distributed.checkpoint does not look into a tuple.
+        """
+        states: list[dict[str, Any]] = []
+        for scheduler in self.schedulers:
+            for bound in scheduler.bound:
+                if not any(bound.is_of(state) for state in states):
+                    state = bound.state_dict()
+                    state.pop("base", None)  # initial values, of the groups of this rank
+                    states.append({**state, "value": state["value"][:1]})
+        return {"schedules": tuple(states)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from a state, clock included. Raises `ValueError` for that of others; nothing is changed then.
+
+        With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one.
+        """
+        saved, found = state_dict["schedules"], []
+        then, now = _kinds(saved), _kinds(self.state_dict()["schedules"])
+        if self.on_change == "same" and then != now:
+            raise ValueError(
+                f"The state is of {then}, and here is {now}: "
+                f'make the schedules that were saved, or set on_change="new" to continue with the present ones.'
+            )
+        for scheduler in self.schedulers:
+            for bound in scheduler.bound:
+                for state in saved:
+                    if bound.is_of(state):
+                        found.append((bound, bound.read_state(_for_groups_of(bound, state))))
+        for bound, read in found:
+            bound.restore(read)
+        if not found:
+            self.clock.load_state_dict(saved[0]["clock"])
+        self.schedulers[0].loaded = True
+
+
+def _kinds(states: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The keys and tags that states are of, as text."""
+    return sorted(f"{state['key']!r} with tags={state['tags']}" for state in states)
+
+
+def _for_groups_of(bound: Bound, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state with what a scheduler's own groups have in it: their initial values, or the value for each."""
+    if bound.relative:
+        return {**state, "base": list(bound.factors)}
+    return {**state, "value": state["value"] * len(bound.factors)}
