@@ -192,7 +192,7 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
 class Frame:
     """Where the times of one schedule lie on one run, and which counters it reads to see them.
 
-    `Schedule.resolve` is given one, and asks it for marks, spans and periods. These look at the counts of a moment, with
+    `Schedule.resolve` is given one, and asks it for marks, spans and periods. They look at the counts of a moment, with
     which the function that `resolve` returns is called.
 
     With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
