@@ -30,9 +30,8 @@ def main() -> None:
     text = torch.frombuffer(bytearray(Path(__file__).read_bytes()), dtype=torch.uint8).long()
     rows: Any = [text[start : start + LENGTH] for start in range(0, len(text) - LENGTH, LENGTH // 4)]
     net = torch.nn.Sequential(torch.nn.Embedding(256, 64), torch.nn.GELU(), torch.nn.Linear(64, 256))
-    model, optimizer, loader = accelerator.prepare(
-        net, optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.1), DataLoader(rows, batch_size=8, shuffle=True)
-    )
+    adamw = optim.AdamW(net.parameters(), lr=1e-2, eps=1e-8, weight_decay=0.1)  # torch's eps: ours is 1e-6
+    model, optimizer, loader = accelerator.prepare(net, adamw, DataLoader(rows, batch_size=8, shuffle=True))
     scheduler = schedule(
         accelerator,
         optimizer,

@@ -35,7 +35,7 @@ class NextByte(LightningModule):
     def configure_optimizers(self) -> dict[str, Any]:
         made = schedule(
             self,
-            optim.AdamW(self.parameters(), lr=1e-2, weight_decay=0.1),
+            optim.AdamW(self.parameters(), lr=1e-2, eps=1e-8, weight_decay=0.1),  # torch's eps: ours is 1e-6
             CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1),
             Binding(LinearScheduler(alpha_f=0.5), "weight_decay"),
             max_duration=self.max_duration,

@@ -56,7 +56,8 @@ def main() -> None:
             report_to="none",
         ),
         train_dataset=samples(),
-        optimizer_cls_and_kwargs=(optim.AdamW, {"lr": 3e-3, "betas": (0.9, 0.95)}),
+        # The Trainer gives the groups their weight decay, and its own AdamW has this eps: ours is 1e-6.
+        optimizer_cls_and_kwargs=(optim.AdamW, {"lr": 3e-3, "betas": (0.9, 0.95), "eps": 1e-8}),
     )
     schedule(
         trainer,

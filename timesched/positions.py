@@ -202,10 +202,20 @@ def stages(marks: list[Mark], functions: list[Resolved]) -> Resolved:
 class Frame:
     """Where the times of one schedule lie on one run, and which counters it reads to see them.
 
+    `Schedule.resolve` is given one, and asks it for marks, spans and periods. They look at the counts of a moment, with
+    which the function that `resolve` returns is called.
+
     With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
     own counter. `section`: the schedule is one of a sequence, so that it need not reach the end of the run.
     `origin`: where on the run the counts of the schedule begin, which matters where a batch plan converts them; None
     for 0. `notes`: where the phases of the schedule begin and end, for those who draw it.
+
+    >>> frame = Frame(Horizon("100ba"))
+    >>> start, end = frame.mark("0.1dur"), frame.mark("50ba")
+    >>> decay = frame.between(start, end)
+    >>> counts = (20,)  # of batches: the only counter that the times above ask for
+    >>> start.reached(counts), decay.done(counts), decay.left(counts)
+    (True, 0.25, 0.75)
     """
 
     def __init__(
@@ -224,7 +234,10 @@ class Frame:
             self.notes.append((name, mark))
 
     def mark(self, time: TimeLike, scale: bool = True, note: str = "") -> Mark:
-        """The point on its counter at which a time of the schedule is reached; kept under the name `note`."""
+        """The point on its counter at which a time of the schedule is reached; kept under the name `note`.
+
+        `scale=False`: the scale-schedule ratio does not move it, as it does not the end of a warmup.
+        """
         count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
             count, counter = self.change(count, unit_of(counter), self.unit), self.unit
@@ -256,7 +269,10 @@ class Frame:
         return marks
 
     def span(self, time: TimeLike, scale: bool = True, note: str = "") -> Span:
-        """The stretch from 0 to a time of the schedule; its end is kept under the name `note`."""
+        """The stretch from 0 to a time of the schedule; its end is kept under the name `note`.
+
+        `scale=False`: the scale-schedule ratio does not stretch it.
+        """
         end = self.mark(time, scale, note)
         return Span(end.index, 0, end.count)
 

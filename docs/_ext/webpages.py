@@ -28,6 +28,7 @@ WORDS = {
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
     "choosing#from-composer": "Composer schedulers",
+    "differences/torch": "torch defaults, default eps, default weight decay, differences from torch",
     "loop": "training loop, Clock, loop",
     "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
     "gradient accumulation",

@@ -52,8 +52,9 @@ class Adafactor(RuleOptimizer):
 
     Args:
         params: real parameters or groups.
-        lr: learning rate, at least 0; None with `relative_step`.
+        lr: learning rate, at least 0; None with `relative_step`. No default; torch's default: 0.01.
         eps: added to the squared gradient, and the least size of a parameter that counts; each at least 0.
+            Default: (1e-30, 1e-3); torch's default: (None, 1e-3).
         clip_threshold: the largest root mean square of an update, above 0.
         decay_rate: power of the step count in the decay rate of the second moment, at most 0.
         beta1: decay rate of a first moment, in [0, 1); None keeps none.

@@ -155,7 +155,7 @@ class Adam(AdamBase):
         params: parameters or groups.
         lr: learning rate, at least 0. Default: 0.001.
         betas: the decay rates of the two moments, each in [0, 1). Default: (0.9, 0.999).
-        eps: added to the root of the second moment, at least 0. Default: 1e-6.
+        eps: added to the root of the second moment, at least 0. Default: 1e-6; torch's default: 1e-8.
         weight_decay: at least 0. Default: 0.
         amsgrad: whether the largest second moment so far is used (https://arxiv.org/abs/1904.09237). Default: False.
         maximize: ascend. Default: False.
@@ -225,8 +225,8 @@ class AdamW(AdamBase):
         params: parameters or groups.
         lr: learning rate, at least 0. Default: 0.001.
         betas: the decay rates of the two moments, each in [0, 1). Default: (0.9, 0.999).
-        eps: added to the root of the second moment, at least 0. Default: 1e-6.
-        weight_decay: at least 0. Default: 0.
+        eps: added to the root of the second moment, at least 0. Default: 1e-6; torch's default: 1e-8.
+        weight_decay: at least 0. Default: 0; torch's default: 0.01.
         correct_bias: whether the moments are divided by one minus the power of their decay rate. Default: True.
         amsgrad: whether the largest second moment so far is used (https://arxiv.org/abs/1904.09237). Default: False.
         maximize: ascend. Default: False.

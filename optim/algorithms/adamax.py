@@ -35,9 +35,9 @@ class Adamax(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0. Default: 0.001; torch's default: 0.002.
         betas: decay rates of the average and of the norm, each in [0, 1).
-        eps: added to the size of the gradient, at least 0.
+        eps: added to the size of the gradient, at least 0. Default: 1e-6; torch's default: 1e-8.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         maximize: ascend.
         enable_global_step: without effect, as `step` is there anyway.

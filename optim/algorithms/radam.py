@@ -45,7 +45,7 @@ class RAdam(RuleOptimizer):
         params: parameters or groups.
         lr: learning rate, at least 0.
         betas: decay rates of the two moments, each in [0, 1).
-        eps: added to the root of the second moment, at least 0.
+        eps: added to the root of the second moment, at least 0. Default: 1e-6; torch's default: 1e-8.
         weight_decay: factor of the L2 penalty's gradient, at least 0.
         decoupled_weight_decay: shrink the parameter by `lr * weight_decay` instead of adding an L2 gradient.
         maximize: ascend.

@@ -40,7 +40,8 @@ class Rprop(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: the step size at a parameter's first step, at least 0; later values have no effect.
+        lr: the step size at a parameter's first step, at least 0; later values have no effect. Default: 0.001; torch's
+            default: 0.01.
         etas: factors of the step size where the sign turned, in (0, 1), and where it stayed, above 1.
         step_sizes: the smallest and the largest step size.
         maximize: ascend.

@@ -40,7 +40,7 @@ class SGD(RuleOptimizer):
 
     Args:
         params: parameters or groups.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0. No default; torch's default: 0.001.
         momentum: how much of the buffer is kept, at least 0; 0 means no buffer.
         dampening: how much of a gradient is kept out of the buffer.
         weight_decay: factor of the L2 penalty's gradient, at least 0.

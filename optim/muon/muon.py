@@ -67,11 +67,12 @@ class Muon(RuleOptimizer):
 
     Args:
         params: parameters of 2 or more dimensions, or groups of them.
-        lr: learning rate, at least 0.
-        weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0.
+        lr: learning rate, at least 0. Default: 0.02; torch's default: 0.001.
+        weight_decay: the parameter shrinks by `lr * weight_decay`; at least 0. Default: 0.01; torch's default: 0.1.
         momentum: how much of the buffer is kept, in [0, 1).
         nesterov: look ahead.
-        ns_steps: iterations with one triple, 1 to 99; None: 5, or as many as there are triples.
+        ns_steps: iterations with one triple, 1 to 99; None: 5, or as many as there are triples. Default: None; torch's
+            default: 5.
         ns_coefficients: the polynomial of all iterations, a list with one for each, or the name of a published list:
             "quintic" (5), "polar_express" (5; the norm is first multiplied by 1.02), "deepseek" (8 and 2).
         eps: the least norm that is divided by, at least 0.
@@ -79,7 +80,7 @@ class Muon(RuleOptimizer):
             also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
             torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
             "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over columns if that is
-            above 1, "spectral_unclamped" by that root (torch 2.15).
+            above 1, "spectral_unclamped" by that root (torch 2.15). Default: "cerebras"; torch's default: None.
         flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
             of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
         split_sizes: the rows of each block of a fused projection, such as (q, k, v), one below the other: each is a

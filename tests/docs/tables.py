@@ -1,4 +1,4 @@
-"""The tables of the documents, as lists of their cells; and the modules that make the site."""
+"""The tables of the documents, as lists of their cells; lines of the README; and the modules that make the site."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def extension(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def readme_line(start: str) -> str:
+    """The only line of code in README.md that begins so; its `...` are the arguments `given`."""
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    (line,) = [line for line in readme.splitlines() if line.removeprefix(">>> ").startswith(start)]
+    return line.removeprefix(">>> ").replace("...", "**given")
 
 
 def rows(name: str, header: list[str]) -> list[list[list[str]]]:

@@ -1,4 +1,7 @@
-"""The tables of docs/choosing.md on optimizers list each default and each argument that differs from torch's."""
+"""docs/differences/torch.md lists each default and argument of the optimizers that differs from torch's.
+
+The docstrings say torch's default beside ours, and with torch's defaults written out the steps are torch's.
+"""
 
 import inspect
 import re
@@ -10,12 +13,15 @@ import torch
 import optim
 from optim.precision.options import DEFAULTS as OF_PRECISION
 from tests.docs.tables import DOCS, rows
+from tests.optim.problems import assert_states_close, flat, parameters, run
 from tests.optim.signatures import NAMES
 
+PAGE = "differences/torch.md"
 HERE = ["optimizer", "argument", "here", "torch"]
-DEFAULTS, ARGUMENTS = rows("choosing.md", HERE)
+DEFAULTS, ARGUMENTS = rows(PAGE, HERE)
 OURS_ALONE = {"enable_global_step", *OF_PRECISION}
 TORCHS_ALONE = {"foreach", "fused", "capturable", "differentiable"}
+OF_BOTH = pytest.mark.parametrize("name", [name for name in NAMES if hasattr(torch.optim, name)])
 
 
 def defaults(cls):
@@ -34,7 +40,7 @@ def said(default):
     return default if default is inspect.Parameter.empty else (default,)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if hasattr(torch.optim, name)])
+@OF_BOTH
 def test_every_difference_is_listed(name):
     """Of the defaults, and of the arguments that one of the two lacks."""
     ours, torchs = defaults(getattr(optim, name)), defaults(getattr(torch.optim, name))
@@ -47,8 +53,41 @@ def test_every_difference_is_listed(name):
         assert listed == expected
 
 
+@OF_BOTH
+def test_docstrings_say_torchs_default_where_it_differs(name):
+    """Beside our own, at the argument, as in "Default: 1e-6; torch's default: 1e-8."."""
+    ours, torchs = defaults(getattr(optim, name)), defaults(getattr(torch.optim, name))
+    text = inspect.getdoc(getattr(optim, name)).partition("\nArgs:\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", text, re.MULTILINE)
+    assert {key for key, _ in entries} == ours.keys() - set(OF_PRECISION) | {"params"}
+    both = re.compile(r"(?:Default: ([^;]*)|No default); torch's default: (.*)\.$")
+    found = {}
+    for key, entry in entries:
+        for here, there in both.findall(" ".join(entry.split())):
+            found[key] = said(literal_eval(here) if here else inspect.Parameter.empty), literal_eval(there)
+    expected = {key: (said(ours[key]), torchs[key]) for key in ours if key in torchs and ours[key] != torchs[key]}
+    assert found == expected
+
+
+@OF_BOTH
+def test_with_torchs_defaults_written_out_the_steps_are_torchs(name):
+    """Those of the table, and the dtype of Muon's iterations."""
+    written_out = {key.strip("`"): literal_eval(there.strip("`")) for who, key, _, there in DEFAULTS if who == name}
+    if name == "Adafactor":  # has another formula
+        assert "except for `Adafactor`" in (DOCS / PAGE).read_text("utf-8")
+        return
+    if name == "Muon":
+        written_out["ns_dtype"] = "bfloat16"
+    mine = getattr(optim, name)(parameters(name), **written_out)
+    other = getattr(torch.optim, name)(parameters(name))
+    for optimizer in (mine, other):
+        run(optimizer, flat(optimizer), 1, 20)
+    assert_states_close(mine, other, 1e-12)
+    assert not torch.equal(flat(mine)[0], parameters(name)[0])
+
+
 def test_what_torch_has_none_of_is_named():
     assert {who for who, *_ in DEFAULTS + ARGUMENTS} <= set(NAMES)
-    (sentence,) = re.findall("^(.*) do not exist in torch", (DOCS / "choosing.md").read_text("utf-8"), re.MULTILINE)
+    (sentence,) = re.findall("^(.*) do not exist in torch", (DOCS / PAGE).read_text("utf-8"), re.MULTILINE)
     alone = {name for name in NAMES if not hasattr(torch.optim, name)} - {"Muon"}  # torch 2.9 has it
     assert set(re.findall(r"`(\w+)`", sentence)) == alone

@@ -1,5 +1,9 @@
-"""The table of docs/choosing.md on schedulers: the calls of each row give the same learning rates."""
+"""The table of docs/choosing.md on schedulers: the calls of each row give the same learning rates.
 
+And those of docs/differences/torch.md: what a call of torch's means here, and which arguments only one of the two has.
+"""
+
+import inspect
 import re
 
 import pytest
@@ -12,8 +16,11 @@ from tests.docs.tables import rows
 
 HEADER = ["`torch.optim.lr_scheduler`", "`optim.lr_scheduler`", "`timesched`, with `bind`"]
 ((*TABLE,),) = rows("choosing.md", HEADER)
+((*SAME_CALLS,),) = rows("differences/torch.md", ["the same call", "torch: rates of the steps 0, 4 and 8", "here"])
+((*ARGUMENTS,),) = rows("differences/torch.md", ["scheduler", "torch", "here", "what ours mean"])
 CALL = re.compile(r"`((?:\w+\(|\[|lambda ).*?)`(?: to step (\d+))?")
 STEPS = 20
+OF_ALL = {"optimizer", "last_epoch", "param_group_tags", "clock", "on_change"}  # arguments that no row lists
 
 
 def calls(cell):
@@ -55,3 +62,46 @@ def test_every_scheduler_of_torch_has_a_row():
     assert sorted(named) == sorted(set(torch.optim.lr_scheduler.__all__) - {"LRScheduler"})
     empty = {(name, at) for name, row in zip(named, TABLE) for at in (1, 2) if calls(row[at])[0] is None}
     assert empty == {("LambdaLR", 1), ("OneCycleLR", 2), ("ReduceLROnPlateau", 1), ("ReduceLROnPlateau", 2)}
+
+
+def outcome(module, code):
+    """What a cell says of a call: the rates of the steps 0, 4 and 8, or the error."""
+    o = sgd(lr=0.1)
+    try:
+        scheduler = eval(code, {**vars(module), "o": o})
+    except (TypeError, ValueError):
+        return "an error"
+    return f"`{', '.join(str(round(rate, 4)) for rate in rates(o, scheduler, 8)[::4])}`"
+
+
+@pytest.mark.parametrize("row", SAME_CALLS, ids=lambda row: row[0].strip("`").partition("(")[0])
+def test_what_the_same_call_means(row):
+    code = row[0].strip("`")
+    assert row == [row[0], outcome(torch.optim.lr_scheduler, code), outcome(optim.lr_scheduler, code)]
+
+
+def test_the_arguments_of_schedulers_that_differ_are_listed():
+    """Of each class that both have, but for those made of other schedulers; with a default, where both have one."""
+    both = {name for name in torch.optim.lr_scheduler.__all__ if hasattr(optim.lr_scheduler, name)}
+    both -= {"LRScheduler", "SequentialLR", "ChainedScheduler"}
+    assert {name.strip("`") for name, *_ in ARGUMENTS} == both == {re.match(r"`(\w+)", row[0])[1] for row in SAME_CALLS}
+    for name, torchs, ours, _ in ARGUMENTS:
+        of_torch = arguments(getattr(torch.optim.lr_scheduler, name.strip("`")))
+        of_ours = arguments(getattr(optim.lr_scheduler, name.strip("`")))
+        assert (torchs, ours) == (differing(of_torch, of_ours), differing(of_ours, of_torch))
+
+
+def arguments(cls):
+    found = inspect.signature(cls).parameters
+    return {key: found[key].default for key in found if key not in OF_ALL}
+
+
+def differing(of_one, of_other):
+    """The cell of one of the two: its arguments that the other lacks, or of which it has another default."""
+    cells = []
+    for key, default in of_one.items():
+        if key not in of_other or (default is inspect.Parameter.empty and of_other[key] is not default):
+            cells.append(f"`{key}`")
+        elif default != of_other[key]:
+            cells.append(f"`{key}={default!r}`")
+    return ", ".join(cells)

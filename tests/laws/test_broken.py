@@ -103,6 +103,19 @@ class LinearInOneUnit(Schedule):
         return lambda counts: span.left(counts)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class StretchesItsWarmup(Schedule):
+    t_warmup: object = time("10ba")
+
+    def resolve(self, frame):
+        return frame.span(self.t_warmup).done
+
+
+def test_the_error_of_a_warmup_that_the_ratio_stretches_has_the_fix():
+    with pytest.raises(LawBroken, match=r"law 'ratio': .* t_warmup keeps its length: read it with scale=False"):
+        check_schedule_laws(StretchesItsWarmup(), laws=["ratio"])
+
+
 LINE = Promise(start=1.0, low=0.0, high=1.0, continuous=True, falls=True)
 
 

@@ -126,7 +126,8 @@ def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
         if plain != stretched:
             raise LawBroken(
                 f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
-                f"without and {stretched!r} with ratio {sigma}."
+                f"without and {stretched!r} with ratio {sigma}. A field called t_warmup keeps its length: read it with "
+                f"scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup."
             )
 
 
