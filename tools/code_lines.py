@@ -58,14 +58,15 @@ def main() -> None:
     parser.add_argument("--files", action="store_true", help="a line for each file, too")
     parser.add_argument("--at", metavar="COMMIT", help="as they are in a commit")
     options = parser.parse_args()
-    rows = []
+    rows: list[tuple[int, int, str]] = []
     for name, source in sources(options.paths, options.at):
         rows.append((code_lines(source), len(source.splitlines()), name))
     if options.files:
         for code, lines, name in sorted(rows, reverse=True):
             print(f"{code:6} {lines:6} {name}")
-    code, lines = (sum(row[i] for row in rows) for i in (0, 1))
-    print(f"{code} lines of code, {lines} lines in {len(rows)} files: {' '.join(options.paths)}")
+    all_code = sum(code for code, _, _ in rows)
+    all_lines = sum(lines for _, lines, _ in rows)
+    print(f"{all_code} lines of code, {all_lines} lines in {len(rows)} files: {' '.join(options.paths)}")
 
 
 if __name__ == "__main__":
