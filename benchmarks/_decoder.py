@@ -50,7 +50,7 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def mean_loss(self, windows: Tensor) -> float:
         """The same of many windows, some at a time."""
-        parts = windows.split(64)
+        parts = torch.split(windows, 64)
         return sum([self.loss(part).item() * len(part) for part in parts]) / len(windows)
 
 

@@ -1,7 +1,7 @@
 """What the scripts `results_*.py` share: one run of training, the file of its results, and the table on the page.
 
-All train the same small transformer on the text of Python's help topics, with a constant number of tokens in a batch. The
-loss is in bits per byte, of the last tenth of the text, which no run learns.
+All train the same small transformer on the text of Python's help topics. The loss is in bits per byte, of the last
+tenth of the text, which no run learns.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ RESULTS, PAGE = Path(__file__).parent / "results", Path(__file__).parents[1] / "
 WIDTH, HEADS, CONTEXT, BATCH = 64, 2, 64, 8  # 512 tokens in a batch
 TOKENS, SEEDS, POINTS = 204_800, (0, 1), 16
 
+Result = dict[str, Any]  # what a file holds of a run: "bits", "curve", "seconds", and maybe "average" and "merge"
+
 SCHEDULES: dict[str, Schedule] = {
     "constant": ConstantWithWarmupScheduler("0.05dur"),
     "cosine to a tenth": CosineAnnealingWithWarmupScheduler("0.05dur", alpha_f=0.1),
@@ -50,7 +52,7 @@ SCHEDULES: dict[str, Schedule] = {
     "warmup-stable-decay": WarmupStableDecayScheduler("0.05dur", t_decay="0.2dur", decay="1-sqrt"),
 }
 
-# The arguments that are not the defaults. Muon and NorMuon step the matrices of the blocks, and AdamW the rest, with the
+# The arguments that are not the defaults. Muon and NorMuon step the matrices of the blocks, and AdamW the rest with the
 # same learning rate and weight decay.
 DECAY = 0.1
 MUON: dict[str, Any] = {"adjust_lr_fn": "match_rms_adamw"}
@@ -62,7 +64,10 @@ STORED: dict[str, tuple[torch.dtype, dict[str, Any]]] = {
     "bfloat16": (torch.bfloat16, {}),
     "master weights": (torch.bfloat16, {"master_weights": True}),
     "stochastic rounding": (torch.bfloat16, {"stochastic_rounding": True}),
-    "both": (torch.bfloat16, {"master_weights": True, "stochastic_rounding": True, "state_dtype": torch.bfloat16}),
+    "both, bfloat16 states": (
+        torch.bfloat16,
+        {"master_weights": True, "stochastic_rounding": True, "state_dtype": torch.bfloat16},
+    ),
 }
 
 
@@ -98,12 +103,12 @@ def make_optimizer(run: Run, model: Decoder) -> torch.optim.Optimizer:
     return made
 
 
-def measure(run: Run) -> dict[str, Any]:
+def measure(run: Run) -> Result:
     """Train, and return the loss at the end; with `averaged` also that of an average, and that of merged checkpoints.
 
-    The curve has the losses of a tenth of the held-out text, at equal distances. Average and merge are of the last fifth.
-    Parameters in bfloat16 are copied into a model in float32 that computes, since many CPUs multiply bfloat16 slowly: the
-    runs differ in what is stored, gradients included.
+    The curve has the losses of a tenth of the held-out text, at equal distances. Average and merge are of the last
+    fifth. Parameters in bfloat16 are copied into a model in float32 that computes, since many CPUs multiply bfloat16
+    slowly: the runs differ in what is stored, gradients included.
     """
     started = time.process_time()
     learned, held_out = text(CONTEXT)
@@ -147,7 +152,7 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
+def copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     """What is stored, into the model that computes."""
     for used, kept in pairs:
         used.copy_(kept)
@@ -186,7 +191,7 @@ class Results:
     def __init__(self, name: str) -> None:
         self.path = RESULTS / f"{name}.json"
         self.on: dict[str, Any] = {}
-        self.found: dict[Run, dict[str, Any]] = {}
+        self.found: dict[Run, Result] = {}
         if self.path.exists():
             saved = json.loads(self.path.read_text(encoding="utf-8"))
             self.on = saved["on"]
@@ -203,6 +208,7 @@ class Results:
         if self.found and self.on != here:
             raise SystemExit(f"{self.path} was measured on {self.on}, this is {here}: delete it to measure all anew.")
         self.on = here
+        self.found = {run: self.found[run] for run in runs if run in self.found}  # no others
         for count, run in enumerate(missing, 1):
             with measuring(f"{count} of {len(missing)}, {run}"):
                 self.found[run] = measure(run)
@@ -218,14 +224,36 @@ class Results:
         beside.replace(self.path)
 
 
-def best(results: Mapping[Run, dict[str, Any]], runs: Sequence[Run], of: str = "bits") -> tuple[float, list[float]]:
-    """The rate with the least mean loss over the seeds, and the loss of each seed there."""
-    losses: dict[float, list[float]] = {}
-    for run in runs:
-        found = results[run][of]
-        losses.setdefault(run.lr, []).append(math.inf if found is None else found)
-    rate = min(losses, key=lambda lr: statistics.fmean(losses[lr]))
-    return rate, losses[rate]
+@dataclass(frozen=True)
+class Best:
+    """The best of some rates: the one with the least mean loss over the seeds, and the results of each seed there."""
+
+    lr: float
+    at_edge: bool
+    results: list[Result]
+    losses: list[float]
+
+    @classmethod
+    def of(cls, found: Mapping[Run, Result], runs: Iterable[Run], which: str = "bits") -> Best:
+        by_rate: dict[float, list[Result]] = {}
+        for run in runs:
+            by_rate.setdefault(run.lr, []).append(found[run])
+        losses = {lr: [math.inf if each[which] is None else each[which] for each in by_rate[lr]] for lr in by_rate}
+        lr = min(losses, key=lambda rate: statistics.fmean(losses[rate]))
+        return cls(lr, lr in (min(losses), max(losses)), by_rate[lr], losses[lr])
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.losses)
+
+    @property
+    def apart(self) -> float:
+        """How far the seeds are from each other."""
+        return max(self.losses) - min(self.losses)
+
+    @property
+    def rate(self) -> str:
+        return f"{self.lr:g}" + " (edge)" * self.at_edge
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -233,7 +261,7 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def main(name: str, runs: Sequence[Run], table: Callable[[Mapping[Run, dict[str, Any]]], str], about: str) -> None:
+def main(name: str, runs: Sequence[Run], table: Callable[[Mapping[Run, Result]], str], about: str | None) -> None:
     """Measure what is missing, print the table, and with `--page` put it on the page."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="write the table into docs/results.md, too")
@@ -243,7 +271,10 @@ def main(name: str, runs: Sequence[Run], table: Callable[[Mapping[Run, dict[str,
     made = table(results.found)
     print(made)
     if options.page:
-        begin, end = f"<!-- made by benchmarks/results_{name}.py -->\n", "\n<!-- end -->"
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
-        after = rest.partition(end)[2]
-        PAGE.write_text(before + begin + made + end + after, encoding="utf-8")
+        place = rf"(<!-- the table of benchmarks/results_{name}\.py -->\n\n).*?(\n\n<!-- its end -->)"
+        page, count = re.subn(
+            place, lambda found: found[1] + made + found[2], PAGE.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
+        if count != 1:
+            raise SystemExit(f"{PAGE} has {count} places for this table: mark one, as those of the others are marked.")
+        PAGE.write_text(page, encoding="utf-8")

@@ -8,7 +8,13 @@ an hour on one core, and prints the table. To measure all anew, delete that file
 
 from __future__ import annotations
 
-from _results import SEEDS, Run, main
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from _results import POINTS, SEEDS, TOKENS, Best, Result, Run, main, markdown
+
+TARGET = 3.4  # bits per byte
 
 # Five for each, a factor of three apart.
 RATES: dict[str, tuple[float, ...]] = {
@@ -29,11 +35,42 @@ RATES: dict[str, tuple[float, ...]] = {
     "RMSprop": (0.0001, 0.0003, 0.001, 0.003, 0.01),
     "Rprop": (0.00001, 0.00003, 0.0001, 0.0003, 0.001),
 }
+NAMES = {
+    "Muon": "Muon, with AdamW",
+    "NorMuon": "NorMuon, with AdamW",
+    "Rprop": "Rprop, which is not for minibatches",
+}
 RUNS = [Run(name, lr, seed) for seed in SEEDS for name, rates in RATES.items() for lr in rates]
 
-def table(results):
-    return ""
+
+def tokens_to(losses: Sequence[float | None]) -> float:
+    """When the curve of a run first gets to the target, by a straight line between its points."""
+    before = math.inf
+    for count, loss in enumerate(losses, 1):
+        here = math.inf if loss is None else loss
+        if here <= TARGET:
+            missing = 0.0 if math.isinf(before) else (here - TARGET) / (here - before)
+            return (count - missing) * TOKENS / POINTS
+        before = here
+    return math.inf
+
+
+def table(found: Mapping[Run, Result]) -> str:
+    rows = {name: Best.of(found, [run for run in RUNS if run.optimizer == name]) for name in RATES}
+    lines = []
+    for name, best in sorted(rows.items(), key=lambda row: row[1].mean):
+        tokens = statistics.fmean([tokens_to(each["curve"]) for each in best.results])
+        lines.append(
+            [
+                NAMES.get(name, name),
+                best.rate,
+                f"{best.mean:.3f}",
+                f"{best.apart:.3f}",
+                f"{tokens / 1000:.0f}K" if math.isfinite(tokens) else "not reached",
+            ]
+        )
+    return markdown(["optimizer", "best rate", "bits per byte", "seeds differ by", f"tokens to {TARGET}"], lines)
+
 
 if __name__ == "__main__":
-    assert __doc__ is not None
     main("optimizers", RUNS, table, __doc__)
