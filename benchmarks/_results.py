@@ -29,6 +29,7 @@ from torch import Tensor, nn
 import optim
 from timesched import (
     Clock,
+    ConstantScheduler,
     ConstantWithWarmupScheduler,
     CosineAnnealingWithWarmupScheduler,
     LinearWithWarmupScheduler,
@@ -45,6 +46,7 @@ TOKENS, SEEDS, POINTS = 204_800, (0, 1), 16
 Result = dict[str, Any]  # what a file holds of a run: "bits", "curve", "seconds", and maybe "average" and "merge"
 
 SCHEDULES: dict[str, Schedule] = {
+    "none": ConstantScheduler(),
     "constant": ConstantWithWarmupScheduler("0.05dur"),
     "cosine to a tenth": CosineAnnealingWithWarmupScheduler("0.05dur", alpha_f=0.1),
     "cosine to zero": CosineAnnealingWithWarmupScheduler("0.05dur"),

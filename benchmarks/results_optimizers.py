@@ -32,7 +32,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "NAdam": (0.0003, 0.001, 0.003, 0.01, 0.03),
     "NorMuon": (0.001, 0.003, 0.01, 0.03, 0.1),
     "RAdam": (0.001, 0.003, 0.01, 0.03, 0.1),
-    "RMSprop": (0.0001, 0.0003, 0.001, 0.003, 0.01),
+    "RMSprop": (0.0003, 0.001, 0.003, 0.01, 0.03),
     "Rprop": (0.00001, 0.00003, 0.0001, 0.0003, 0.001),
 }
 NAMES = {
@@ -40,7 +40,14 @@ NAMES = {
     "NorMuon": "NorMuon, with AdamW",
     "Rprop": "Rprop, which is not for minibatches",
 }
-RUNS = [Run(name, lr, seed) for seed in SEEDS for name, rates in RATES.items() for lr in rates]
+# A warmup from 0 would leave nothing of the rate of Rprop, which is the length of its first step alone.
+SCHEDULE = {"Rprop": "none"}
+RUNS = [
+    Run(name, lr, seed, SCHEDULE.get(name, "linear to zero"))
+    for seed in SEEDS
+    for name, rates in RATES.items()
+    for lr in rates
+]
 
 
 def tokens_to(losses: Sequence[float | None]) -> float:
