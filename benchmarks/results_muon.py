@@ -1,4 +1,4 @@
-"""Muon for the matrices with AdamW for the rest, against AdamW for all, after as many tokens: at three rates, two seeds.
+"""Muon for the matrices with AdamW for the rest, against AdamW for all: three budgets of tokens, three rates each.
 
 The results are in benchmarks/results/muon.json: the script measures the runs that are not there, which takes a quarter
 of an hour on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.
