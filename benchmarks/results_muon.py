@@ -1,7 +1,7 @@
 """Muon for the matrices with AdamW for the rest, against AdamW for all: three budgets of tokens, three rates each.
 
-The results are in benchmarks/results/muon.json: the script measures the runs that are not there, which takes a quarter
-of an hour on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.
+The results are in benchmarks/results/muon.json: the script measures the runs that are not there, which takes five
+minutes on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.
 
     python benchmarks/results_muon.py [--page]
 """

@@ -1,7 +1,7 @@
 """The sixteen optimizers on one budget of tokens, each at five learning rates with two seeds.
 
-The results are in benchmarks/results/optimizers.json: the script measures the runs that are not there, which takes half
-an hour on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.
+The results are in benchmarks/results/optimizers.json: the script measures the runs that are not there, which takes
+twenty minutes on one core, and prints the table. To measure all anew, delete that file. It may be stopped at any time.
 
     python benchmarks/results_optimizers.py [--page]
 """
