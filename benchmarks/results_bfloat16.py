@@ -26,7 +26,7 @@ def table(found: Mapping[Run, Result]) -> str:
             losses = [found[Run("AdamW", lr, seed, stored=stored)]["bits"] for seed in SEEDS]
             first = [found[Run("AdamW", lr, seed)]["bits"] for seed in SEEDS]
             above = losses if stored == "float32" else [loss - of for loss, of in zip(losses, first)]
-            cells.append(f"{statistics.fmean(above):{'.3f' if stored == 'float32' else '+.3f'}}")
+            cells.append(f"{round(statistics.fmean(above), 3) + 0.0:{'.3f' if stored == 'float32' else '+.3f'}}")
             apart.append(max(above) - min(above))
         lines.append([stored, *cells, f"{max(apart):.3f}"])
     return markdown(["stored", *[f"rate {lr:g}" for lr in RATES], "seeds differ by"], lines)
