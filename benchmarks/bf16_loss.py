@@ -18,17 +18,17 @@ import statistics
 import time
 import warnings
 from collections.abc import Iterable
-from pydoc_data.topics import topics
+from itertools import islice
 from typing import Any
 
 import torch
+from _decoder import Decoder, batches, text
 from _timing import measuring
 from torch import Tensor, nn
-from torch.nn import functional
 
 import optim
 
-WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 2, 64, 16
+WIDTH, HEADS, CONTEXT, BATCH = 128, 4, 64, 16
 LR = {"AdamW": 1e-4, "Muon": 3e-4, "Lion": 3e-5}  # small steps, as late in a long run
 
 # The states that may be in bfloat16 where numbers are rounded to the nearest.
@@ -44,48 +44,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "stochastic rounding": {"stochastic_rounding": True},
     "stochastic, bfloat16 states": {"stochastic_rounding": True, "state_dtype": torch.bfloat16},
 }
-
-
-class Block(nn.Module):
-    """Causal attention and a network of two layers, each added to what went in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before_attention, self.before_mlp = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.qkv(self.before_attention(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.before_mlp(x))  # type: ignore[no-any-return]  # modules are untyped
-
-
-class Decoder(nn.Module):
-    """A transformer that predicts the next byte."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.byte, self.place = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.blocks(self.byte(x) + self.place.weight)))  # type: ignore[no-any-return]  # likewise
-
-    def loss(self, windows: Tensor) -> Tensor:
-        """The mean cross entropy of all bytes but the first, in float32."""
-        logits = self(windows[:, :-1])
-        return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten())
-
-
-def text() -> tuple[Tensor, Tensor]:
-    """The bytes to learn, and the last tenth, in windows, to measure with."""
-    joined = "".join(topics[name] for name in sorted(topics)).encode()
-    every = torch.frombuffer(bytearray(joined), dtype=torch.uint8).long()
-    learned = len(every) * 9 // 10
-    return every[:learned], every[learned:].unfold(0, CONTEXT + 1, CONTEXT)
 
 
 def optimizers(name: str, model: Decoder, way: dict[str, Any]) -> list[torch.optim.Optimizer]:
@@ -109,25 +67,20 @@ def optimizers(name: str, model: Decoder, way: dict[str, Any]) -> list[torch.opt
 
 def run(name: str, way: str, seed: int, steps: int) -> tuple[float, float]:
     """The bytes of parameter and states for each parameter, and the validation loss after training."""
-    learned, measured = text()
+    learned, measured = text(CONTEXT)
     torch.manual_seed(seed)
-    model = Decoder()
+    model = Decoder(WIDTH, HEADS, CONTEXT, nn.GELU())
     if not way.startswith("float32"):
         model.bfloat16()
     used = optimizers(name, model, WAYS[way])
-    batches = torch.Generator().manual_seed(seed)
-    window = torch.arange(CONTEXT + 1)
-    for _ in range(steps):
-        starts = torch.randint(len(learned) - CONTEXT, (BATCH, 1), generator=batches)
+    for windows in islice(batches(learned, CONTEXT, BATCH, seed), steps):
         model.zero_grad()
-        model.loss(learned[starts + window]).backward()  # type: ignore[no-untyped-call]  # torch's own
+        model.loss(windows).backward()  # type: ignore[no-untyped-call]  # torch's own
         for optimizer in used:
             optimizer.step()
     params = list(model.parameters())
     size = sum([p.nbytes for p in params]) + sum(map(optim.state_bytes, used))
-    with torch.no_grad():
-        total = sum([model.loss(part).item() * len(part) for part in measured.tensor_split(12)])
-    return size / sum(p.numel() for p in params), total / len(measured)
+    return size / sum(p.numel() for p in params), model.mean_loss(measured)
 
 
 def main() -> None:
@@ -139,7 +92,7 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", ".*lose every update")
     start = time.monotonic()
-    count = sum(p.numel() for p in Decoder().parameters())
+    count = sum(p.numel() for p in Decoder(WIDTH, HEADS, CONTEXT, nn.GELU()).parameters())
     print(f"torch {torch.__version__}, Python {platform.python_version()}, CPU, one thread")
     print(f"{count:,} parameters, {options.steps} steps of {BATCH} x {CONTEXT} bytes")
     seeds = "".join(f"{f'seed {seed}':>9s}" for seed in range(options.seeds))

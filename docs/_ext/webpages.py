@@ -68,6 +68,7 @@ WORDS = {
     "trainers/torchtitan": "torchtitan",
     "trainers/deepspeed": "DeepSpeed, ZeRO",
     "composer": "Composer, MosaicML",
+    "results": "results, which optimizer, best optimizer, comparison",
     "optimizers": "optimizer, optimizers",
     "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
     "preinitialize": "preinitialize, third-party optimizers, dummy step",
