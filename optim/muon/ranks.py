@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..base.sharding import shard_dim
-from ..base.tensor_lists import Columns, Tensors, copy_, lerp_
+from ..base.tensor_lists import Tensors, copy_, lerp_
 from ..precision.options import as_dtype
 from ..step.execution import Begun, begin
 from ..step.work import Factors, Work
@@ -58,8 +58,7 @@ class Part(NamedTuple):
     """The matrices of a batch that are updated together, as they are of one work and one shape."""
 
     matrices: list[SharedMatrix]
-    begun: Begun
-    columns: Columns  # a tensor for each of the matrices in each column: this rank's shards of them
+    begun: Begun  # its columns have a tensor for each of the matrices: this rank's shards of them
 
 
 class OwnMatrices(NamedTuple):
@@ -239,8 +238,7 @@ def _begun_parts(works: list[Work], batch: Batch, read_counts_on_host: bool) -> 
     parts = []
     for (work_index, _), matrices in together.items():
         work = works[work_index].selected([matrix.param_index for matrix in matrices])
-        begun = begin(work, read_counts_on_host)
-        parts.append(Part(matrices, begun, begun.piece.read()))
+        parts.append(Part(matrices, begin(work, read_counts_on_host)))
     return parts
 
 
@@ -248,7 +246,8 @@ def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTe
     """What this rank has of the directions; of replicated matrices, only those that it owns."""
     tensors: MatrixTensors = {}
     own = set(batch.owned[exchange.rank()])
-    for matrices, begun, columns in parts:
+    for matrices, begun in parts:
+        columns = begun.columns
         lerp_(columns["momentum_buffer"], columns["g"], begun.factors["one_minus_momentum"])
         indices = [i for i, matrix in enumerate(matrices) if matrix in own or not exchange.is_replicated]
         if not indices:
@@ -329,13 +328,14 @@ def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) ->
 
 def _add_steps(tensors: MatrixTensors, part: Part) -> None:
     """Move the parameters of a part, and write down the second moments that came with the steps."""
-    matrices, begun, columns = part
+    matrices, begun = part
+    columns = begun.columns
     if "variance_neuron" in columns:
         copy_(columns["variance_neuron"], [tensors[matrix][1] for matrix in matrices])
     p = columns["p"]
     steps = [tensors[matrix][0].to(p[0].dtype) for matrix in matrices]
     move(begun.hyper, p, steps, matrices[0].shapes[0])
-    begun.piece.write_back()
+    begun.write_back()
 
 
 def _listed(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
