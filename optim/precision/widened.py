@@ -74,6 +74,8 @@ class WidenedStep:
 
     def __init__(self, how: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
         self._buffers = Buffers(reuse_memory)
+        self._values: dict[str, list[Tensor]] = {}  # of the piece that was read, by column
+        self._chosen: list[range] = []  # of each of these values, which tensors of the column it has
         self._places = how.places
         self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
         if not how.places:
@@ -95,37 +97,38 @@ class WidenedStep:
         names, count = _in_bfloat16(columns), len(columns["p"])
         is_flat = count > 1 and bool(names) and not torch.compiler.is_compiling()
         if is_flat and all([x.is_contiguous() for x in chain(*piece.columns.values())]):
-            flat = self._read_flat(names)
-            columns.update({name: split_like(value, columns["p"]) for name, value in flat.items()})
-            self._values = {name: [value] for name, value in flat.items()}
+            self._read_flat(names)
             self._chosen = [range(count)]
+            for name, (value,) in self._values.items():
+                columns[name] = split_like(value, columns["p"])
         else:
-            self._values = self._read_one_by_one(names)
-            columns.update(self._values)
+            self._read_one_by_one(names)
             self._chosen = [range(i, i + 1) for i in range(count)]
+            columns.update(self._values)
         columns["g"] = [g.float() for g in columns["g"]]
         return columns
 
-    def _read_flat(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """The float32 values of these columns, each in one tensor: few operations for many tensors."""
+    def _read_flat(self, names: Sequence[str]) -> None:
+        """Read these columns, each into one tensor: few operations for many tensors."""
         columns = self._piece.columns
         count = sum(x.numel() for x in columns["p"])
-        remainders = columns.get(REMAINDER, [])
-        flat = torch.cat([x.view(-1) for x in chain(*(columns[name] for name in names), remainders)])
+        tensors: list[Tensor] = []
+        for name in (*names, REMAINDER):
+            tensors += columns.get(name, [])
+        flat = torch.cat([x.view(-1) for x in tensors])
         rows = flat[: count * len(names)].float().view(len(names), count)
-        values = dict(zip(names, rows.unbind()))
-        if remainders:
-            values["p"] = join_(values["p"], as_integers(flat[-count:]))
-        return values
+        self._values = {name: [row] for name, row in zip(names, rows.unbind())}
+        if REMAINDER in columns:
+            self._values["p"] = [join_(rows[names.index("p")], as_integers(flat[-count:]))]
 
-    def _read_one_by_one(self, names: Sequence[str]) -> Columns:
-        """The float32 values of each tensor of these columns, in memory that the next piece may reuse."""
+    def _read_one_by_one(self, names: Sequence[str]) -> None:
+        """Read each tensor of these columns into one of its own, in memory that the next piece may reuse."""
         columns, cast = self._piece.columns, self._buffers.cast
-        values: Columns = {name: [cast(x, name, torch.float32) for x in columns[name]] for name in names}
+        for name in names:
+            self._values[name] = [cast(x, name, torch.float32) for x in columns[name]]
         if REMAINDER in columns:
             low = [cast(as_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
-            values["p"] = list(map(join_, values["p"], low))
-        return values
+            self._values["p"] = list(map(join_, self._values["p"], low))
 
     def write_back(self) -> None:
         """Round what the update has written into the tensors of the piece."""
