@@ -1,4 +1,5 @@
-"""Blocks of tensors that fit into a core's cache, for eager steps on the CPU.
+"""Parts of a work that are stepped one after the other: in eager steps on the CPU, blocks that fit into a core's cache;
+elsewhere, lists whose copies in float32 take limited memory.
 
 An update written as operations on lists reads and writes all tensors once for each operation, and the time of a step is
 the time of its memory traffic. On a block, only the first operation reads memory: the later ones find their operands in
