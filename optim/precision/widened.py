@@ -142,6 +142,7 @@ class WidenedStep:
                     stochastic_round_(value, to, self._noise(name, chosen))
                 elif name != "g":
                     round_to_nearest(value, to)
+        self._values = {}  # so that the next piece finds their memory free
 
     def _noise(self, column: str, chosen: Sequence[int]) -> Tensor:
         """The noise for the chosen tensors of a column, one after the other: a hash of seeds and indices."""
