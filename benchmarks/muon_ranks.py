@@ -120,7 +120,7 @@ def on_paper() -> None:
     print("ranks   matrices of a rank   products of a rank   exchanges   MB sent: every rank   one rank")
     for ranks in (1, 8, 64, 256, 1024):
         plan = batches(matrices, ranks)
-        owned = [list(chain.from_iterable(batch.owned[rank] for batch in plan)) for rank in range(ranks)]
+        owned = [list(chain.from_iterable(batch[rank] for batch in plan)) for rank in range(ranks)]
         total = sum(x.cost for x in matrices)
         most = max(sum(x.cost for x in each) for each in owned) / total
         numbers = everywhere(LARGE, ranks, 4) / 1e6, one_rank(LARGE, ranks, 2) / 1e6

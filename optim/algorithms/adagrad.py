@@ -60,12 +60,7 @@ class Adagrad(RuleOptimizer):
     Source: https://jmlr.org/papers/v12/duchi11a.html, with torch's decay of the learning rate.
     """
 
-    hyper = table(
-        COMMON,
-        lr_decay=RATE,
-        initial_accumulator_value=Number(low=0.0, scheduled=False),
-        eps=RATE,
-    )
+    hyper = table(COMMON, lr_decay=RATE, initial_accumulator_value=Number(low=0.0, scheduled=False), eps=RATE)
     may_be_missing = frozenset(("maximize",))
     fused = staticmethod(fused_adagrad)
 

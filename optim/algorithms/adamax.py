@@ -81,11 +81,8 @@ class Adamax(RuleOptimizer):
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
         beta1, beta2 = h["betas"]
-        return {
-            "one_minus_beta1": 1 - beta1,
-            "beta2": beta2,
-            "minus_step_size": -h["lr"] / (1 - beta1 ** s[STEP]),
-        }
+        minus_step_size = -h["lr"] / (1 - beta1 ** s[STEP])
+        return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "minus_step_size": minus_step_size}
 
     @staticmethod
     def update(h: Factors, f: Factors, p: Tensors, g: Tensors, exp_avg: Tensors, exp_inf: Tensors) -> None:

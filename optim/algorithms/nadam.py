@@ -100,9 +100,7 @@ class NAdam(RuleOptimizer):
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
         product = s["mu_product"] = stored(s["mu_product"] * stored(mu))  # as torch rounds it
-        root = (
-            1 - beta2**t
-        ) ** 0.5  # the correction of the second moment, folded into the step sizes and eps as in Adam
+        root = (1 - beta2**t) ** 0.5  # corrects the second moment; in the step sizes and eps, as in Adam
         return {
             **moment_factors(h),
             "eps": h["eps"] * root,

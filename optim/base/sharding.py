@@ -76,6 +76,12 @@ def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> 
     return DTensor.from_local(x, placement.mesh, pending, run_check=False).full_tensor()
 
 
+def splitting_mesh_dims(placement: Placement) -> list[int]:
+    """The dimensions of the device mesh along which tensors are split among several ranks."""
+    mesh, placements = placement.mesh, placement.placements
+    return [i for i, each in enumerate(placements) if shard_dim(each) is not None and mesh.size(i) > 1]
+
+
 def shard_dim(placement: Any) -> int | None:
     """The dimension that is split. (A strided shard of torch 2.13 does not call itself a shard.)"""
     return None if placement.is_replicate() else placement.dim

@@ -5,7 +5,8 @@ A factor `c` is a Python number, a 0-dim tensor, or a list of 0-dim tensors, one
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +14,15 @@ from torch import Tensor
 Tensors: TypeAlias = "list[Tensor] | tuple[Tensor, ...]"
 Columns: TypeAlias = "dict[str, Tensors]"  # one tensor for each parameter in each: see RuleOptimizer
 Factor: TypeAlias = "float | Tensor | Tensors"
+
+
+class Piece(NamedTuple):
+    """Tensors that are updated together: all elements of some parameters, or some elements of one."""
+
+    columns: Columns
+    indices: Sequence[int]  # of these parameters among all that a step updates
+    start: int = 0  # the index of the first element
+
 
 STACKED = 1 << 24  # elements that are stacked together on a GPU
 

@@ -1,4 +1,4 @@
-"""What Muon does with lists of matrices: their directions, the orthogonal steps, and the moves of the parameters.
+"""What Muon does with lists of matrices of one shape: directions, the orthogonal steps along them, and the moves.
 
 `h` are the hyperparameters and `f` the factors, as in every update (see RuleOptimizer); the names in the equations of
 Muon and NorMuon are given beside each function.
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.tensor_lists import Tensors, add, add_, copy_, decay_along_, is_zero, lerp, lerp_, mul_
+from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, splitting_mesh_dims
+from ..base.tensor_lists import Columns, Tensors, add, add_, copy_, decay_along_, is_zero, lerp, lerp_, mul_
 from ..step.work import Factors
 from .newton_schulz import nearest_orthogonal
 
@@ -44,6 +45,35 @@ def rows_of_blocks(rows: int, group: Mapping[str, Any]) -> list[int]:
     return list(group.get("split_sizes") or [rows])
 
 
+def has_full_matrices(placement: Placement, i: int, h: Mapping[str, Any]) -> bool:
+    """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
+    stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+    return all(placement.placements[j].dim < stack_dims for j in splitting_mesh_dims(placement))
+
+
+def update_full(h: Factors, f: Factors, columns: Columns) -> None:
+    """Update parameters of one shape, of which this rank has full matrices."""
+    directions = directions_of(h, columns["g"], columns["momentum_buffer"])
+    steps = steps_along(h, f, directions, columns.get("variance_neuron", []))
+    move(h, columns["p"], steps, columns["p"][0].shape)
+
+
+def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
+    """Update the `i`-th parameter of a work, alone in the columns, of which ranks have shards: all compute the step."""
+    second_moments = columns.get("variance_neuron", [])
+    direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
+    full_moments: list[Tensor] = []
+    if second_moments:
+        stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+        sharded_moments = from_local(second_moments[0], of_rows(placement, stack_dims + 1), i)
+        full_moments = [full_tensor(sharded_moments)]
+    step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
+    if second_moments:
+        copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
+    sharded_step = distributed_as(step, direction)
+    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i][0])
+
+
 def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
     """The momentum, or the look-ahead from it: G of B."""
     if not h["nesterov"]:
@@ -58,25 +88,29 @@ def steps_along(h: Factors, f: Factors, directions: Tensors, second_moments: Ten
 
     `second_moments` is empty for Muon.
     """
-    count, (stack, rows, columns) = len(directions), matrix_shape(directions[0].shape, h)
+    shape, count = directions[0].shape, len(directions)
+    stack, rows, columns = matrix_shape(shape, h)
     matrices = _stacked(directions).reshape(count, *stack, rows, columns)
     moments = _stacked(second_moments).view(count, *stack, rows, 1) if second_moments else None
-    # Blocks of one size that follow each other are made orthogonal together.
-    runs = [(size, len(list(run))) for size, run in itertools.groupby(rows_of_blocks(rows, h))]
-    rows_of_runs = [size * blocks for size, blocks in runs]
-    parts = list(torch.split(matrices, rows_of_runs, -2))
-    scales = [scale(directions[0].shape, h, size) for size, _ in runs]
-    for i, (size, blocks) in enumerate(runs):
-        step = nearest_orthogonal(parts[i].reshape(count, *stack, blocks, size, columns), h)
+    sizes = rows_of_blocks(rows, h)
+    parts: list[Tensor] = []
+    start = 0
+    for size, run in itertools.groupby(sizes):  # blocks of one size that follow each other, together
+        blocks = len(list(run))
+        part = matrices.narrow(-2, start, blocks * size)
+        step = nearest_orthogonal(part.reshape(count, *stack, blocks, size, columns), h)
         if moments is not None:
-            v = torch.split(moments, rows_of_runs, -2)[i].view(count, *stack, blocks, size, 1)
+            v = moments.narrow(-2, start, blocks * size).view(count, *stack, blocks, size, 1)
             step = _normalized_rows(step, v, f["one_minus_beta2"])
         step = step.flatten(-3, -2)
-        parts[i] = step if i == 0 else step * (scales[i] / scales[0])  # as `move` scales all by that of the first block
+        if parts:  # as `move` scales all by the scale of the first block
+            step = step * (scale(shape, h, size) / scale(shape, h, sizes[0]))
+        parts.append(step)
+        start += blocks * size
     if len(second_moments) > 1 and moments is not None:  # a single one was updated itself, in a view
         copy_(second_moments, [new.view(old.shape) for new, old in zip(moments, second_moments)])
-    found = torch.cat(parts, -2) if len(parts) > 1 else parts[0]
-    return list(found.reshape(count, *directions[0].shape).unbind())
+    steps = torch.cat(parts, -2) if len(parts) > 1 else parts[0]
+    return list(steps.reshape(count, *shape).unbind())
 
 
 def move(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:

@@ -12,14 +12,14 @@ from torch import Tensor
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
 from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, RATE, SWITCH, Choice, Fixed, Number, Several, table
-from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, shard_dim, zeros_of_rows
-from ..base.tensor_lists import Columns, Tensors, by_shape, copy_, lerp_
+from ..base.sharding import Placement, zeros_of_rows
+from ..base.tensor_lists import Columns, Tensors, by_shape, lerp_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
-from .matrices import directions_of, matrix_shape, move, rows_of_blocks, scale, steps_along
+from .matrices import has_full_matrices, matrix_shape, rows_of_blocks, scale, update_full, update_gathered
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
-from .ranks import OwnMatrices, checked_process_group, own_steps, step_shared
+from .ranks import OwnMatrices, checked_process_group, is_redundant, own_steps, step_shared
 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
@@ -259,31 +259,25 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def update(
-        h: Factors,
-        f: Factors,
-        p: Tensors,
-        g: Tensors,
-        momentum_buffer: Tensors,
-        variance_neuron: Tensors = (),
-        placement: Placement | None = None,
+        h: Factors, f: Factors, p: Tensors, g: Tensors, placement: Placement | None = None, **states: Tensors
     ) -> None:
-        lerp_(momentum_buffer, g, f["one_minus_momentum"])
-        columns = {"p": p, "g": g, "momentum_buffer": momentum_buffer, "variance_neuron": variance_neuron}
+        lerp_(states["momentum_buffer"], g, f["one_minus_momentum"])
+        columns = {"p": p, "g": g, **states}
         # One list after the other, each in a call of its own, so that the memory of its directions is free after it.
-        for indices in by_shape(p, placement is not None, TOGETHER, TOGETHER):
+        for indices in by_shape(p, alone=placement is not None, on_cpu=TOGETHER, on_gpu=TOGETHER):
             chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
-            if placement is None or _has_full_matrices(placement, indices[0], h):
-                _update_full(h, f, chosen)
+            if placement is None or has_full_matrices(placement, indices[0], h):
+                update_full(h, f, chosen)
             else:  # then it is one parameter
-                _update_gathered(h, f, chosen, placement, indices[0])
+                update_gathered(h, f, chosen, placement, indices[0])
 
     def step_shared(self, works: list[Work]) -> list[Work]:
         if self.process_group is None and all(work.placement is None for work in works):
             return works
         is_compiled = self._compiled is not None and self._compiled_own_steps is not None
         compute_steps = self._own_steps_compiled if is_compiled else own_steps
-        left, has_redundant = step_shared(works, self.process_group, compute_steps, read_counts_on_host=not is_compiled)
-        if has_redundant and not self._has_warned_of_redundancy:
+        left = step_shared(works, self.process_group, compute_steps, read_on_host=not is_compiled)
+        if not self._has_warned_of_redundancy and any(map(is_redundant, left)):
             self._has_warned_of_redundancy = True
             warnings.warn(
                 f"{type(self).__name__}: matrices that two dimensions of a device mesh split, or of NorMuon's one by "
@@ -293,7 +287,7 @@ class Muon(RuleOptimizer):
         return left
 
     def _own_steps_compiled(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
-        if self._compiled_own_steps is not None:
+        if self._compiled_own_steps is not None:  # it may be, since an earlier batch of this step
             try:
                 return self._compiled_own_steps(inputs)
             except torch._dynamo.exc.FailOnRecompileLimitHit:
@@ -410,33 +404,4 @@ def _other_algorithms(precision: Mapping[str, Any], **given: Mapping[str, Any] |
 
 
 def _chosen(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
-    return [xs[i] for i in indices] if xs else []
-
-
-def _has_full_matrices(placement: Placement, i: int, h: Factors) -> bool:
-    """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
-    stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
-    return all(dim is None or dim < stack_dims for dim in map(shard_dim, placement.placements))
-
-
-def _update_full(h: Factors, f: Factors, columns: Columns) -> None:
-    """Update parameters of one shape, of which this rank has full matrices."""
-    directions = directions_of(h, columns["g"], columns["momentum_buffer"])
-    steps = steps_along(h, f, directions, columns["variance_neuron"])
-    move(h, columns["p"], steps, columns["p"][0].shape)
-
-
-def _update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
-    """Update the `i`-th parameter of a work, alone in the columns, of which ranks have shards: all compute the step."""
-    second_moments = columns["variance_neuron"]
-    direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
-    full_moments: list[Tensor] = []
-    if second_moments:
-        stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
-        sharded_moments = from_local(second_moments[0], of_rows(placement, stack_dims + 1), i)
-        full_moments = [full_tensor(sharded_moments)]
-    step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
-    if second_moments:
-        copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
-    sharded_step = distributed_as(step, direction)
-    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i][0])
+    return [xs[i] for i in indices]

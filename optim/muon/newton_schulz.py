@@ -66,10 +66,15 @@ def iterations(coefficients: Any, of_a_triple: int | None) -> int | None:
     return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
 
 
+def dtype_of_iterations(x: Tensor, h: Factors) -> torch.dtype:
+    """In which dtype the iterations for the matrices in `x` run."""
+    dtype: torch.dtype = as_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
+    return dtype
+
+
 def nearest_orthogonal(x: Tensor, h: Factors) -> Tensor:
     """About the orthogonal matrices nearest to those in the last two dimensions: singular values come near 1."""
-    dtype = as_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
-    matrices = x.flatten(0, -3).to(dtype)
+    matrices = x.flatten(0, -3).to(dtype_of_iterations(x, h))
     are_tall = matrices.shape[-2] > matrices.shape[-1]
     if are_tall:
         matrices = matrices.mT  # X @ X.T of these is the smaller one

@@ -15,20 +15,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..base.sharding import shard_dim
-from ..base.tensor_lists import Columns, Tensors, copy_, lerp_
-from ..precision.options import as_dtype
+from ..base.sharding import splitting_mesh_dims
+from ..base.tensor_lists import Tensors, copy_, lerp_
 from ..step.execution import Begun, begin
 from ..step.work import Factors, Work
-from .matrices import directions_of, matrix_shape, move, rows_of_blocks, steps_along
-from .newton_schulz import TOGETHER
+from .matrices import directions_of, has_full_matrices, matrix_shape, move, rows_of_blocks, steps_along
+from .newton_schulz import TOGETHER, dtype_of_iterations
 
 BATCH = 1 << 24  # elements that a rank makes orthogonal between two exchanges; a matrix may have more
 OVERHEAD = 1 << 30  # multiplications, in the time of the three launches of an iteration on a GPU, some 10 microseconds
@@ -48,18 +47,15 @@ class SharedMatrix(NamedTuple):
 MatrixTensors = dict[SharedMatrix, list[Tensor]]
 
 
-class Batch(NamedTuple):
-    """Matrices that are stepped, and so sent, together."""
-
-    owned: list[list[SharedMatrix]]  # by rank
+# Matrices that are stepped, and so sent, together: of each rank, those that it owns.
+Batch = list[list[SharedMatrix]]
 
 
 class Part(NamedTuple):
     """The matrices of a batch that are updated together, as they are of one work and one shape."""
 
     matrices: list[SharedMatrix]
-    begun: Begun
-    columns: Columns  # a tensor for each of the matrices in each column: this rank's shards of them
+    begun: Begun  # its columns have a tensor for each of the matrices: this rank's shards of them
 
 
 class OwnMatrices(NamedTuple):
@@ -111,60 +107,66 @@ class Exchange(NamedTuple):
 
 
 def step_shared(
-    works: list[Work], process_group: Any, compute_steps: ComputeSteps, *, read_counts_on_host: bool
-) -> tuple[list[Work], bool]:
+    works: list[Work], process_group: Any, compute_steps: ComputeSteps, *, read_on_host: bool
+) -> list[Work]:
     """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
 
-    Gives the work that is left, and whether it has matrices that every rank has to gather and compute.
-    `compute_steps` is `own_steps`, or that compiled, for which hyperparameters that are tensors are not to be read on
-    the host.
+    Gives the work that is left. `compute_steps` is `own_steps`, or that compiled, for which hyperparameters that are
+    tensors are not to be read on the host.
     """
     left: list[Work] = []
-    has_redundant = False
     shared: dict[Exchange, list[SharedMatrix]] = {}
     for work_index, work in enumerate(works):
-        is_muon = "ns_coefficients" in work.hyper
-        if not is_muon or (work.placement is None and process_group is None):
-            left.append(work)
-            continue
-        params, not_shared = work.columns["p"], []
-        for i in range(len(params)):
-            sharing_group, split_dim = _sharing(work, i, process_group)
-            if sharing_group is None:
+        not_shared = []
+        for i, p in enumerate(work.columns["p"]):
+            sharing = _sharing(work, i, process_group)
+            if sharing is None:
                 not_shared.append(i)
-                has_redundant |= split_dim is not None  # so split that no rank can own it
             else:
-                exchange = Exchange(sharing_group, params[i].device, _sent_dtype(work), split_dim is None)
+                sharing_group, split_dim = sharing
+                exchange = Exchange(sharing_group, p.device, _sent_dtype(work), split_dim is None)
                 shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
         if not_shared:
             left.append(work.selected(not_shared))
     for exchange, matrices in shared.items():
         for batch in batches(matrices, exchange.process_group.size()):
-            _step_batch(works, batch, exchange, compute_steps, read_counts_on_host)
-    return left, has_redundant
+            _step_batch(works, batch, exchange, compute_steps, read_on_host)
+    return left
 
 
-def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None]:
+def is_redundant(work: Work) -> bool:
+    """Whether a work that is left has matrices that every rank has to gather and compute."""
+    if work.placement is None or not _is_of_muon(work):
+        return False
+    count = len(work.columns["p"])
+    return not all(has_full_matrices(work.placement, i, work.hyper) for i in range(count))
+
+
+def _is_of_muon(work: Work) -> bool:
+    return "ns_coefficients" in work.hyper
+
+
+def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] | None:
     """The process group whose ranks share the `i`-th parameter of a work, and the dimension along which they split it.
 
-    The group is None where this rank has full matrices (the dimension is None, too), and where they are split in a way
-    that no rank can own them.
+    None where each rank steps it by itself: it has full matrices, or they are so split that no rank can own one.
     """
+    if not _is_of_muon(work):
+        return None
     if work.placement is None:
-        return process_group, None
+        return None if process_group is None else (process_group, None)
     from torch.distributed.tensor import Shard
 
     mesh, placements, full = work.placement
-    mesh_dims = [j for j, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(j) > 1]
-    stack_dims = len(matrix_shape(full[i][0], work.hyper).stack)
-    if all(placements[j].dim < stack_dims for j in mesh_dims):
-        return None, None
+    mesh_dims = splitting_mesh_dims(work.placement)
+    if len(mesh_dims) != 1 or has_full_matrices(work.placement, i, work.hyper):
+        return None
     placement = placements[mesh_dims[0]]
-    is_split_once = len(mesh_dims) == 1 and type(placement) is Shard
     # The second moments of a matrix, one for each row, are split as it is, but where its columns are split.
-    splits_columns = placement.dim > stack_dims
-    can_be_owned = is_split_once and not (splits_columns and "variance_neuron" in work.columns)
-    return mesh.get_group(mesh_dims[0]) if can_be_owned else None, placement.dim
+    splits_columns = placement.dim > len(matrix_shape(full[i][0], work.hyper).stack)
+    if type(placement) is not Shard or (splits_columns and "variance_neuron" in work.columns):
+        return None
+    return mesh.get_group(mesh_dims[0]), placement.dim
 
 
 def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
@@ -187,7 +189,7 @@ def _sent_dtype(work: Work) -> torch.dtype:
     dtype = p.dtype if work.widening is None else torch.float32
     if "variance_neuron" in work.columns:
         return torch.promote_types(dtype, work.columns["variance_neuron"][0].dtype)
-    of_iterations: torch.dtype = as_dtype(work.hyper["ns_dtype"]) or (torch.float32 if p.is_cpu else torch.bfloat16)
+    of_iterations = dtype_of_iterations(p, work.hyper)
     is_scaled_after = bool(work.hyper.get("split_sizes"))
     return of_iterations if of_iterations.itemsize < dtype.itemsize and not is_scaled_after else dtype
 
@@ -213,14 +215,14 @@ def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
     most = max(map(len, of_ranks))
     for of_rank in of_ranks:
         of_rank += [[] for _ in range(most - len(of_rank))]
-    return [Batch(list(owned)) for owned in zip(*of_ranks)]
+    return [list(owned) for owned in zip(*of_ranks)]
 
 
 def _step_batch(
-    works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_counts_on_host: bool
+    works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_on_host: bool
 ) -> None:
     """The step of a batch of matrices."""
-    parts = _begun_parts(works, batch, read_counts_on_host)
+    parts = _begun_parts(works, batch, read_on_host)
     # One name for what is sent, so that no tensor lives longer than it is needed.
     tensors = _directions(parts, batch, exchange)
     if not exchange.is_replicated:
@@ -231,24 +233,24 @@ def _step_batch(
         _add_steps(tensors, part)
 
 
-def _begun_parts(works: list[Work], batch: Batch, read_counts_on_host: bool) -> list[Part]:
+def _begun_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
     """Begin the steps of the matrices of a batch."""
     together: dict[Any, list[SharedMatrix]] = {}
-    for matrix in chain.from_iterable(batch.owned):
+    for matrix in chain.from_iterable(batch):
         together.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
     parts = []
     for (work_index, _), matrices in together.items():
         work = works[work_index].selected([matrix.param_index for matrix in matrices])
-        begun = begin(work, read_counts_on_host)
-        parts.append(Part(matrices, begun, begun.piece.read()))
+        parts.append(Part(matrices, begin(work, read_on_host)))
     return parts
 
 
 def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
     """What this rank has of the directions; of replicated matrices, only those that it owns."""
     tensors: MatrixTensors = {}
-    own = set(batch.owned[exchange.rank()])
-    for matrices, begun, columns in parts:
+    own = set(batch[exchange.rank()])
+    for matrices, begun in parts:
+        columns = begun.columns
         lerp_(columns["momentum_buffer"], columns["g"], begun.factors["one_minus_momentum"])
         indices = [i for i, matrix in enumerate(matrices) if matrix in own or not exchange.is_replicated]
         if not indices:
@@ -264,8 +266,8 @@ def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTe
 
 def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Send the owners this rank's shards. Gives the full directions of what this rank owns."""
-    ranks, own = len(batch.owned), batch.owned[exchange.rank()]
-    to_each = [_listed(owned, shards) for owned in batch.owned]
+    ranks, own = len(batch), batch[exchange.rank()]
+    to_each = [_listed(owned, shards) for owned in batch]
     shapes_from_each = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
     received = exchange.all_to_all(to_each, shapes_from_each)
     from_each = [_by_matrix(own, tensors) for tensors in received]
@@ -307,9 +309,9 @@ def own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
 
 def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Send the steps that this rank has made. Gives what it needs of those of all matrices."""
-    rank, ranks = exchange.rank(), len(batch.owned)
-    own = batch.owned[rank]
-    shapes_from_each = [_shard_shapes(owned, rank, ranks) for owned in batch.owned]
+    rank, ranks = exchange.rank(), len(batch)
+    own = batch[rank]
+    shapes_from_each = [_shard_shapes(owned, rank, ranks) for owned in batch]
     if exchange.is_replicated:
         received = exchange.all_gather(_listed(own, own_tensors), shapes_from_each)
     else:
@@ -322,20 +324,21 @@ def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) ->
                     to_rank.append(shard)
         received = exchange.all_to_all(to_each, shapes_from_each)
     tensors: MatrixTensors = {}
-    for owned, from_owner in zip(batch.owned, received):
+    for owned, from_owner in zip(batch, received):
         tensors.update(_by_matrix(owned, from_owner))
     return tensors
 
 
 def _add_steps(tensors: MatrixTensors, part: Part) -> None:
     """Move the parameters of a part, and write down the second moments that came with the steps."""
-    matrices, begun, columns = part
+    matrices, begun = part
+    columns = begun.columns
     if "variance_neuron" in columns:
         copy_(columns["variance_neuron"], [tensors[matrix][1] for matrix in matrices])
     p = columns["p"]
     steps = [tensors[matrix][0].to(p[0].dtype) for matrix in matrices]
     move(begun.hyper, p, steps, matrices[0].shapes[0])
-    begun.piece.write_back()
+    begun.write_back()
 
 
 def _listed(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
@@ -345,13 +348,8 @@ def _listed(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor
 
 def _by_matrix(matrices: list[SharedMatrix], listed: list[Tensor]) -> MatrixTensors:
     """What `_listed` has put into a list."""
-    tensors: MatrixTensors = {}
-    start = 0
-    for matrix in matrices:
-        end = start + len(matrix.shapes)
-        tensors[matrix] = listed[start:end]
-        start = end
-    return tensors
+    remaining = iter(listed)
+    return {matrix: list(islice(remaining, len(matrix.shapes))) for matrix in matrices}
 
 
 def _shard_shapes(matrices: list[SharedMatrix], rank: int, ranks: int) -> list[torch.Size]:

@@ -1,13 +1,12 @@
 """Steps in float32 of bfloat16 tensors: read before the update, rounded and written back after it.
 
-An update gets a piece of a step at a time, as named columns: "p" are the parameters, "g" the gradients, and each state
-goes by its name. `read()` gives the columns with float32 in place of bfloat16, and `write_back()` rounds what the
-update made of them. How the float32 values lie in memory is the business of the two classes of pieces.
+An update gets one piece of a step after the other, as named columns: "p" are the parameters, "g" the gradients, and
+each state goes by its name. `read()` gives the columns with float32 in place of bfloat16, and `write_back()` rounds
+what the update made of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -15,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.tensor_lists import Columns, Tensors
-from .bits import as_integers, bitcast, join_, round_to_nearest, split_, split_like, stochastic_round_
+from ..base.tensor_lists import Columns, Piece, Tensors
+from .bits import as_integers, join_, round_to_nearest, split_, split_like, stochastic_round_
 from .noise import Place, indices, noise, place_of, tensor_seeds
 from .options import REMAINDER
 
@@ -52,28 +51,33 @@ class Buffers:
     def __init__(self, reuse: bool) -> None:
         self._kept: dict[str, Tensor] | None = {} if reuse else None
 
-    def get(self, shape: Sequence[int], use: str, dtype: torch.dtype = torch.int32) -> Tensor | None:
-        """Memory in a shape, for one use; None where it is not reused."""
-        count = math.prod(shape)
+    def get(self, count: int, use: str, dtype: torch.dtype = torch.int32) -> Tensor | None:
+        """Memory of `count` elements, for one use; None where it is not reused."""
         if self._kept is None:
             return None
         if use not in self._kept or self._kept[use].numel() < count:
             self._kept[use] = torch.empty(count, dtype=dtype, device="cpu")
-        return self._kept[use][:count].view(shape)
+        return self._kept[use][:count]
 
     def cast(self, x: Tensor, use: str, dtype: torch.dtype) -> Tensor:
         """A copy in another dtype."""
-        memory = self.get(x.shape, use, dtype)
-        return x.to(dtype) if memory is None else memory.copy_(x)
+        memory = self.get(x.numel(), use, dtype)
+        return x.to(dtype) if memory is None else memory.view(x.shape).copy_(x)
 
 
 class WidenedStep:
-    """One step in float32: what its pieces have in common, which are the seeds of the noise and memory."""
+    """One step in float32, piece by piece: `read` a piece, update what that gives, and `write_back`.
+
+    The float32 values of a piece are in one flat tensor for each column where the tensors are contiguous: few
+    operations for many tensors. Else each tensor has its own.
+    """
 
     def __init__(self, how: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
-        self.buffers = Buffers(reuse_memory)
-        self.places = how.places
-        self.seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
+        self._buffers = Buffers(reuse_memory)
+        self._values: dict[str, list[Tensor]] = {}  # of the piece that was read, by column
+        self._chosen: list[range] = []  # of each of these values, which tensors of the column it has
+        self._places = how.places
+        self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
         if not how.places:
             return
         counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
@@ -84,86 +88,73 @@ class WidenedStep:
             if name in how.column_numbers:
                 seeds = tensor_seeds(how.seed, how.column_numbers[name], counts, numbers)
                 on_host = seeds.is_cpu and not torch.compiler.is_compiling()
-                self.seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
+                self._seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
 
-    def hash_inputs(self, column: str, i: int, start: int, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Integers of which the noise for `x` is a hash: the elements from `start` on of the `i`-th tensor."""
-        return indices(self.places[i], start, x.numel(), x.device, memory).bitwise_xor_(self.seeds[column][i])
+    def read(self, piece: Piece) -> Columns:
+        """The columns of a piece, in float32."""
+        self._piece = piece
+        columns = {name: xs for name, xs in piece.columns.items() if name != REMAINDER}
+        names, count = _in_bfloat16(columns), len(columns["p"])
+        is_flat = count > 1 and bool(names) and not torch.compiler.is_compiling()
+        if is_flat and all([x.is_contiguous() for x in chain(*piece.columns.values())]):
+            self._read_flat(names)
+            self._chosen = [range(count)]
+            for name, (value,) in self._values.items():
+                columns[name] = split_like(value, columns["p"])
+        else:
+            self._read_one_by_one(names)
+            self._chosen = [range(i, i + 1) for i in range(count)]
+            columns.update(self._values)
+        columns["g"] = [g.float() for g in columns["g"]]
+        return columns
 
-    def piece(self, columns: Columns, indices: Sequence[int], start: int) -> FlatPiece | SeparatePiece:
-        """The tensors of these indices, from the element `start` on, in the layout that suits them."""
-        several = len(columns["p"]) > 1 and bool(_in_bfloat16(columns)) and not torch.compiler.is_compiling()
-        if several and all([x.is_contiguous() for x in chain(*columns.values())]):
-            return FlatPiece(self, columns, indices, start)
-        return SeparatePiece(self, columns, indices, start)
-
-
-class _WidenedPiece:
-    """Tensors of a step, from the element `start` on of the parameters of these indices, with bfloat16 among them."""
-
-    def __init__(self, step: WidenedStep, columns: Columns, indices: Sequence[int], start: int) -> None:
-        self.step, self.indices, self.start = step, indices, start
-        self.remainders = columns.get(REMAINDER, [])
-        self.columns = {name: xs for name, xs in columns.items() if name != REMAINDER}
-
-
-class FlatPiece(_WidenedPiece):
-    """A piece of several contiguous tensors, whose float32 values lie one after the other: few operations for many."""
-
-    def read(self) -> Columns:
-        """The columns in float32."""
-        names, params = _in_bfloat16(self.columns), self.columns["p"]
-        count = sum(x.numel() for x in params)
-        tensors = chain(*(self.columns[name] for name in names), self.remainders)
+    def _read_flat(self, names: Sequence[str]) -> None:
+        """Read these columns, each into one tensor: few operations for many tensors."""
+        columns = self._piece.columns
+        count = sum(x.numel() for x in columns["p"])
+        tensors: list[Tensor] = []
+        for name in (*names, REMAINDER):
+            tensors += columns.get(name, [])
         flat = torch.cat([x.view(-1) for x in tensors])
         rows = flat[: count * len(names)].float().view(len(names), count)
-        self.values = dict(zip(names, rows.unbind()))
-        if self.remainders:
-            self.values["p"] = join_(self.values["p"], bitcast(flat[-count:], torch.int16))
-        wide = {**self.columns, **{name: split_like(value, params) for name, value in self.values.items()}}
-        wide["g"] = [g.float() for g in wide["g"]]
-        return wide
+        self._values = {name: [row] for name, row in zip(names, rows.unbind())}
+        if REMAINDER in columns:
+            self._values["p"] = [join_(rows[names.index("p")], as_integers(flat[-count:]))]
+
+    def _read_one_by_one(self, names: Sequence[str]) -> None:
+        """Read each tensor of these columns into one of its own, in memory that the next piece may reuse."""
+        columns, cast = self._piece.columns, self._buffers.cast
+        for name in names:
+            self._values[name] = [cast(x, name, torch.float32) for x in columns[name]]
+        if REMAINDER in columns:
+            low = [cast(as_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
+            self._values["p"] = list(map(join_, self._values["p"], low))
 
     def write_back(self) -> None:
-        """Round what the update has written, each column at once."""
-        for name, value in self.values.items():
-            to = self.columns[name]
-            if name == "p" and self.remainders:
-                split_(value, to, self.remainders)
-            elif name in self.step.seeds:
-                inputs = [self.step.hash_inputs(name, i, self.start, x) for i, x in zip(self.indices, to)]
-                stochastic_round_(value, to, noise(torch.cat(inputs), self.step.buffers.get(value.shape, "shifted")))
-            elif name != "g":
-                round_to_nearest(value, to)
-
-
-class SeparatePiece(_WidenedPiece):
-    """A piece whose tensors get their float32 values one by one, in memory that the next piece may reuse."""
-
-    def read(self) -> Columns:
-        """The columns in float32."""
-        self.values: Columns = {}
-        for name in _in_bfloat16(self.columns):
-            self.values[name] = [self.step.buffers.cast(x, name, torch.float32) for x in self.columns[name]]
-        if self.remainders:
-            lows = [self.step.buffers.cast(as_integers(x), "int32", torch.int32) for x in self.remainders]
-            self.values["p"] = list(map(join_, self.values["p"], lows))
-        wide = {**self.columns, **self.values}
-        wide["g"] = [g.float() for g in wide["g"]]
-        return wide
-
-    def write_back(self) -> None:
-        """Round what the update has written, tensor by tensor."""
-        for name, values in self.values.items():
-            for k, x in enumerate(self.columns[name]):
-                if name == "p" and self.remainders:
-                    split_(values[k], [x], [self.remainders[k]])
-                elif name in self.step.seeds:
-                    memory = self.step.buffers.get((x.numel(),), "int32")
-                    inputs = self.step.hash_inputs(name, self.indices[k], self.start, x, memory)
-                    stochastic_round_(values[k], [x], noise(inputs, self.step.buffers.get((x.numel(),), "shifted")))
+        """Round what the update has written into the tensors of the piece."""
+        columns = self._piece.columns
+        for name, values in self._values.items():
+            for value, chosen in zip(values, self._chosen):
+                to = [columns[name][i] for i in chosen]
+                if name == "p" and REMAINDER in columns:
+                    split_(value, to, [columns[REMAINDER][i] for i in chosen])
+                elif name in self._seeds:
+                    stochastic_round_(value, to, self._noise(name, chosen))
                 elif name != "g":
-                    round_to_nearest(values[k], [x])
+                    round_to_nearest(value, to)
+        self._values = {}  # so that the next piece finds their memory free
+
+    def _noise(self, column: str, chosen: Sequence[int]) -> Tensor:
+        """The noise for the chosen tensors of a column, one after the other: a hash of seeds and indices."""
+        piece = self._piece
+        inputs = []
+        for i in chosen:
+            x, param_index = piece.columns[column][i], piece.indices[i]
+            memory = self._buffers.get(x.numel(), "int32") if len(chosen) == 1 else None
+            elements = indices(self._places[param_index], piece.start, x.numel(), x.device, memory)
+            inputs.append(elements.bitwise_xor_(self._seeds[column][param_index]))
+        joined = torch.cat(inputs) if len(inputs) > 1 else inputs[0]
+        return noise(joined, self._buffers.get(joined.numel(), "shifted"))
 
 
 def _in_bfloat16(columns: Columns) -> list[str]:

@@ -1,4 +1,5 @@
-"""Blocks of tensors that fit into a core's cache, for eager steps on the CPU.
+"""Parts of a work that are stepped one after the other: in eager steps on the CPU, blocks that fit into a core's cache;
+elsewhere, lists whose copies in float32 take limited memory.
 
 An update written as operations on lists reads and writes all tensors once for each operation, and the time of a step is
 the time of its memory traffic. On a block, only the first operation reads memory: the later ones find their operands in
@@ -7,27 +8,18 @@ the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import torch
 
-from ..base.tensor_lists import Columns
+from ..base.tensor_lists import Columns, Piece
 from .work import Work
 
 BLOCK = 1 << 18  # elements: few enough for the caches, and enough for the calls on them to cost little
 LIST = 1 << 26  # elements that are stepped in float32 together, elsewhere
 
 
-class Block(NamedTuple):
-    """Tensors that are updated together: all elements of some, or some of one."""
-
-    columns: Columns
-    indices: Sequence[int]  # of the tensors in the columns that they are from
-    start: int = 0  # the index of the first element there
-
-
-def blocks(columns: Columns) -> Iterator[Block]:
+def blocks(columns: Columns) -> Iterator[Piece]:
     """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
     joined: list[int] = []
     filled = 0
@@ -39,7 +31,7 @@ def blocks(columns: Columns) -> Iterator[Block]:
         if size > BLOCK:
             parts = {name: torch.split(xs[i].view(-1), BLOCK) for name, xs in columns.items()}
             for j, start in enumerate(range(0, size, BLOCK)):
-                yield Block({name: [xs[j]] for name, xs in parts.items()}, [i], start)
+                yield Piece({name: [xs[j]] for name, xs in parts.items()}, [i], start)
         elif size:
             joined.append(i)
             filled += size
@@ -47,11 +39,11 @@ def blocks(columns: Columns) -> Iterator[Block]:
         yield _whole_tensors(columns, joined)
 
 
-def _whole_tensors(columns: Columns, indices: list[int]) -> Block:
+def _whole_tensors(columns: Columns, indices: list[int]) -> Piece:
     selected: Columns = {}
     for name, xs in columns.items():
         selected[name] = [xs[i] for i in indices]
-    return Block(selected, indices)
+    return Piece(selected, indices)
 
 
 def limited(work: Work) -> list[Work]:
@@ -62,11 +54,13 @@ def limited(work: Work) -> list[Work]:
     if work.widening is None:
         return [work]
     params = work.columns["p"]
-    limit, parts, filled = (BLOCK if params[0].is_cpu else LIST), [[0]], params[0].numel()
-    for i, p in enumerate(params[1:], 1):
-        filled += p.numel()
-        if filled > limit:
+    limit = BLOCK if params[0].is_cpu else LIST
+    parts: list[list[int]] = [[]]
+    filled = 0
+    for i, p in enumerate(params):
+        if parts[-1] and filled + p.numel() > limit:
             parts.append([])
-            filled = p.numel()
+            filled = 0
         parts[-1].append(i)
+        filled += p.numel()
     return [work.selected(part) for part in parts] if len(parts) > 1 else [work]

@@ -15,7 +15,11 @@ def penalized_gradient(h: Factors, p: Tensors, g: Tensors) -> Tensors:
 
 
 def apply_weight_decay(h: Factors, f: Factors, p: Tensors, g: Tensors) -> Tensors:
-    """`penalized_gradient`; with decoupled weight decay the parameters shrink now instead, and it is the gradient."""
+    """Apply the weight decay in either form, and give the gradient to descend.
+
+    As an L2 penalty it is part of that gradient. Decoupled, the parameters shrink now, but for cautious weight decay,
+    which the update applies later with `decay_along_`.
+    """
     if not h["decoupled_weight_decay"]:
         return penalized_gradient(h, p, g)
     if not is_zero(h["weight_decay"]) and not h.get("cautious_weight_decay"):

@@ -10,34 +10,30 @@ is read, and the update runs over all tensors at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..base.scalar_states import STEP
-from ..base.tensor_lists import Columns, Tensors
-from ..precision.widened import FlatPiece, SeparatePiece, WidenedStep
-from .blocks import Block, blocks, limited
+from ..base.tensor_lists import Columns, Piece, Tensors
+from ..precision.widened import WidenedStep
+from .blocks import blocks, limited
+from .fused import Kernel
 from .known_counts import KnownCounts
 from .work import Factors, Work, by_layout
 
 
-class InPlace(NamedTuple):
-    """A piece of a step whose tensors are updated as they are."""
+class StepInPlace:
+    """A step of tensors that are updated as they are; `WidenedStep` is that of the others."""
 
-    columns: Columns
-
-    def read(self) -> Columns:
-        """The columns themselves."""
-        return self.columns
+    def read(self, piece: Piece) -> Columns:
+        """The columns of a piece."""
+        return piece.columns
 
     def write_back(self) -> None:
         """Nothing is left to do."""
-
-
-Piece: TypeAlias = "InPlace | FlatPiece | SeparatePiece"  # columns that are read, updated, and written back
 
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
@@ -63,39 +59,48 @@ def _eager_part(part: Work, contiguous: bool, known_counts: KnownCounts) -> None
         kernel = None if fused is None else fused(work)
         if kernel is None:
             _step_on_numbers(work, known_counts, in_blocks)
-        else:
-            _step_by_kernel(work, kernel)
+        else:  # which goes through memory once: blocks are for copies in float32 alone
+            _step_by_kernel(work, kernel, in_blocks and work.widening is not None)
 
 
-def _step_by_kernel(work: Work, kernel: Any) -> None:
+def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
     """A step that one of torch's fused kernels takes."""
     _count_step(work)
-    step_counts = work.scalars.get(STEP, [])
-    # A kernel goes through memory once: on the CPU, blocks are for copies in float32 alone.
-    for indices, piece in _pieces(work, in_blocks=work.widening is not None):
-        kernel([step_counts[i] for i in indices] if step_counts else [], **piece.read())
-        piece.write_back()
+    step_counts = work.scalars.get(STEP)
+    step = _step_of(work, in_blocks)
+    for piece in _pieces(work, in_blocks):
+        counts = [step_counts[i] for i in piece.indices] if step_counts else []
+        kernel(counts, **step.read(piece))
+        step.write_back()
 
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
-    """A step for which the counts are numbers: parameters with the same counts go together."""
+    """A step for which the counts are numbers, where the host knows them."""
+    counts: dict[str, list[float]] = {}  # by the names of scalar states, one for each parameter
     names = [name for name in work.algorithm.reads if name in work.scalars]
-    columns = [known_counts.of(work.scalars[name]) for name in names]
-    if None in columns:
-        step_on_tensors([work])
-        for name in names:
-            known_counts.compute(work.scalars[name])
-        return
+    for name in names:
+        known = known_counts.of(work.scalars[name])
+        if known is None:
+            step_on_tensors([work])
+            for changed in names:
+                known_counts.note_computed(work.scalars[changed])
+            return
+        counts[name] = known
     _count_step(work)
-    rows = list(zip(*columns)) or [()] * len(work.columns["p"])  # the counts of each parameter
-    for row in dict.fromkeys(rows):
-        part, s = work, dict(zip(names, row))
-        if rows.count(row) < len(rows):
-            part = work.selected([i for i, other in enumerate(rows) if other == row])
+    for part, s in _by_counts(work, counts):
         if STEP in s:
             s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
         for name, value in _update(part, s, in_blocks).items():
             known_counts.note(part.scalars[name], value)
+
+
+def _by_counts(work: Work, counts: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
+    """The work in parts of parameters whose counts are the same, with these counts."""
+    indices: dict[tuple[float, ...], list[int]] = {}
+    for i in range(len(work.columns["p"])):
+        indices.setdefault(tuple([column[i] for column in counts.values()]), []).append(i)
+    parts = [work] if len(indices) == 1 else list(map(work.selected, indices.values()))
+    return [(part, dict(zip(counts, row))) for part, row in zip(parts, indices)]
 
 
 def step_on_tensors(works: list[Work]) -> None:
@@ -117,19 +122,20 @@ class Begun(NamedTuple):
 
     hyper: Factors
     factors: Factors
-    piece: Piece  # all tensors
+    columns: Columns
+    write_back: Callable[[], None]  # to be called after the update
 
 
 def begin(work: Work, read_on_host: bool) -> Begun:
-    """Begin a step, outside of graphs, of an algorithm whose factors need no counts: the caller updates the piece.
+    """Begin a step, outside of graphs, of an algorithm whose factors need no counts: the caller updates the columns.
 
     With `read_on_host`, hyperparameters that are tensors on the CPU become numbers.
     """
     hyper = _hyperparameters(work, read_on_host)
     _count_step(work)
     h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
-    ((_, piece),) = _pieces(work, in_blocks=False)
-    return Begun(h, f, piece)
+    step = _step_of(work, in_blocks=False)
+    return Begun(h, f, step.read(_whole(work)), step.write_back)
 
 
 def _count_step(work: Work) -> None:
@@ -150,31 +156,35 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
 
     before = dict(s)
     factors = work.algorithm.factors(work.hyper, s, stored)
-    written = {
-        name: x for name, x in s.items() if x is not before[name] and (isinstance(x, Tensor) or x != before[name])
-    }
-    for name, value in written.items():
-        _fill(work.scalars[name], value)
+    changed: dict[str, Any] = {}
+    for name, value in s.items():
+        if value is not before[name] and (isinstance(value, Tensor) or value != before[name]):
+            _fill(work.scalars[name], value)
+            changed[name] = value
     h, f = _for_lists(work.hyper, factors, work.columns["p"][0])
-    shared = {} if work.algorithm.elementwise else {"placement": work.placement}
-    for _, piece in _pieces(work, in_blocks):
-        work.algorithm.update(h, f, **piece.read(), **shared)
-        piece.write_back()
-    return written
+    placement = {} if work.algorithm.elementwise else {"placement": work.placement}
+    step = _step_of(work, in_blocks)
+    for piece in _pieces(work, in_blocks):
+        work.algorithm.update(h, f, **step.read(piece), **placement)
+        step.write_back()
+    return changed
 
 
-def _pieces(work: Work, in_blocks: bool) -> Iterator[tuple[Sequence[int], Piece]]:
-    """What is updated one after the other, with the indices of its tensors: on the CPU blocks, if asked for."""
-    columns, params = work.columns, work.columns["p"]
-    in_blocks = in_blocks and params[0].is_cpu
-    parts = blocks(columns) if in_blocks else [Block(columns, range(len(params)))]
+def _pieces(work: Work, in_blocks: bool) -> Iterable[Piece]:
+    """What is updated one after the other."""
+    return blocks(work.columns) if in_blocks else [_whole(work)]
+
+
+def _whole(work: Work) -> Piece:
+    """All of the work as one piece."""
+    return Piece(work.columns, range(len(work.columns["p"])))
+
+
+def _step_of(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
+    """The step of a work, which reads its pieces and writes them back."""
     if work.widening is None:
-        for part in parts:
-            yield part.indices, InPlace(part.columns)
-        return
-    step = WidenedStep(work.widening, columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
-    for part in parts:
-        yield part.indices, step.piece(part.columns, part.indices, part.start)
+        return StepInPlace()
+    return WidenedStep(work.widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
 
 
 def _fill(counters: Tensors, value: Any) -> None:

@@ -35,7 +35,9 @@ def fused_sgd(work: Work) -> Kernel | None:
 
     def kernel(step_counts: Tensors, p: Tensors, g: Tensors, momentum_buffer: Tensors = ()) -> None:
         torch._fused_sgd_(
-            *(p, g, momentum_buffer),
+            p,
+            g,
+            momentum_buffer,
             momentum=h["momentum"],
             dampening=h["dampening"],
             nesterov=h["nesterov"],
@@ -52,11 +54,12 @@ def fused_adam(work: Work) -> Kernel | None:
     if arguments is None or not h["correct_bias"] or h.get("cautious_weight_decay"):
         return None
     beta1, beta2 = h["betas"]
-    whole: Any = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
+    fused_step: Any = torch._fused_adamw_ if h["decoupled_weight_decay"] else torch._fused_adam_
 
     def kernel(step_counts: Tensors, p: Tensors, g: Tensors, **states: Tensors) -> None:
         moments = (states["exp_avg"], states["exp_avg_sq"], states.get("max_exp_avg_sq", ()))
-        whole(p, g, *moments, step_counts, beta1=beta1, beta2=beta2, eps=h["eps"], amsgrad=h["amsgrad"], **arguments)
+        numbers = {"beta1": beta1, "beta2": beta2, "eps": h["eps"], "amsgrad": h["amsgrad"], **arguments}
+        fused_step(p, g, *moments, step_counts, **numbers)
 
     return kernel
 

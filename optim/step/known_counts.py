@@ -30,14 +30,14 @@ class KnownCounts:
     def note(self, counters: Tensors, value: Any) -> Any:
         """All of them hold this number now, rounded to their dtype, which comes back; or a tensor that is not read."""
         if isinstance(value, Tensor):
-            self.compute(counters)
+            self.note_computed(counters)
             return value
         rounded: float = torch.tensor(value, dtype=counters[0].dtype, device="cpu").item()
         if not counters[0].is_cpu:
             self._known.update((id(x), (ref(x), x._version, rounded)) for x in counters)
         return rounded
 
-    def compute(self, counters: Iterable[Tensor]) -> None:
+    def note_computed(self, counters: Iterable[Tensor]) -> None:
         """The GPU has computed what they hold now, which the host does not know and must not read in every step."""
         self._known.update((id(x), (ref(x), x._version, None)) for x in counters)
 

@@ -197,7 +197,7 @@ class RuleOptimizer(Optimizer):
             return loss
         self._keeper.follow(self)
         live = [p for p in self._parameters() if p.grad is not None]
-        compiled = self._compiled if live and self._is_compiled_for(live) else None
+        compiled = self._compiled_for(live)
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
         works = self.step_shared(self.gather())
@@ -290,10 +290,10 @@ class RuleOptimizer(Optimizer):
             options = {**options, "options": INDUCTOR_ON_CPU}
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
 
-    def _is_compiled_for(self, live: list[Tensor]) -> bool:
-        """Whether a step of these parameters, which have gradients, is compiled: at a third set of them, no more."""
-        if self._compiled is None:
-            return False
+    def _compiled_for(self, live: list[Tensor]) -> Callable[..., None] | None:
+        """The compiled step of these parameters, which have gradients; at a third set of them, none any more."""
+        if self._compiled is None or not live:
+            return None
         self._sets.add(tuple(map(id, live)))
         if len(self._sets) > MOST_GRAPHS:
             self._compiled = None
@@ -303,7 +303,7 @@ class RuleOptimizer(Optimizer):
                 "gradients in every step.",
                 stacklevel=4,
             )
-        return self._compiled is not None
+        return self._compiled
 
     def gather(self) -> list[Work]:
         """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
@@ -313,7 +313,8 @@ class RuleOptimizer(Optimizer):
             numbers = {p: i for i, p in enumerate(self._parameters())}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
-            self._check(live, [p.grad for p in live], group)
+            self._check_fit(live)
+            self._check_gradients(live, group)
             algorithm = self.algorithm_of(group)
             hyper = {name: group[name] for name in algorithm.hyper}
             for params in grouped_by_kind(live, algorithm.by_rank):
@@ -323,14 +324,8 @@ class RuleOptimizer(Optimizer):
                 grads: list[Any] = [p.grad for p in params]
                 columns: Columns = {"p": params, "g": grads}
                 columns.update(self._columns(group, states, in_use(names, group, params[0])))
-                work = Work(
-                    algorithm=type(algorithm),
-                    hyper=hyper,
-                    columns=columns,
-                    scalars=scalars,
-                    widening=widening(group, columns, names, numbers) if is_widened(group, params[0]) else None,
-                )
-                works.append(work)
+                how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
+                works.append(Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how))
         return list(map(as_plain_tensors, works))
 
     def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
@@ -351,20 +346,26 @@ class RuleOptimizer(Optimizer):
         counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
         return (*names, STEP) if counted else names
 
-    def _check(self, params: Tensors, grads: list[Any], group: Mapping[str, Any]) -> None:
-        name = type(self).__name__
-        if torch.compiler.is_compiling():
-            for p in params:
-                if not self._keeper.fits(p, self.state):
-                    raise ValueError(
-                        f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has no state "
-                        "that fits it. In a graph state cannot follow its parameter: take one step outside the graph, "
-                        "where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
-                    )
+    def _check_fit(self, params: Tensors) -> None:
+        """In a graph, where state cannot follow its parameter, raise `ValueError` unless it fits."""
+        if not torch.compiler.is_compiling():
+            return
+        for p in params:
+            if not self._keeper.fits(p, self.state):
+                raise ValueError(
+                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
+                    "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
+                    "graph, where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
+                )
+
+    def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
+        """Raise `RuntimeError` for a gradient that cannot be used."""
+        grads: list[Any] = [p.grad for p in params]
         if all(
             [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
         ):
             return
+        name = type(self).__name__
         for p, g in zip(params, grads):
             if g.layout is not torch.strided:
                 raise RuntimeError(

@@ -29,12 +29,12 @@ def matrix(number, split_dim, shape, cost):
 def test_every_matrix_has_one_owner_and_the_work_is_even(entries, ranks):
     """No rank has more than its share and one matrix, which is what the greedy rule gives (Graham 1969)."""
     plan = batches(entries, ranks)
-    assert sorted(x for batch in plan for owned in batch.owned for x in owned) == sorted(entries)
-    assert all(len(batch.owned) == ranks for batch in plan)
-    loads = [sum(x.cost for batch in plan for x in batch.owned[rank]) for rank in range(ranks)]
+    assert sorted(x for batch in plan for owned in batch for x in owned) == sorted(entries)
+    assert all(len(batch) == ranks for batch in plan)
+    loads = [sum(x.cost for batch in plan for x in batch[rank]) for rank in range(ranks)]
     assert max(loads) <= sum(loads) / ranks + max(x.cost for x in entries)
     for batch in plan:
-        for owned in batch.owned:
+        for owned in batch:
             copies = ranks if entries[0].split_dim is None else 1  # under DDP, all ranks receive all
             assert len(owned) <= 1 or sum(x.shapes[0].numel() for x in owned) * copies <= BATCH
 
@@ -42,7 +42,7 @@ def test_every_matrix_has_one_owner_and_the_work_is_even(entries, ranks):
 def test_no_more_batches_than_the_elements_need():
     """Of matrices of one shape: as many as the largest number that a rank has takes."""
     entries = [matrix(i, 0, (1024, 1024), 1) for i in range(160)]
-    assert [list(map(len, batch.owned)) for batch in batches(entries, 4)] == [[16] * 4, [16] * 4, [8] * 4]
+    assert [list(map(len, batch)) for batch in batches(entries, 4)] == [[16] * 4, [16] * 4, [8] * 4]
 
 
 @pytest.mark.parametrize("group", [True, "world", 3])
