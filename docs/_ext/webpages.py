@@ -113,17 +113,22 @@ def add_words(app: Sphinx, doctree: nodes.document) -> None:
 # Where a long name may break: after a dot, an underscore or an opening bracket, and before a capital.
 BREAK = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Za-z)][.])(?=[A-Za-z])|(?<=\w\()(?=\S)")
 LONG = re.compile(r"[a-z_]{25,}")
+HEAD = re.compile(r"<th\b.*?</th>", re.DOTALL)
+EXPONENT = re.compile(r"\d[\d.]*e-\d+")
 NAMES = re.compile(r'(?<=<span class="pre">)[^<]{12,}(?=<)|(?<=>)[^<>]*\w{16,}[^<>]*(?=<a class="headerlink")')
 
 
 def break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Long names break at dots and capitals, where a line is too short for them."""
+    """Long names break at dots and capitals, where a line is too short for them; numbers in the head of a table do not."""
 
     def breaking(match: re.Match[str]) -> str:
         return LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), BREAK.sub("<wbr>", match[0]))
 
+    def kept_whole(head: re.Match[str]) -> str:
+        return EXPONENT.sub(r'<span class="number">\g<0></span>', head[0])
+
     if "body" in context:
-        context["body"] = NAMES.sub(breaking, context["body"])
+        context["body"] = HEAD.sub(kept_whole, NAMES.sub(breaking, context["body"]))
 
 
 def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
