@@ -345,12 +345,15 @@ class WarmupStableDecayLR(LRScheduler):
             else (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential"
             else None
         )
+        a = initial_learning_rate
+        b = learning_rate
+        c = end_learning_rate
         lr = (
-            initial_learning_rate + (learning_rate - initial_learning_rate) * w if t < warmup_iters
-            else learning_rate if t < total_iters - decay_iters
-            else learning_rate ** (1 - r) * end_learning_rate ** r if decay == "geometric"
-            else 1 / (r / end_learning_rate + (1 - r) / learning_rate) if decay == "harmonic"
-            else end_learning_rate + (learning_rate - end_learning_rate) * s
+            a + (b - a) * w if t < warmup_iters
+            else b if t < total_iters - decay_iters
+            else b ** (1 - r) * c ** r if decay == "geometric"
+            else 1 / (r / c + (1 - r) / b) if decay == "harmonic"
+            else c + (b - c) * s
         )
 
     `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done, `w` and `s`

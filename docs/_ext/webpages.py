@@ -27,6 +27,8 @@ WORDS = {
     "get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup, "
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
+    "choosing#from-torch-optim": "default weight decay, defaults",
+    "differences/other_projects": "schedule free, ScheduleFree",
     "choosing#from-composer": "Composer schedulers",
     "loop": "training loop, Clock, loop",
     "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
@@ -49,14 +51,14 @@ WORDS = {
     "recipes#steps-in-epochs-resnet-50-on-imagenet": "ResNet, ImageNet, vision",
     "batch_plans": "batch-size warmup, batch size, batch size ramp, BatchPlan",
     "half_lives": "half-life, HalfLife, betas in tokens, beta2, timescale, weight decay timescale",
-    "averages": "EMA, SWA, LAWA, exponential moving average, weight averaging, average, WeightAverage",
-    "tutorials/merging": "merge, merging checkpoints, WSM, model soup, checkpoint averaging",
-    "loop#events-evaluate-save-average": "evaluate every, save every, passed, every, events",
+    "averages": "EMA, SWA, LAWA, model averaging, exponential moving average, weight averaging, average, WeightAverage",
+    "tutorials/merging": "merge, merging checkpoints, merge checkpoints, WSM, model soup, checkpoint averaging",
+    "loop#events-evaluate-save-average": "evaluate every, save every, save before cooldown, passed, every, events",
     "logging": "logs, logging, TensorBoard, Weights & Biases, wandb, named_values, get_last_value",
     "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
     "groups": "parameter groups, tags, layer-wise learning rate",
     "groups#groups-from-globs-no-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
-    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load",
+    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load, FSDP",
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
     "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
@@ -89,7 +91,7 @@ WORDS = {
     "reference/api/timesched.InverseSquareRootWithWarmupScheduler": "inverse square root, inverse sqrt, rsqrt",
     "reference/api/timesched.PiecewiseScheduler": "piecewise",
     "reference/api/timesched.CooldownScheduler": "cooldown, annealing",
-    "reference/api/timesched.SequenceScheduler": "sequence, sequential",
+    "reference/api/timesched.SequenceScheduler": "sequence, sequential, shift",
     "reference/api/timesched.bind": "bind, LambdaLR",
     "reference/api/optim.AdamW": "AdamW",
 }
