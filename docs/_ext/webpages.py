@@ -121,7 +121,7 @@ NAMES = re.compile(r'(?<=<span class="pre">)[^<]{12,}(?=<)|(?<=>)[^<>]*\w{16,}[^
 
 
 def break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Long names break at dots and capitals, where a line is too short for them; numbers in the head of a table do not."""
+    """Long names break at dots and capitals, where a line is too short; numbers in the head of a table do not."""
 
     def breaking(match: re.Match[str]) -> str:
         return LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), BREAK.sub("<wbr>", match[0]))
