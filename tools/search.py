@@ -60,7 +60,7 @@ QUERIES = {
     "save before cooldown": r"loop.html#events",
     "default weight decay": r"choosing|differences/torch",
     "torchtitan": r"trainers/torchtitan",
-    "schedule free": r"other_projects",
+    "schedule free": r"preinitialize|other_projects",
     "ReduceLROnPlateau": r"choosing",
     "get_cosine_schedule_with_warmup": r"choosing",
     "get_linear_schedule_with_warmup": r"choosing",

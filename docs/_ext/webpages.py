@@ -28,7 +28,6 @@ WORDS = {
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
     "choosing#from-torch-optim": "default weight decay, defaults",
-    "differences/other_projects": "schedule free, ScheduleFree",
     "choosing#from-composer": "Composer schedulers",
     "loop": "training loop, Clock, loop",
     "loop#the-order-of-calls": "scheduler not stepping, learning rate does not change, scheduler.step, "
@@ -70,7 +69,7 @@ WORDS = {
     "composer": "Composer, MosaicML",
     "optimizers": "optimizer, optimizers",
     "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
-    "preinitialize": "preinitialize, third-party optimizers, dummy step",
+    "preinitialize": "preinitialize, third-party optimizers, dummy step, schedule free, schedule-free",
     "muon": "Muon, NorMuon, adjust_lr_fn",
     "muon_form": "Newton-Schulz, ns_coefficients, Moonlight, modded-nanogpt",
     "low_precision": "bfloat16, bf16, master weights, stochastic rounding",
