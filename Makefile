@@ -80,5 +80,5 @@ bench: ## run the benchmarks, one after the other
 	for script in $(BENCH_NEWEST); do run "$$script" || exit 1; done
 
 clean: ## delete what builds, tests and linters leave in the checkout
-	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist docs/reference/api .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -119,7 +119,8 @@ class PolynomialLR(LRScheduler):
 
     Formula:
         T = total_iters * max(1, ceil(t / total_iters)) if cycle else total_iters
-        lr = end_learning_rate + (initial_learning_rate - end_learning_rate) * (1 - min(t / T, 1)) ** power
+        x = min(t / T, 1)
+        lr = end_learning_rate + (initial_learning_rate - end_learning_rate) * (1 - x) ** power
 
     `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
 
@@ -155,7 +156,8 @@ class LinearLR(LRScheduler):
 
     Formula:
         T = total_iters * max(1, ceil(t / total_iters)) if cycle else total_iters
-        lr = initial_learning_rate + (end_learning_rate - initial_learning_rate) * min(t / T, 1)
+        x = min(t / T, 1)
+        lr = initial_learning_rate + (end_learning_rate - initial_learning_rate) * x
 
     `t` counts the steps taken; `T` is the length, with `cycle` the next multiple of it.
 
@@ -334,16 +336,28 @@ class WarmupStableDecayLR(LRScheduler):
     Formula:
         p = min(t / warmup_iters, 1) if warmup_iters else 1
         w = {"linear": p, "cosine": (1 - cos(pi * p)) / 2, "1-sqrt": 1 - (1 - p) ** 0.5, "square": p ** 2}[warmup]
-        r = min(max(t - total_iters + decay_iters, 0) / decay_iters, 1) if decay_iters else 1.0 * (t >= total_iters)
-        s = {"linear": 1 - r, "cosine": (1 + cos(pi * r)) / 2}.get(decay)
-        s = {"1-sqrt": 1 - r ** 0.5, "1-square": 1 - r ** 2}.get(decay, s)
-        s = (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential" else s
-        lr = end_learning_rate + (learning_rate - end_learning_rate) * (s or 0)
-        lr = learning_rate ** (1 - r) * end_learning_rate ** r if decay == "geometric" else lr
-        lr = 1 / (r / end_learning_rate + (1 - r) / learning_rate) if decay == "harmonic" else lr
-        lr = initial_learning_rate + (learning_rate - initial_learning_rate) * w if p < 1 else lr
+        r = min((t - total_iters + decay_iters) / decay_iters, 1) if decay_iters else 1
+        s = (
+            1 - r if decay == "linear"
+            else (1 + cos(pi * r)) / 2 if decay == "cosine"
+            else 1 - r ** 0.5 if decay == "1-sqrt"
+            else 1 - r ** 2 if decay == "1-square"
+            else (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential"
+            else None
+        )
+        a = initial_learning_rate
+        b = learning_rate
+        c = end_learning_rate
+        lr = (
+            a + (b - a) * w if t < warmup_iters
+            else b if t < total_iters - decay_iters
+            else b ** (1 - r) * c ** r if decay == "geometric"
+            else 1 / (r / c + (1 - r) / b) if decay == "harmonic"
+            else c + (b - c) * s
+        )
 
-    `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done.
+    `t` counts the steps taken; `p` and `r` are the fractions of the warmup and of the decay that are done, `w` and `s`
+    their shapes.
 
     Args:
         learning_rate: the learning rate between the warmup and the decay, finite.

@@ -189,14 +189,21 @@ class CooldownScheduler(Schedule):
 
     Formula:
         r = min((t - t_start) / t_decay, 1)
-        s = {"linear": 1 - r, "cosine": (1 + cos(pi * r)) / 2}.get(decay)
-        s = {"1-sqrt": 1 - r ** 0.5, "1-square": 1 - r ** 2}.get(decay, s)
-        s = (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential" else s
+        s = (
+            1 - r if decay == "linear"
+            else (1 + cos(pi * r)) / 2 if decay == "cosine"
+            else 1 - r ** 0.5 if decay == "1-sqrt"
+            else 1 - r ** 2 if decay == "1-square"
+            else (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential"
+            else None
+        )
         a = schedule(t_start) if alpha_i is None else alpha_i
-        y = alpha_f + (a - alpha_f) * (s or 0)
-        y = a ** (1 - r) * alpha_f ** r if decay == "geometric" else y
-        y = 1 / (r / alpha_f + (1 - r) / a) if decay == "harmonic" else y
-        y = schedule(t) if t < t_start else y
+        y = (
+            schedule(t) if t < t_start
+            else a ** (1 - r) * alpha_f ** r if decay == "geometric"
+            else 1 / (r / alpha_f + (1 - r) / a) if decay == "harmonic"
+            else alpha_f + (a - alpha_f) * s
+        )
 
     `t` is the time since the start of the run, `r` the fraction of the decay that is done, `s` its shape, `schedule(t)`
     the multiplier of the schedule at `t`, and `y` that of both.

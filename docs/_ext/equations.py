@@ -121,7 +121,8 @@ def expression(node: ast.expr) -> tuple[str, int]:
             while isinstance(node, ast.IfExp):
                 rows.append((node.body, part(node.test)))
                 node = node.orelse
-            return cases([*rows, (node, None)]), ATOM
+            is_none = isinstance(node, ast.Constant) and node.value is None  # there are no other cases
+            return cases(rows if is_none else [*rows, (node, None)]), ATOM
         case ast.Subscript(ast.Dict() as table, key):
             return choice(table, key), ATOM
         case ast.Call(ast.Attribute(ast.Dict() as table, "get"), [key, *default]):
@@ -328,10 +329,21 @@ def equation(line: str) -> tuple[str, str, str]:
     return math(part(parsed(left)), left), math(row(op("="), part(tree)), right), when
 
 
+def statements(lines: list[str]) -> list[str]:
+    """Each equation as one line: where a bracket is open, it goes on in the next one."""
+    found: list[str] = []
+    for line in lines:
+        if found and found[-1].count("(") > found[-1].count(")"):
+            found[-1] += " " + line.strip()
+        else:
+            found.append(line.strip())
+    return found
+
+
 def table(lines: list[str]) -> str:
     """Equations as HTML, one below the other."""
     html = ""
-    for line in lines:
+    for line in statements(lines):
         left, right, condition = equation(line)
-        html += f"<tr><td>{left}</td><td>{right}</td><td>{condition}</td></tr>"
+        html += f"<tr><td>{left}</td><td>{right}</td>{f'<td>{condition}</td>' if condition else ''}</tr>"
     return f'<div class="equations"><table>{html}</table></div>'

@@ -7,6 +7,7 @@ import inspect
 import os
 import pkgutil
 import re
+import shutil
 from abc import ABC
 from collections.abc import Iterator
 from functools import cache
@@ -34,9 +35,11 @@ from optim.scheduler import Scheduler
 log = logging.getLogger(__name__)
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("timesched", "optim")
+PAGES = "api"  # the folder in docs/reference of the pages that are written here; git ignores it
 
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 ARXIV = re.compile(r"(?<![/`])arXiv:(\d{4}\.\d{4,5})")
+API = re.compile(r"^\.\. api:: (\S+)\n(?:   :\w+:.*\n)*((?:\n|   .*\n)*)", re.MULTILINE)
 STATE = re.compile(r" +(\w+): (.+), (\S+) = (.+?)(?:, if (.+))?")
 
 
@@ -162,7 +165,7 @@ def imported(env: BuildEnvironment, name: str) -> ModuleType:
 
 
 class Api(SphinxDirective):
-    """A table of names with their first sentences, and what the docstrings say.
+    """A table of names with their first sentences, each of which leads to the page of the name.
 
     The argument is a module. The content names what of it is shown; without content it is all of `__all__`. With the
     option `module`, the docstring of the module stands above.
@@ -175,24 +178,46 @@ class Api(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
         module = imported(self.env, name)
-        names = " ".join(self.content).split() or module.__all__
+        names = shown_names(module, "\n".join(self.content))
         text: list[str] = []
         if "module" in self.options:
             text += [f".. py:module:: {name}", "", *rest(inspect.cleandoc(module.__doc__ or "").splitlines()), ""]
-        shown = [(name, getattr(module, name)) for name in names]
         text += [".. list-table::", "   :class: summary", ""]
-        for short, thing in shown:
-            first = (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+        for short in names:
+            first = (inspect.getdoc(getattr(module, short)) or "").split("\n\n")[0].replace("\n", " ")
             sentence = re.split(r"(?<=\.)\s", first)[0].rstrip(":")
             text += [f"   * - :py:obj:`~{name}.{short}`", f"     - {prose(sentence)}"]
-        for short, thing in shown:
-            kind = "function" if inspect.isroutine(thing) else "class"
-            if inspect.isclass(thing) and issubclass(thing, Exception):
-                kind = "exception"
-            text += ["", f".. auto{kind}:: {name}.{short}"]
-            text += ["   :show-inheritance:"] if inspect.isclass(thing) and public_bases(self.env, thing) else []
+        text += ["", ".. toctree::", "   :hidden:", "", *(f"   {PAGES}/{name}.{short}" for short in names)]
         parsed: list[nodes.Node] = self.parse_text_to_nodes("\n".join(text))
         return parsed
+
+
+def shown_names(module: ModuleType, content: str) -> list[str]:
+    return content.split() or module.__all__
+
+
+def write_pages(app: Sphinx) -> None:
+    """Writes the pages of all names that directives `api` show, as files, since Sphinx reads nothing else."""
+    folder = Path(app.srcdir) / "reference" / PAGES
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for index in folder.parent.glob("*.rst"):
+        for module_name, content in API.findall(index.read_text(encoding="utf-8")):
+            module = imported(app.env, module_name)
+            for short in shown_names(module, content):
+                name = f"{module_name}.{short}"
+                (folder / f"{name}.rst").write_text(page(app.env, name, getattr(module, short)), encoding="utf-8")
+
+
+def page(env: BuildEnvironment, name: str, thing: Any) -> str:
+    """The source of the page of a name, whose title is the name without its packages."""
+    parts = name.split(".")
+    title = ".".join(parts[2:] or parts[1:])
+    kind = "function" if inspect.isroutine(thing) else "class"
+    if inspect.isclass(thing) and issubclass(thing, Exception):
+        kind = "exception"
+    bases = "   :show-inheritance:\n" if inspect.isclass(thing) and public_bases(env, thing) else ""
+    return f"{title}\n{'=' * len(title)}\n\n.. auto{kind}:: {name}\n{bases}"
 
 
 @cache
@@ -354,6 +379,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("equations", Equations)
     app.add_directive("api", Api)
     app.add_role("formula", formula_role)
+    app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-docstring", rewrite, priority=400)  # before sphinx.ext.napoleon
     app.connect("autodoc-process-signature", own_signature)
     app.connect("autodoc-process-bases", show_bases)

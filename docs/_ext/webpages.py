@@ -27,6 +27,7 @@ WORDS = {
     "get_constant_schedule_with_warmup, get_linear_schedule_with_warmup, get_cosine_schedule_with_warmup, "
     "get_cosine_with_min_lr_schedule_with_warmup, get_polynomial_decay_schedule_with_warmup, "
     "get_cosine_with_hard_restarts_schedule_with_warmup, get_inverse_sqrt_schedule, get_wsd_schedule",
+    "choosing#from-torch-optim": "default weight decay, defaults",
     "choosing#from-composer": "Composer schedulers",
     "differences/torch": "torch defaults, default eps, default weight decay, differences from torch",
     "loop": "training loop, Clock, loop",
@@ -50,14 +51,14 @@ WORDS = {
     "recipes#steps-in-epochs-resnet-50-on-imagenet": "ResNet, ImageNet, vision",
     "batch_plans": "batch-size warmup, batch size, batch size ramp, BatchPlan",
     "half_lives": "half-life, HalfLife, betas in tokens, beta2, timescale, weight decay timescale",
-    "averages": "EMA, SWA, LAWA, exponential moving average, weight averaging, average, WeightAverage",
-    "tutorials/merging": "merge, merging checkpoints, WSM, model soup, checkpoint averaging",
-    "loop#events-evaluate-save-average": "evaluate every, save every, passed, every, events",
+    "averages": "EMA, SWA, LAWA, model averaging, exponential moving average, weight averaging, average, WeightAverage",
+    "tutorials/merging": "merge, merging checkpoints, merge checkpoints, WSM, model soup, checkpoint averaging",
+    "loop#events-evaluate-save-average": "evaluate every, save every, save before cooldown, passed, every, events",
     "logging": "logs, logging, TensorBoard, Weights & Biases, wandb, named_values, get_last_value",
-    "muon#on-several-ranks": "distributed Muon, Muon FSDP, process_group",
+    "muon_ranks": "distributed Muon, Muon FSDP, process_group, FSDP, HSDP",
     "groups": "parameter groups, tags, layer-wise learning rate",
     "groups#groups-from-globs-no-weight-decay-for-norms-and-biases": "weight decay, no decay, bias, norm",
-    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load",
+    "checkpoints": "resume, resuming, checkpoint, checkpoints, state_dict, save, load, FSDP",
     "checkpoints#a-cooldown-from-a-checkpoint": "cooldown, cool down, branch",
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
     "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
@@ -71,29 +72,30 @@ WORDS = {
     "results": "results, which optimizer, best optimizer, comparison",
     "optimizers": "optimizer, optimizers",
     "optimizers#state-before-the-first-step": "FSDP, sharding, sharded checkpoint, optimizer state, memory",
-    "preinitialize": "preinitialize, third-party optimizers, dummy step",
-    "muon": "Muon, NorMuon",
+    "preinitialize": "preinitialize, third-party optimizers, dummy step, schedule free, schedule-free",
+    "muon": "Muon, NorMuon, adjust_lr_fn",
+    "muon_form": "Newton-Schulz, ns_coefficients, Moonlight, modded-nanogpt",
     "low_precision": "bfloat16, bf16, master weights, stochastic rounding",
     "compiling": "torch.compile, compile, CUDA graph, recompile",
     "compiling#optimizer-and-scheduler-in-your-own-function-hold-tensors": "hold_tensors",
     "config": "YAML, config",
     "command_line": "command line, CLI, timesched plot, timesched check",
     "gallery/schedules": "gallery, warmup, warm-up, curves",
-    "reference/schedules#timesched.CosineAnnealingWithWarmupScheduler": "cosine, cosine with warmup, cosine annealing, "
+    "reference/api/timesched.CosineAnnealingWithWarmupScheduler": "cosine, cosine with warmup, cosine annealing, "
     "cosine decay",
-    "reference/schedules#timesched.CosineAnnealingScheduler": "cosine, cosine annealing",
-    "reference/schedules#timesched.CosineAnnealingWarmRestartsScheduler": "SGDR, warm restarts",
-    "reference/schedules#timesched.LinearWithWarmupScheduler": "LinearWarmup, linear warmup",
-    "reference/schedules#timesched.OneCycleScheduler": "OneCycle, one cycle, 1cycle",
-    "reference/schedules#timesched.CyclicScheduler": "cyclic, cyclical, triangular",
-    "reference/schedules#timesched.WarmupStableDecayScheduler": "WSD, 1-sqrt, trapezoidal",
-    "reference/schedules#timesched.RexScheduler": "REX",
-    "reference/schedules#timesched.InverseSquareRootWithWarmupScheduler": "inverse square root, inverse sqrt, rsqrt",
-    "reference/schedules#timesched.PiecewiseScheduler": "piecewise",
-    "reference/composed#timesched.CooldownScheduler": "cooldown, annealing",
-    "reference/composed#timesched.SequenceScheduler": "sequence, sequential",
-    "reference/binding#timesched.bind": "bind, LambdaLR",
-    "reference/optimizers#optim.AdamW": "AdamW",
+    "reference/api/timesched.CosineAnnealingScheduler": "cosine, cosine annealing",
+    "reference/api/timesched.CosineAnnealingWarmRestartsScheduler": "SGDR, warm restarts",
+    "reference/api/timesched.LinearWithWarmupScheduler": "LinearWarmup, linear warmup",
+    "reference/api/timesched.OneCycleScheduler": "OneCycle, one cycle, 1cycle",
+    "reference/api/timesched.CyclicScheduler": "cyclic, cyclical, triangular",
+    "reference/api/timesched.WarmupStableDecayScheduler": "WSD, 1-sqrt, trapezoidal",
+    "reference/api/timesched.RexScheduler": "REX",
+    "reference/api/timesched.InverseSquareRootWithWarmupScheduler": "inverse square root, inverse sqrt, rsqrt",
+    "reference/api/timesched.PiecewiseScheduler": "piecewise",
+    "reference/api/timesched.CooldownScheduler": "cooldown, annealing",
+    "reference/api/timesched.SequenceScheduler": "sequence, sequential, shift",
+    "reference/api/timesched.bind": "bind, LambdaLR",
+    "reference/api/optim.AdamW": "AdamW",
 }
 
 
@@ -115,17 +117,22 @@ def add_words(app: Sphinx, doctree: nodes.document) -> None:
 # Where a long name may break: after a dot, an underscore or an opening bracket, and before a capital.
 BREAK = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[A-Za-z)][.])(?=[A-Za-z])|(?<=\w\()(?=\S)")
 LONG = re.compile(r"[a-z_]{25,}")
+HEAD = re.compile(r"<th\b.*?</th>", re.DOTALL)
+EXPONENT = re.compile(r"\d[\d.]*e-\d+")
 NAMES = re.compile(r'(?<=<span class="pre">)[^<]{12,}(?=<)|(?<=>)[^<>]*\w{16,}[^<>]*(?=<a class="headerlink")')
 
 
 def break_names(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Long names break at dots and capitals, where a line is too short for them."""
+    """Long names break at dots and capitals, where a line is too short; numbers in the head of a table do not."""
 
     def breaking(match: re.Match[str]) -> str:
         return LONG.sub(lambda name: name[0].replace("_", "_<wbr>"), BREAK.sub("<wbr>", match[0]))
 
+    def kept_whole(head: re.Match[str]) -> str:
+        return EXPONENT.sub(r'<span class="number">\g<0></span>', head[0])
+
     if "body" in context:
-        context["body"] = NAMES.sub(breaking, context["body"])
+        context["body"] = HEAD.sub(kept_whole, NAMES.sub(breaking, context["body"]))
 
 
 def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:

@@ -48,6 +48,7 @@ def read_aloud(mathml):
         ('s = 1 - r if decay == "a" else s', ("s", "=1−r", 'if decay="a"')),
         ("x = 1 if a else 2", ("x", "={mtable[1: if a, 2: otherwise]", "")),
         ("x = 1 if a else 2 if b else 3", ("x", "={mtable[1: if a, 2: if b, 3: otherwise]", "")),
+        ("x = ( 1 if a else 2 if b else None )", ("x", "={mtable[1: if a, 2: if b]", "")),
         ('w(p) = p for "a", 1 for "b"', ("w(p)", '={mtable[p: for "a", 1: for "b"]', "")),
         ('w = p for "a"', ("w", "=p", 'for "a"')),
         ('s = {"a": 1}.get(decay, s)', ("s", '={mtable[1: if decay="a"]', "")),
@@ -72,7 +73,7 @@ def test_all_equations_of_docstrings():
     lines = set()
     for cls in classes:
         for block in BLOCK.findall((inspect.getdoc(cls) or "").partition("\nState of")[0]):
-            lines.update(line.strip() for line in block.splitlines())
+            lines.update(equations.statements(block.splitlines()))
     assert len(lines) > 100
 
     def shown_as_code(line):

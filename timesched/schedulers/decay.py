@@ -37,14 +37,22 @@ class WarmupStableDecayScheduler(Schedule):
     Formula:
         p = min(t / t_warmup, 1) if t_warmup else 1
         w = {"linear": p, "cosine": (1 - cos(pi * p)) / 2, "1-sqrt": 1 - (1 - p) ** 0.5, "square": p ** 2}[warmup]
-        r = min(max(t - t_max + t_decay, 0) / t_decay, 1) if t_decay else 1.0 * (t >= t_max)
-        s = {"linear": 1 - r, "cosine": (1 + cos(pi * r)) / 2}.get(decay)
-        s = {"1-sqrt": 1 - r ** 0.5, "1-square": 1 - r ** 2}.get(decay, s)
-        s = (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential" else s
-        y = alpha_f + (1 - alpha_f) * (s or 0)
-        y = alpha_f ** r if decay == "geometric" else y
-        y = 1 / (r / alpha_f + 1 - r) if decay == "harmonic" else y
-        y = alpha_s + (1 - alpha_s) * w if p < 1 else y
+        r = min((t - t_max + t_decay) / t_decay, 1) if t_decay else 1
+        s = (
+            1 - r if decay == "linear"
+            else (1 + cos(pi * r)) / 2 if decay == "cosine"
+            else 1 - r ** 0.5 if decay == "1-sqrt"
+            else 1 - r ** 2 if decay == "1-square"
+            else (decay_rate ** r - decay_rate) / (1 - decay_rate) if decay == "exponential"
+            else None
+        )
+        y = (
+            alpha_s + (1 - alpha_s) * w if t < t_warmup
+            else 1 if t < t_max - t_decay
+            else alpha_f ** r if decay == "geometric"
+            else 1 / (r / alpha_f + 1 - r) if decay == "harmonic"
+            else alpha_f + (1 - alpha_f) * s
+        )
 
     `t` is the time since the start of the run; `p` and `r` are the fractions of the warmup and of the decay that are
     done, `w` and `s` their shapes, and `y` the multiplier.

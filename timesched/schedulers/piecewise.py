@@ -47,11 +47,16 @@ class PiecewiseScheduler(Schedule):
 
     Formula:
         x = (t - t0) / (t1 - t0)
-        y = {"linear": a + (b - a) * x, "cosine": b + (a - b) * (1 + cos(pi * x)) / 2}.get(shape)
-        y = {"1-sqrt": b + (a - b) * (1 - x ** 0.5), "1-square": b + (a - b) * (1 - x ** 2)}.get(shape, y)
-        y = b + (a - b) * (0.5 ** x - 0.5) / 0.5 if shape == "exponential" else y
-        y = a ** (1 - x) * b ** x if shape == "geometric" else y
-        y = 1 / (x / b + (1 - x) / a) if shape == "harmonic" else y
+        y = (
+            a + (b - a) * x if shape == "linear"
+            else b + (a - b) * (1 + cos(pi * x)) / 2 if shape == "cosine"
+            else b + (a - b) * (1 - x ** 0.5) if shape == "1-sqrt"
+            else b + (a - b) * (1 - x ** 2) if shape == "1-square"
+            else b + (a - b) * (0.5 ** x - 0.5) / 0.5 if shape == "exponential"
+            else a ** (1 - x) * b ** x if shape == "geometric"
+            else 1 / (x / b + (1 - x) / a) if shape == "harmonic"
+            else None
+        )
 
     `t` is the time since the start of the run, between the points (`t0`, `a`) and (`t1`, `b`); `x` is the fraction of
     the way that is done, `shape` that of the second point, and `y` the multiplier.
