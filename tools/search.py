@@ -67,7 +67,6 @@ QUERIES = {
     "fine-tuning": r"which|recipes.html#fine",
     "transformers": r"trainers/hugging_face",
     "Lightning": r"trainers/lightning",
-    "torchtitan": r"trainers/torchtitan",
     "SFTTrainer": r"trainers/hugging_face",
     "torch.compile": r"compiling",
     "momentum": r"loop.html#what-bind",
