@@ -191,8 +191,8 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
             number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
             scheduler makes use of: all with their place in the config, and those of several entries together, a line
-            each. Names and arguments are looked up before anything is made; where a scheduler fails later, the others
-            have written into the optimizer already.
+            each. Names and arguments are looked up before a scheduler is made; where one fails later, the others have
+            written into the optimizer already.
         TypeError: a value of another type; a function that returns something else.
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
@@ -226,8 +226,11 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     given, problems = resolve.sections(config), Problems()
     entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
     entry, clock, specs = resolved(given, entries, clock, problems)
+    made = None if entry is None else problems.attempt(optimizer_of, entry, model)
+    if list(problems):
+        check_schedules(specs, problems)
     problems.raise_all()
-    optimizer, spared = optimizer_of(entry, model)
+    optimizer, spared = made
     schedulers = list(schedulers_of(specs, optimizer, clock, spared, problems).values())
     problems.raise_all()
     factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
@@ -297,6 +300,13 @@ def schedulers_of(
         if scheduler is not None:
             problems.attempt(_check_written, scheduler, spared, path)
     return made
+
+
+def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
+    """Look at the values of schedules, which can be made where there is no optimizer."""
+    for spec in specs.values():
+        if isinstance(spec, Spec) and issubclass(spec.cls, Schedule):
+            problems.attempt(_made, spec, None, None)
 
 
 def _scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:

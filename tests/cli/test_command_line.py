@@ -461,7 +461,7 @@ def test_all_that_is_wrong_is_found_at_once(capsys, config):
         "schedulers[2].LinearScheduler: LinearScheduler has no argument 'size': there are alpha_i, alpha_f, t_max.",
     ]
     found = out.splitlines()
-    assert code == 1 and len(found) == len(beginnings) and "without an optimizer, the values of" in err
+    assert code == 1 and len(found) == len(beginnings) and "without an optimizer, what schedulers write" in err
     for line, beginning in zip(found, beginnings):
         assert line.startswith(beginning)
     code, out, err = run(capsys, "show", path)
@@ -484,6 +484,21 @@ def test_what_is_found_with_a_model(capsys, config, model):
     assert code == 1 and len(found) == 3
     assert "'head'" in found[0] and "schedulers[1]: This LinearWD" in found[1]
     assert "norms and biases of group 0 decay (3: 0.bias, 1.weight, 1.bias)" in found[2]
+
+
+def test_weight_decay_that_is_multiplied(capsys, config, model):
+    """A multiple of 0 leaves norms and biases without, and does nothing at all where no group has any."""
+    text = """\
+max_duration: 100ba
+optimizer: {AdamW: {lr: 1.0e-3, weight_decay: 0.1, no_decay: true}}
+schedulers: {LinearScheduler: {alpha_f: 0.5, key: weight_decay}}
+"""
+    assert run(capsys, "check", config(text), "--model", model) == (0, "nothing found\n", "")
+    code, out, _ = run(capsys, "check", config(text.replace("0.1,", "0.0,")), "--model", model)
+    assert code == 1 and out == (
+        "schedulers[0]: weight_decay is 0 in every group that it sets, and a multiple of 0 is 0: give the optimizer a "
+        "weight_decay\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 from itertools import takewhile
@@ -40,6 +40,7 @@ is a note, with which the exit code is 0):
   tags that match nothing (with --model)
   two schedulers of one key
   norms or biases with weight decay (with --model)
+  a schedule that multiplies 0, as of a weight decay that the optimizer does not have (with --model)
   bfloat16 weights that the learning rate cannot move (with --model)
 """
     examples = """\
@@ -114,11 +115,12 @@ def _check(options: argparse.Namespace) -> int:
             faults.append(f"{path}: {error}")
     if model is not None and made.optimizer is not None:
         faults += decayed(model, made.optimizer, list(made.schedulers.values()))
+        faults += without_effect(made.schedulers)
         faults += unmoved(made.optimizer, highest)
     for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
     if made.optimizer is None and made.schedulers:
-        print("timesched check: without an optimizer, the values of schedulers are not looked at", file=sys.stderr)
+        print("timesched check: without an optimizer, what schedulers write is not looked at", file=sys.stderr)
     if model is None and "SCHEDULE" not in made.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
     return 1 if faults else 0
@@ -235,14 +237,27 @@ OF_BETAS = [beta_out_of_range, miscorrected]
 def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
     """A line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
     spared = {id(each.tensor): each.name for each in named(model) if not each.decays}
+    written: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 is none
+    for scheduler in schedulers:
+        if scheduler is not None and scheduler.key == "weight_decay":
+            written.update(i for i, factor in zip(scheduler.indices, scheduler.factors) if factor)
     for i, group in enumerate(optimizer.param_groups):
         names = [spared[id(p)] for p in group["params"] if id(p) in spared]
-        by = [s for s in schedulers if s is not None and s.key == "weight_decay" and i in s.indices]
-        if names and (by or group.get("weight_decay")):
+        if names and (i in written or group.get("weight_decay")):
             shown = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
             yield (
                 f"optimizer: norms and biases of group {i} decay ({len(names)}: {shown}): write no_decay: true, and "
                 f"give a scheduler of the weight decay the tags of the others (decay_tag)"
+            )
+
+
+def without_effect(schedulers: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each scheduler that multiplies 0 in all its groups."""
+    for path, scheduler in schedulers.items():
+        if scheduler is not None and not any(scheduler.factors):
+            yield (
+                f"{path}: {scheduler.key} is 0 in every group that it sets, and a multiple of 0 is 0: give the "
+                f"optimizer a {scheduler.key}"
             )
 
 

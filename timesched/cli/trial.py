@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from optim.config import resolve
-from optim.config.build import optimizer_of, resolved, schedulers_of
+from optim.config.build import check_schedules, optimizer_of, resolved, schedulers_of
 from optim.config.problems import Problems
 from optim.config.resolve import TAGS, Spec
 
@@ -60,6 +60,7 @@ def trial(
         made.optimizer, spared = made.problems.attempt(optimizer_of, entry, model) or (None, spared)
     clock_failed = made.clock is None and not given.keys().isdisjoint(resolve.RUN)
     if made.optimizer is None or clock_failed:
+        check_schedules(specs, made.problems)
         made.schedulers = dict.fromkeys(specs)
     else:
         made.schedulers = schedulers_of(specs, made.optimizer, made.clock, spared, made.problems)

@@ -144,6 +144,11 @@ def test_errors_of_several_entries_are_raised_together():
         build(network(), schedulers(*values, **RUN))
     first, second = str(raised.value).splitlines()
     assert first.startswith("schedulers[0].LinearScheduler: ") and second.startswith("schedulers[2].LinearLR: No param")
+    for wrong_momentum in ({"momentom": 0.9}, {"momentum": "much"}):  # the values of schedules need no optimizer
+        with pytest.raises(ValueError) as raised:
+            build(network(), schedulers(*values[:1], **RUN) | sgd(**wrong_momentum))
+        first, second = str(raised.value).splitlines()
+        assert first.startswith("optimizer.SGD: ") and second.startswith("schedulers[0].LinearScheduler: ")
     with pytest.raises(ValueError) as raised:
         build(network(), sgd(params=[{"params": "*bais"}, {"params": "*"}, {"params": ["*weight", "*wieght"]}]))
     assert [line.partition(" ")[0] for line in str(raised.value).splitlines()] == [
