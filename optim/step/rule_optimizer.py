@@ -143,7 +143,7 @@ class RuleOptimizer(Optimizer):
         """Do the work, outside of graphs, that several ranks do together. Gives the rest."""
         return works
 
-    # What follows from it
+    # The state
 
     def preinitialize(self) -> None:
         for group in self.param_groups:
@@ -171,6 +171,15 @@ class RuleOptimizer(Optimizer):
             state.setdefault(STEP, scalar_state(p))
         return state
 
+    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
+        names = algorithm.scalar_states(group)
+        counts = self.enable_global_step or group.get("stochastic_rounding")
+        return (*names, STEP) if counts and STEP not in names else tuple(names)
+
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
+        algorithm = self.algorithm_of(group)
+        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
+
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}  # in their order
         for group in self.param_groups:
@@ -182,8 +191,7 @@ class RuleOptimizer(Optimizer):
                     names[REMAINDER] = None
         return list(names)
 
-    def _parameters(self) -> Iterable[Tensor]:
-        return chain.from_iterable(group["params"] for group in self.param_groups)
+    # A step
 
     @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -210,6 +218,139 @@ class RuleOptimizer(Optimizer):
         # pass has changed.
         torch.autograd.graph.increment_version(live)
         return loss
+
+    def gather(self) -> list[Work]:
+        """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
+        works: list[Work] = []
+        numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
+        if any(group.get("stochastic_rounding") for group in self.param_groups):
+            numbers = {p: i for i, p in enumerate(self._parameters())}
+        for group in self.param_groups:
+            live = [p for p in group["params"] if p.grad is not None]
+            self._check_fit(live)
+            self._check_gradients(live, group)
+            algorithm = self.algorithm_of(group)
+            hyper = {name: group[name] for name in algorithm.hyper}
+            for params in grouped_by_kind(live, algorithm.by_rank):
+                states = [self.state[p] for p in params]
+                names = algorithm.tensor_states(group, params[0])
+                scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
+                grads: list[Any] = [p.grad for p in params]
+                columns: Columns = {"p": params, "g": grads}
+                columns.update(self._columns(group, states, in_use(names, group, params[0])))
+                how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
+                works.append(Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how))
+        return list(map(as_plain_tensors, works))
+
+    def _scalars_in_use(
+        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
+    ) -> Sequence[str]:
+        """The names of the states of a step that are one number for each parameter."""
+        names = self._scalar_names(algorithm, group)
+        # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
+        counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
+        return (*names, STEP) if counted else names
+
+    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
+        """The states of these names, each in a list with one for each parameter."""
+        columns: Columns = {}
+        for name in names:
+            if name not in states[0]:
+                self._refuse(group, name)
+            columns[name] = [state[name] for state in states]
+        return columns
+
+    def _refuse(self, group: Mapping[str, Any], name: str) -> None:
+        values = ", ".join(
+            f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
+        )
+        raise ValueError(
+            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
+            "construction; construct with these values, or with a tensor where one is 0 now and changes later."
+        )
+
+    def _check_fit(self, params: Tensors) -> None:
+        """In a graph, where state cannot follow its parameter, raise `ValueError` unless it fits."""
+        if not torch.compiler.is_compiling():
+            return
+        for p in params:
+            if not self._keeper.fits(p, self.state):
+                raise ValueError(
+                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
+                    "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
+                    "graph, where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
+                )
+
+    def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
+        """Raise `RuntimeError` for a gradient that cannot be used."""
+        grads: list[Any] = [p.grad for p in params]
+        if all(
+            [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
+        ):
+            return
+        name = type(self).__name__
+        for p, g in zip(params, grads):
+            if g.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
+                    "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
+                )
+            wide = g.dtype == torch.float32 and is_widened(group, p)
+            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
+                raise RuntimeError(
+                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
+                    f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
+                    "leave grad_dtype as it is."
+                )
+
+    def _parameters(self) -> Iterable[Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
+
+    # A compiled step
+
+    def compile(self, **options: Any) -> None:
+        """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
+
+        The update is one graph from the first step on. The numbers in the groups become 0-dim float64 tensors, so that
+        changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
+        What wraps `step`, before or after, stays outside. On the CPU, inductor gets options of its own that make
+        compiling and steps faster, unless `mode` or `options` are given.
+        """
+        check_compiler()
+        self.hold_tensors()
+        self._compiled = self._compiled_function(step_on_tensors, options)
+        self._sets = set()
+
+    def _compiled_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
+        """A function compiled with the options of `compile`."""
+        # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
+        inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+        on_cpu = all(p.is_cpu for p in self._parameters())
+        if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
+            options = {**options, "options": INDUCTOR_ON_CPU}
+        return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
+
+    def _compiled_for(self, live: list[Tensor]) -> Callable[..., None] | None:
+        """The compiled step of these parameters, which have gradients; at a third set of them, none any more."""
+        if self._compiled is None or not live:
+            return None
+        self._sets.add(tuple(map(id, live)))
+        if len(self._sets) > MOST_GRAPHS:
+            self._compiled = None
+            warnings.warn(
+                f"{type(self).__name__}: this is the third set of parameters that have gradients, and each would be "
+                "compiled anew: steps are taken uncompiled from now on. Compile only where the same parameters have "
+                "gradients in every step.",
+                stacklevel=4,
+            )
+        return self._compiled
+
+    def _accelerator_graph_capture_health_check(self) -> None:
+        """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
+
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name before torch 2.10
+
+    # The float32 values of parameters
 
     def float32_parameters(self) -> dict[Tensor, Tensor]:
         """The master weights, for an export, an average or an evaluation.
@@ -262,138 +403,3 @@ class RuleOptimizer(Optimizer):
                 split_(local(value, p).float().clone(), [local(p, p)], [local(self.state[p][REMAINDER], p)])
             else:
                 p.copy_(value)
-
-    def _accelerator_graph_capture_health_check(self) -> None:
-        """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
-
-    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name before torch 2.10
-
-    def compile(self, **options: Any) -> None:
-        """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
-
-        The update is one graph from the first step on. The numbers in the groups become 0-dim float64 tensors, so that
-        changing them compiles nothing again; change them with `group["lr"].fill_(value)` or a scheduler.
-        What wraps `step`, before or after, stays outside. On the CPU, inductor gets options of its own that make
-        compiling and steps faster, unless `mode` or `options` are given.
-        """
-        check_compiler()
-        self.hold_tensors()
-        self._compiled = self._compiled_function(step_on_tensors, options)
-        self._sets = set()
-
-    def _compiled_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
-        """A function compiled with the options of `compile`."""
-        # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
-        inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        on_cpu = all(p.is_cpu for p in self._parameters())
-        if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
-            options = {**options, "options": INDUCTOR_ON_CPU}
-        return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
-
-    def _compiled_for(self, live: list[Tensor]) -> Callable[..., None] | None:
-        """The compiled step of these parameters, which have gradients; at a third set of them, none any more."""
-        if self._compiled is None or not live:
-            return None
-        self._sets.add(tuple(map(id, live)))
-        if len(self._sets) > MOST_GRAPHS:
-            self._compiled = None
-            warnings.warn(
-                f"{type(self).__name__}: this is the third set of parameters that have gradients, and each would be "
-                "compiled anew: steps are taken uncompiled from now on. Compile only where the same parameters have "
-                "gradients in every step.",
-                stacklevel=4,
-            )
-        return self._compiled
-
-    def gather(self) -> list[Work]:
-        """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
-        works: list[Work] = []
-        numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
-        if any(group.get("stochastic_rounding") for group in self.param_groups):
-            numbers = {p: i for i, p in enumerate(self._parameters())}
-        for group in self.param_groups:
-            live = [p for p in group["params"] if p.grad is not None]
-            self._check_fit(live)
-            self._check_gradients(live, group)
-            algorithm = self.algorithm_of(group)
-            hyper = {name: group[name] for name in algorithm.hyper}
-            for params in grouped_by_kind(live, algorithm.by_rank):
-                states = [self.state[p] for p in params]
-                names = algorithm.tensor_states(group, params[0])
-                scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
-                grads: list[Any] = [p.grad for p in params]
-                columns: Columns = {"p": params, "g": grads}
-                columns.update(self._columns(group, states, in_use(names, group, params[0])))
-                how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
-                works.append(Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how))
-        return list(map(as_plain_tensors, works))
-
-    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
-        """The states of these names, each in a list with one for each parameter."""
-        columns: Columns = {}
-        for name in names:
-            if name not in states[0]:
-                self._refuse(group, name)
-            columns[name] = [state[name] for state in states]
-        return columns
-
-    def _scalars_in_use(
-        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
-    ) -> Sequence[str]:
-        """The names of the states of a step that are one number for each parameter."""
-        names = self._scalar_names(algorithm, group)
-        # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
-        counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
-        return (*names, STEP) if counted else names
-
-    def _check_fit(self, params: Tensors) -> None:
-        """In a graph, where state cannot follow its parameter, raise `ValueError` unless it fits."""
-        if not torch.compiler.is_compiling():
-            return
-        for p in params:
-            if not self._keeper.fits(p, self.state):
-                raise ValueError(
-                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
-                    "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
-                    "graph, where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
-                )
-
-    def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
-        """Raise `RuntimeError` for a gradient that cannot be used."""
-        grads: list[Any] = [p.grad for p in params]
-        if all(
-            [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
-        ):
-            return
-        name = type(self).__name__
-        for p, g in zip(params, grads):
-            if g.layout is not torch.strided:
-                raise RuntimeError(
-                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
-                    "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
-                )
-            wide = g.dtype == torch.float32 and is_widened(group, p)
-            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
-                raise RuntimeError(
-                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
-                    f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
-                    "leave grad_dtype as it is."
-                )
-
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        algorithm = self.algorithm_of(group)
-        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
-
-    def _refuse(self, group: Mapping[str, Any], name: str) -> None:
-        values = ", ".join(
-            f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
-        )
-        raise ValueError(
-            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
-            "construction; construct with these values, or with a tensor where one is 0 now and changes later."
-        )
-
-    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
-        names = algorithm.scalar_states(group)
-        counts = self.enable_global_step or group.get("stochastic_rounding")
-        return (*names, STEP) if counts and STEP not in names else tuple(names)
