@@ -95,7 +95,7 @@ class Adafactor(RuleOptimizer):
     )
     structural = ("relative_step",)
     elementwise = False
-    by_rank = True
+    matrices_apart = True
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""The base class of the optimizers here: a subclass defines its state and its update rule, and the rest follows."""
+"""The base class of the optimizers here: a subclass defines its state and its update rule, and the rest follows.
+
+The class has five parts: what a subclass says, the state, a step, a compiled step, the float32 values of parameters.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
 
 
 def in_use(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
-    """The names of those that are not switched off, and of the remainder, if the parameter has one."""
+    """Of the states of elements, the names of those that are not switched off, and of the remainder if there is one."""
     names = [name for name in tensor_states if name is not None]
     return [*names, REMAINDER] if has_remainder(group, p) else names
 
@@ -73,7 +76,7 @@ class RuleOptimizer(Optimizer):
     """
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
-    by_rank: ClassVar[bool] = False  # matrices have other states than vectors
+    matrices_apart: ClassVar[bool] = False  # they have other states than vectors, and are not updated with these
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, where it can take it
 
@@ -125,8 +128,11 @@ class RuleOptimizer(Optimizer):
         """The factors that `update` needs beside the hyperparameters.
 
         They are Python numbers, or tensors with one element for each parameter. One with the name of a hyperparameter
-        takes its place. `s` has this step counted, and gets the new values of scalar states; `stored` rounds a number
-        as the state will.
+        takes its place.
+
+        `s` has the scalar states named in `reads`: `step` with this step counted, others as the last step left them. A
+        new value of one is written into `s`, and reaches the state from there. `stored` rounds a number as the state
+        will.
         """
         raise NotImplementedError
 
@@ -154,13 +160,15 @@ class RuleOptimizer(Optimizer):
                         self._known_counts.note([state[name]], first)
 
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        """The initial state of a parameter, with what the precision options of its group ask for."""
         check_group(RULES, group, f"{type(self).__name__}: ")
         algorithm = self.algorithm_of(group)
         state: State = algorithm.parameter_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
+        # The options are one set for all groups: they may name states that only the other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         check_precision(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
-        if is_widened(group, p):
+        if is_widened(group, p):  # then an initial value is rounded once, from float32 to the dtype of the state
             wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 unasked = torch.float32 if has_precision_option(group) else state[name].dtype
@@ -172,6 +180,7 @@ class RuleOptimizer(Optimizer):
         return state
 
     def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of the scalar states: those of the algorithm, and a step count where something else needs it."""
         names = algorithm.scalar_states(group)
         counts = self.enable_global_step or group.get("stochastic_rounding")
         return (*names, STEP) if counts and STEP not in names else tuple(names)
@@ -208,12 +217,12 @@ class RuleOptimizer(Optimizer):
         compiled = self._compiled_for(live)
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
-        works = self.step_shared(self.gather())
-        if compiled is not None and works:
+        left = self.step_shared(self.gather())
+        if compiled is not None and left:
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
-                compiled(works)
-                works = []
-        eager_step(works, self._known_counts)
+                compiled(left)
+                left = []
+        eager_step(left, self._known_counts)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
         torch.autograd.graph.increment_version(live)
@@ -227,29 +236,37 @@ class RuleOptimizer(Optimizer):
             numbers = {p: i for i, p in enumerate(self._parameters())}
         for group in self.param_groups:
             live = [p for p in group["params"] if p.grad is not None]
-            self._check_fit(live)
+            if torch.compiler.is_compiling():
+                self._check_fit(live)
             self._check_gradients(live, group)
             algorithm = self.algorithm_of(group)
-            hyper = {name: group[name] for name in algorithm.hyper}
-            for params in grouped_by_kind(live, algorithm.by_rank):
-                states = [self.state[p] for p in params]
-                names = algorithm.tensor_states(group, params[0])
-                scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
-                grads: list[Any] = [p.grad for p in params]
-                columns: Columns = {"p": params, "g": grads}
-                columns.update(self._columns(group, states, in_use(names, group, params[0])))
-                how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
-                works.append(Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how))
+            for params in grouped_by_kind(live, algorithm.matrices_apart):
+                works.append(self._work(algorithm, group, params, numbers))
         return list(map(as_plain_tensors, works))
+
+    def _work(
+        self, algorithm: Any, group: Mapping[str, Any], params: list[Tensor], numbers: Mapping[Tensor, int]
+    ) -> Work:
+        """The work of some parameters of a group, with their gradients and states as they are."""
+        hyper = {name: group[name] for name in algorithm.hyper}
+        states = [self.state[p] for p in params]
+        names = algorithm.tensor_states(group, params[0])
+        scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
+        grads: list[Any] = [p.grad for p in params]
+        columns: Columns = {"p": params, "g": grads}
+        columns.update(self._columns(group, states, in_use(names, group, params[0])))
+        how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
+        return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how)
 
     def _scalars_in_use(
         self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
     ) -> Sequence[str]:
-        """The names of the states of a step that are one number for each parameter."""
+        """The names of the scalar states that a step of these parameters changes."""
         names = self._scalar_names(algorithm, group)
-        # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
-        counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
-        return (*names, STEP) if counted else names
+        # SGD needs the count for its dampening alone. While that is 0 the count goes on with the buffer, so that it is
+        # right when the dampening comes back; without momentum (a None) both stand still.
+        goes_on = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
+        return (*names, STEP) if goes_on else names
 
     def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
         """The states of these names, each in a list with one for each parameter."""
@@ -261,6 +278,7 @@ class RuleOptimizer(Optimizer):
         return columns
 
     def _refuse(self, group: Mapping[str, Any], name: str) -> None:
+        """Raise `ValueError` for a state that a group needs since its hyperparameters have changed."""
         values = ", ".join(
             f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
         )
@@ -270,9 +288,7 @@ class RuleOptimizer(Optimizer):
         )
 
     def _check_fit(self, params: Tensors) -> None:
-        """In a graph, where state cannot follow its parameter, raise `ValueError` unless it fits."""
-        if not torch.compiler.is_compiling():
-            return
+        """Raise `ValueError` for a parameter whose state does not fit, for a graph, where it cannot follow."""
         for p in params:
             if not self._keeper.fits(p, self.state):
                 raise ValueError(
@@ -387,19 +403,15 @@ class RuleOptimizer(Optimizer):
         self._keeper.follow(self)
         for p, value in values.items():
             notice_dtensor(value)
-            known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
-            if (
-                not known
-                or form(value) != form(p)
-                or value.is_meta
-                or not (p.is_complex() or value.is_floating_point())
-            ):
+            fits = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor) and form(value) == form(p)
+            if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):
                 raise ValueError(
                     f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
                     "tensors as float32_parameters() returns it."
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:
-                split_(local(value, p).float().clone(), [local(p, p)], [local(self.state[p][REMAINDER], p)])
+                copy = local(value, p).float().clone()  # which is lost
+                split_(copy, [local(p, p)], [local(self.state[p][REMAINDER], p)])
             else:
                 p.copy_(value)

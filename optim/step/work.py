@@ -68,14 +68,14 @@ def _real_views(xs: Tensors) -> Tensors:
     return [torch.view_as_real(x.resolve_conj()) for x in xs]
 
 
-def grouped_by_kind(params: list[Tensor], by_rank: bool) -> list[list[Tensor]]:
+def grouped_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
     """The parameters in lists that can be updated together: of one device, dtype and distribution."""
-    mixed = by_rank or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
+    mixed = matrices_apart or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
     if not mixed and not sharding.DISTRIBUTED:
         return [params] if params else []
     found: dict[Any, list[Tensor]] = {}
     for p in params:
-        kind = (p.device, p.dtype, distribution(p), by_rank and p.dim() >= 2)
+        kind = (p.device, p.dtype, distribution(p), matrices_apart and p.dim() >= 2)
         found.setdefault(kind, []).append(p)
     return list(found.values())
 
