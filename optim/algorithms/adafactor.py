@@ -167,7 +167,7 @@ class Adafactor(RuleOptimizer):
     ) -> None:
         columns = {"p": p, "g": g, **states}
         for chosen in by_shape(p, alone=placement is not None, on_cpu=SMALL):
-            shape = placement.full[chosen[0]][0] if placement else p[chosen[0]].shape
+            shape = placement.full[chosen[0]].shape if placement else p[chosen[0]].shape
             if p[chosen[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
                 continue
             stacks = {name: _stacked(xs, chosen, shape) for name, xs in columns.items()}
@@ -234,7 +234,7 @@ def _mean(x: Tensor, dim: int, placement: Placement | None, at: int, shape: torc
     """The mean over the dimension `dim` of `x`, which is the dimension `at` of the full shape."""
     if placement is None:
         return x.mean(dim)
-    mean: Tensor = sum_over_ranks(x.sum(dim), placement, (at,)) / max(shape[at], 1)
+    mean: Tensor = sum_over_ranks(x.sum(dim), placement, at) / max(shape[at], 1)
     return mean
 
 

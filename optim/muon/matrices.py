@@ -47,7 +47,7 @@ def rows_of_blocks(rows: int, group: Mapping[str, Any]) -> list[int]:
 
 def has_full_matrices(placement: Placement, i: int, h: Mapping[str, Any]) -> bool:
     """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
-    stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+    stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
     return all(placement.placements[j].dim < stack_dims for j in splitting_mesh_dims(placement))
 
 
@@ -64,14 +64,14 @@ def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placeme
     direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
     full_moments: list[Tensor] = []
     if second_moments:
-        stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+        stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
         sharded_moments = from_local(second_moments[0], of_rows(placement, stack_dims + 1), i)
         full_moments = [full_tensor(sharded_moments)]
     step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
     if second_moments:
         copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
     sharded_step = distributed_as(step, direction)
-    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i][0])
+    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i].shape)
 
 
 def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:

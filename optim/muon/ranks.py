@@ -157,13 +157,13 @@ def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] |
         return None if process_group is None else (process_group, None)
     from torch.distributed.tensor import Shard
 
-    mesh, placements, full = work.placement
+    mesh, placements, _ = work.placement
     mesh_dims = splitting_mesh_dims(work.placement)
     if len(mesh_dims) != 1 or has_full_matrices(work.placement, i, work.hyper):
         return None
     placement = placements[mesh_dims[0]]
     # The second moments of a matrix, one for each row, are split as it is, but where its columns are split.
-    splits_columns = placement.dim > len(matrix_shape(full[i][0], work.hyper).stack)
+    splits_columns = placement.dim > len(matrix_shape(work.placement.full[i].shape, work.hyper).stack)
     if type(placement) is not Shard or (splits_columns and "variance_neuron" in work.columns):
         return None
     return mesh.get_group(mesh_dims[0]), placement.dim
@@ -171,7 +171,7 @@ def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] |
 
 def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
     """The record of the `i`-th parameter of a work."""
-    shape = work.placement.full[i][0] if work.placement else work.columns["p"][i].shape
+    shape = work.placement.full[i].shape if work.placement else work.columns["p"][i].shape
     stack, rows, columns = matrix_shape(shape, work.hyper)
     shapes = [shape]
     if "variance_neuron" in work.columns:

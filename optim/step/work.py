@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..base import sharding
-from ..base.sharding import Placement, distribution, local
+from ..base.sharding import Placement, distribution, local, placement_of
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.widened import Widening
 
@@ -49,12 +49,11 @@ def _selected(xs: Any, indices: list[int]) -> list[Any]:
 def as_plain_tensors(work: Work) -> Work:
     """With the tensors that the update computes with: real views of complex ones, local parts of distributed ones."""
     params = work.columns["p"]
-    distributed = distribution(params[0]) if sharding.DISTRIBUTED else None
-    if distributed is not None:
+    placement = placement_of(params) if sharding.DISTRIBUTED else None
+    if placement is not None:
         grads = [local(g, p) for g, p in zip(work.columns["g"], params)]
         columns = {name: _local_parts(xs) for name, xs in {**work.columns, "g": grads}.items()}
-        full = [(p.shape, p.stride()) for p in params]
-        work = work._replace(columns=columns, placement=Placement(*distributed, full))
+        work = work._replace(columns=columns, placement=placement)
     if params[0].is_complex():
         work = work._replace(columns={name: _real_views(xs) for name, xs in work.columns.items()})
     return work
