@@ -185,7 +185,7 @@ class Muon(RuleOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         muon_defaults, algorithm = self.defaults, self
-        if isinstance(param_group, dict):
+        if isinstance(param_group, dict):  # torch has an error for anything else
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
             strange = [
                 key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}

@@ -26,7 +26,7 @@ from .work import Factors, Work, by_layout
 
 
 class StepInPlace:
-    """A step of tensors that are updated as they are; `WidenedStep` is that of the others."""
+    """A step of tensors that are updated as they are; `WidenedStep`, with the same methods, is that of the others."""
 
     def read(self, piece: Piece) -> Columns:
         """The columns of a piece."""
@@ -37,7 +37,7 @@ class StepInPlace:
 
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
-    """A step outside of graphs."""
+    """A step outside of graphs: on numbers on the CPU and on CUDA, else on tensors."""
     for given in works:
         device = given.columns["p"][0].device
         if device.type not in ("cpu", "cuda"):
@@ -53,9 +53,8 @@ def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
 
 def _is_being_captured() -> bool:
     """Whether what is launched on the GPU now is recorded as a CUDA graph."""
-    if not torch.cuda.is_initialized():
-        return False
-    return torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]  # torch's own
+    is_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
+    return is_in_use and torch.cuda.is_current_stream_capturing()
 
 
 def _eager_part(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
@@ -94,7 +93,7 @@ def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> 
                 known_counts.note_computed(work.scalars[computed])
             return
         before[name] = known
-    _count_step(work)  # in the tensors; `s` has it counted below
+    _count_step(work)  # in the states; in the numbers `s` it is counted below
     for part, s in _by_numbers(work, before):
         if STEP in s:
             s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
@@ -148,7 +147,7 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
     after = dict(s)  # `factors` writes new values into it
     factors = work.algorithm.factors(work.hyper, after, stored)
     changed: dict[str, Any] = {}
-    for name, value in after.items():
+    for name, value in after.items():  # tensors are not compared, as that would read them
         if value is not s[name] and (isinstance(value, Tensor) or value != s[name]):
             _fill(work.scalars[name], value)
             changed[name] = value

@@ -94,7 +94,7 @@ class RuleOptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if arguments and arguments[-1].name == "precision":  # by name, for help() and for configs
+        if arguments and arguments[-1].name == "precision":  # its four arguments by name, for help() and for configs
             kind = inspect.Parameter.KEYWORD_ONLY
             arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
         cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
