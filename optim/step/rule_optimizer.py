@@ -217,7 +217,7 @@ class RuleOptimizer(Optimizer):
         compiled = self._compiled_for(live)
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
-        left = self.step_shared(self.gather())
+        left = self.step_shared(self.gather())  # without what ranks have stepped together
         if compiled is not None and left:
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
                 compiled(left)
@@ -288,7 +288,7 @@ class RuleOptimizer(Optimizer):
         )
 
     def _check_fit(self, params: Tensors) -> None:
-        """Raise `ValueError` for a parameter whose state does not fit, for a graph, where it cannot follow."""
+        """Raise `ValueError` for a parameter whose state does not fit it: in a graph, state cannot follow."""
         for p in params:
             if not self._keeper.fits(p, self.state):
                 raise ValueError(
