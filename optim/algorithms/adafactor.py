@@ -95,7 +95,7 @@ class Adafactor(RuleOptimizer):
     )
     structural = ("relative_step",)
     elementwise = False
-    by_rank = True
+    matrices_apart = True
 
     def __init__(
         self,
@@ -166,46 +166,51 @@ class Adafactor(RuleOptimizer):
         h: Factors, f: Factors, p: Tensors, g: Tensors, placement: Placement | None = None, **states: Tensors
     ) -> None:
         columns = {"p": p, "g": g, **states}
-        for chosen in by_shape(p, alone=placement is not None, on_cpu=SMALL):
-            shape = placement.full[chosen[0]][0] if placement else p[chosen[0]].shape
-            if p[chosen[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
+        # Parameters of one shape are updated together, in stacks: tensors whose first dimension counts them.
+        for indices in by_shape(p, alone=placement is not None, on_cpu=SMALL):
+            shape = placement.full[indices[0]].shape if placement else p[indices[0]].shape
+            if p[indices[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
                 continue
-            stacks = {name: _stacked(xs, chosen, shape) for name, xs in columns.items()}
-            factors = {name: _stacked_factor(c, chosen) for name, c in f.items()}
-            _update(h, factors, stacks, shape, placement)
+            stacks = {name: _stacked(xs, indices, shape) for name, xs in columns.items()}
+            factors = {name: _stacked_factor(c, indices) for name, c in f.items()}
+            _update_stacks(h, factors, stacks, shape, placement)
             for name, stack in stacks.items():
-                to = [columns[name][i] for i in chosen]
+                to = [columns[name][i] for i in indices]
                 if name != "g" and (len(to) > 1 or to[0].dtype.itemsize < 4):  # else the stack is a view
                     copy_(to, list(stack.view(-1, *to[0].shape).to(to[0].dtype).unbind()))
 
 
-def _stacked(xs: Tensors, chosen: list[int], shape: torch.Size) -> Tensor:
-    """Tensors of one shape in one, in float32 at least, whose first dimension says of which; a single one is a view."""
-    stack = torch.stack([xs[i] for i in chosen]) if len(chosen) > 1 else xs[chosen[0]].unsqueeze(0)
-    stack = stack if shape else stack.unsqueeze(1)
+def _stacked(xs: Tensors, indices: list[int], shape: torch.Size) -> Tensor:
+    """The stack of some tensors, in float32 at least: of a single one in float32 or float64, a view."""
+    stack = torch.stack([xs[i] for i in indices]) if len(indices) > 1 else xs[indices[0]].unsqueeze(0)
+    stack = stack if shape else stack.unsqueeze(1)  # norms need a dimension of elements
     return stack.float() if stack.dtype.itemsize < 4 else stack
 
 
-def _stacked_factor(c: Any, chosen: list[int]) -> Any:
-    """Likewise a factor, where there is one for each parameter."""
-    return torch.stack([c[i] for i in chosen]) if isinstance(c, list) else c
+def _stacked_factor(c: Any, indices: list[int]) -> Any:
+    """A factor for a stack: those of its parameters in one tensor, if each has its own."""
+    return torch.stack([c[i] for i in indices]) if isinstance(c, list) else c
 
 
-def _update(h: Factors, f: Factors, stacks: dict[str, Tensor], shape: torch.Size, placement: Placement | None) -> None:
-    """The step of some parameters of the full shape `shape`, stacked as their gradients and states are."""
-    p, g, last = stacks["p"], stacks["g"], len(shape) - 1
+def _update_stacks(
+    h: Factors, f: Factors, stacks: dict[str, Tensor], shape: torch.Size, placement: Placement | None
+) -> None:
+    """Update the stacks of parameters and states. `shape` is that of each full parameter."""
+    p, g = stacks["p"], stacks["g"]
+    last = len(shape) - 1  # the dimension of a row's elements; that of a column's is the one before
     square = g.square().add_(f["eps1"])
     if "exp_avg_sq" in stacks:
         v = stacks["exp_avg_sq"]
         _average(v, square, f["one_minus_beta2"])
         u = g * v.rsqrt()
     else:
-        rows, columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]
-        _average(rows, _mean(square, -1, placement, last, shape), f["one_minus_beta2"])
-        _average(columns, _mean(square, -2, placement, last - 1, shape), f["one_minus_beta2"])
-        of_rows = (rows / _mean(rows, -1, placement, last - 1, shape).unsqueeze(-1)).rsqrt_()
-        u = (g * columns.rsqrt().unsqueeze(-2)).mul_(of_rows.unsqueeze(-1))
-    alpha = _beside(f["rho"], p)
+        of_rows, of_columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]  # the averages R and C
+        _average(of_rows, _mean(square, -1, last, shape, placement), f["one_minus_beta2"])
+        _average(of_columns, _mean(square, -2, last - 1, shape, placement), f["one_minus_beta2"])
+        # The roots of the two factors of V, one after the other: V itself is never made.
+        row_scales = (of_rows / _mean(of_rows, -1, last - 1, shape, placement).unsqueeze(-1)).rsqrt_()
+        u = (g * of_columns.rsqrt().unsqueeze(-2)).mul_(row_scales.unsqueeze(-1))
+    alpha = _for_elements(f["rho"], p)
     if h["scale_parameter"]:
         alpha = alpha * _root_mean_square(p, shape, placement).clamp(min=f["eps2"])
     u.mul_(alpha / (_root_mean_square(u, shape, placement) / h["clip_threshold"]).clamp(min=1.0))
@@ -217,29 +222,29 @@ def _update(h: Factors, f: Factors, stacks: dict[str, Tensor], shape: torch.Size
     p.sub_(u)
 
 
-def _beside(c: Any, x: Tensor) -> Any:
-    """A factor, or one for each that is stacked, in a shape that multiplies them."""
-    return c.reshape(-1, *[1] * (x.dim() - 1)) if isinstance(c, Tensor) else c
+def _for_elements(c: Any, stack: Tensor) -> Any:
+    """A factor with the dimensions of a stack, so that each parameter's own multiplies its elements."""
+    return c.reshape(-1, *[1] * (stack.dim() - 1)) if isinstance(c, Tensor) else c
 
 
-def _average(mean: Tensor, x: Tensor, one_minus_beta: Any) -> None:
-    """mean = beta * mean + (1 - beta) * x."""
+def _average(average: Tensor, x: Tensor, one_minus_beta: Any) -> None:
+    """average = beta * average + (1 - beta) * x."""
     if isinstance(one_minus_beta, Tensor):
-        mean.add_((x - mean) * _beside(one_minus_beta, mean))
+        average.add_((x - average) * _for_elements(one_minus_beta, average))
     else:
-        mean.lerp_(x, one_minus_beta)
+        average.lerp_(x, one_minus_beta)
 
 
-def _mean(x: Tensor, dim: int, placement: Placement | None, at: int, shape: torch.Size) -> Tensor:
-    """The mean over the dimension `dim` of `x`, which is the dimension `at` of the full shape."""
+def _mean(x: Tensor, dim: int, full_dim: int, shape: torch.Size, placement: Placement | None) -> Tensor:
+    """The mean over the dimension `dim` of a stack, which is `full_dim` in the full shape of each parameter."""
     if placement is None:
         return x.mean(dim)
-    mean: Tensor = sum_over_ranks(x.sum(dim), placement, (at,)) / max(shape[at], 1)
+    mean: Tensor = sum_over_ranks(x.sum(dim), placement, full_dim) / max(shape[full_dim], 1)
     return mean
 
 
 def _root_mean_square(x: Tensor, shape: torch.Size, placement: Placement | None) -> Tensor:
-    """That of each tensor that is stacked."""
+    """That of each full parameter in a stack, with the dimensions of the stack."""
     norm: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())), keepdim=True)
     if placement is not None:
         norm = sum_over_ranks(norm.square(), placement).sqrt()

@@ -5,6 +5,7 @@ torch's module for them is imported only where there is one, as it takes a third
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,12 +15,19 @@ from torch.nn import Parameter
 DISTRIBUTED: tuple[type, ...] = ()  # the class DTensor, once there is one
 
 
+class FullTensor(NamedTuple):
+    """The layout of a tensor of which each rank has a shard."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
 class Placement(NamedTuple):
     """How the parameters of a piece of work are distributed."""
 
-    mesh: Any
-    placements: Any
-    full: list[tuple[Any, Any]]  # of each parameter, the shape and the strides of the full tensor
+    mesh: Any  # the device mesh
+    placements: Any  # torch's `Shard(dim)`, `Replicate()` and so on: one for each dimension of the mesh
+    full: list[FullTensor]  # one for each parameter
 
 
 def notice_dtensor(x: Any) -> None:
@@ -31,9 +39,45 @@ def notice_dtensor(x: Any) -> None:
         DISTRIBUTED = (DTensor,)
 
 
+# How a tensor is distributed
+
+
 def distribution(x: Any) -> tuple[Any, Any] | None:
     """The mesh and the placements of a distributed tensor, None for any other."""
     return (x.device_mesh, x.placements) if isinstance(x, DISTRIBUTED) else None  # type: ignore[attr-defined]  # DTensor
+
+
+def placement_of(params: Sequence[Any]) -> Placement | None:
+    """How these parameters, which are all distributed alike, are distributed; None where they are not."""
+    found = distribution(params[0])
+    return None if found is None else Placement(*found, [FullTensor(p.shape, p.stride()) for p in params])
+
+
+def shard_dim(placement: Any) -> int | None:
+    """The dimension of a tensor that is split, None if none is.
+
+    (A strided shard of torch 2.13 does not call itself a shard.)
+    """
+    return None if placement.is_replicate() else placement.dim
+
+
+def splitting_mesh_dims(placement: Placement) -> list[int]:
+    """The dimensions of the device mesh along which tensors are split among several ranks."""
+    mesh, placements = placement.mesh, placement.placements
+    return [i for i, each in enumerate(placements) if shard_dim(each) is not None and mesh.size(i) > 1]
+
+
+def offsets(p: Any) -> tuple[Any, Any]:
+    """The shape of the shard of `p` that this rank holds, and where it begins in each dimension of the full tensor."""
+    found = distribution(p)
+    if found is None:
+        return p.shape, [0] * p.dim()
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return compute_local_shape_and_global_offset(p.shape, *found)
+
+
+# Shards and full tensors
 
 
 def local(x: Any, p: Any) -> Tensor:
@@ -50,6 +94,20 @@ def full_tensor(x: Any) -> Tensor:
     return x if distribution(x) is None else x.full_tensor()  # type: ignore[no-any-return]  # as above
 
 
+def from_local(x: Tensor, placement: Placement, i: int) -> Tensor:
+    """The distributed tensor with the local shard `x`, which lies as the `i`-th parameter of a piece of work does."""
+    from torch.distributed.tensor import DTensor
+
+    shape, stride = placement.full[i]
+    return DTensor.from_local(x, placement.mesh, placement.placements, run_check=False, shape=shape, stride=stride)
+
+
+def placed_as(x: Tensor, p: Any) -> Tensor:
+    """The tensor with the local shard `x`, distributed as `p` is."""
+    placement = placement_of([p])
+    return x if placement is None else from_local(x, placement, 0)
+
+
 def distributed_as(x: Tensor, other: Any) -> Tensor:
     """`x`, which every rank has in full, distributed as `other` is."""
     found = distribution(other)
@@ -61,99 +119,63 @@ def distributed_as(x: Tensor, other: Any) -> Tensor:
     return replicated.redistribute(*found)
 
 
-def sum_over_ranks(x: Tensor, placement: Placement | None, dims: Any = None) -> Tensor:
-    """The sum over the ranks that hold different shards: shards of these dimensions, or of any."""
+def sum_over_ranks(x: Tensor, placement: Placement, dim: int | None = None) -> Tensor:
+    """The sum over the ranks that hold different shards: shards of the dimension `dim`, or of any."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
-    if placement is None:
-        return x
-    pending = [
-        Replicate() if dim is None or (dims is not None and dim not in dims) else Partial()
-        for dim in map(shard_dim, placement.placements)
-    ]
-    if all(one.is_replicate() for one in pending):
+    pending: list[Any] = []  # a tensor that is `Partial` is yet to be summed up
+    for split in map(shard_dim, placement.placements):
+        is_summed = split is not None and dim in (None, split)
+        pending.append(Partial() if is_summed else Replicate())
+    if all(each.is_replicate() for each in pending):
         return x
     return DTensor.from_local(x, placement.mesh, pending, run_check=False).full_tensor()
 
 
-def splitting_mesh_dims(placement: Placement) -> list[int]:
-    """The dimensions of the device mesh along which tensors are split among several ranks."""
-    mesh, placements = placement.mesh, placement.placements
-    return [i for i, each in enumerate(placements) if shard_dim(each) is not None and mesh.size(i) > 1]
-
-
-def shard_dim(placement: Any) -> int | None:
-    """The dimension that is split. (A strided shard of torch 2.13 does not call itself a shard.)"""
-    return None if placement.is_replicate() else placement.dim
-
-
-def from_local(x: Tensor, placement: Placement | None, i: int) -> Tensor:
-    """The distributed tensor with the local shard `x`, for the `i`-th parameter of a piece of work."""
-    if placement is None:
-        return x
-    from torch.distributed.tensor import DTensor
-
-    shape, stride = placement.full[i]
-    return DTensor.from_local(x, placement.mesh, placement.placements, run_check=False, shape=shape, stride=stride)
-
-
-def placed_as(x: Tensor, p: Any) -> Tensor:
-    """The tensor with the local shard `x`, distributed as `p` is."""
-    found = distribution(p)
-    return x if found is None else from_local(x, Placement(*found, [(p.shape, p.stride())]), 0)
-
-
-def offsets(p: Any) -> tuple[Any, Any]:
-    """The shape of the shard of `p` that this rank holds, and where it begins in each dimension of the full tensor."""
-    found = distribution(p)
-    if found is None:
-        return p.shape, [0] * p.dim()
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    return compute_local_shape_and_global_offset(p.shape, *found)
+# States of another shape than the parameter
 
 
 def of_rows(placement: Placement, dims: int) -> Placement:
-    """How numbers for each row lie: tensors that are split likewise in the first dimensions, and have 1 for others."""
+    """How numbers for each row are distributed: as the parameters in the first `dims` dimensions; the others are 1."""
     from torch.distributed.tensor import Replicate
 
     kept = [x if x.is_replicate() or x.dim < dims else Replicate() for x in placement.placements]
     full = []
     for shape, _ in placement.full:
         rows = torch.Size((*shape[:dims], *[1] * (len(shape) - dims)))
-        full.append((rows, tuple(rows[i + 1 :].numel() for i in range(len(rows)))))
+        full.append(FullTensor(rows, tuple(rows[i + 1 :].numel() for i in range(len(rows)))))
     return Placement(placement.mesh, tuple(kept), full)
 
 
 def zeros_of_rows(p: Any, dims: int, dtype: torch.dtype) -> Tensor:
-    """Zeros for each row of `p`: 1 for all but the first dimensions, split among the ranks as `p` is."""
-    here, found = local(p.detach(), p), distribution(p)
-    zeros = here.new_zeros((*here.shape[:dims], *[1] * (p.dim() - dims)), dtype=dtype)
-    return from_local(zeros, found and of_rows(Placement(*found, [(p.shape, p.stride())]), dims), 0)
+    """Zeros for each row of `p`, of size 1 in all but the first `dims` dimensions, split among the ranks as `p` is."""
+    shard, placement = local(p.detach(), p), placement_of([p])
+    zeros = shard.new_zeros((*shard.shape[:dims], *[1] * (p.dim() - dims)), dtype=dtype)
+    return zeros if placement is None else from_local(zeros, of_rows(placement, dims), 0)
 
 
 def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
     """Zeros of the shape of `p` without the dimension `dim` (counted from 0), split among the ranks as `p` is.
 
-    torch 2.7 forgets that shards are strided when it sums over another dimension.
+    They are placed here, as torch 2.7 forgets that shards are strided when it sums over another dimension.
     """
-    here = torch.zeros_like(local(p.detach(), p).sum(dim), dtype=dtype)
+    zeros = torch.zeros_like(local(p.detach(), p).sum(dim), dtype=dtype)
     found = distribution(p)
     if found is None:
-        return here
+        return zeros
     from torch.distributed.tensor import DTensor, Replicate
 
     mesh, placements = found
     kept = []
     for placement in placements:
-        at = shard_dim(placement)
-        if at is None or at == dim:
+        split = shard_dim(placement)
+        if split is None or split == dim:
             kept.append(Replicate())
         else:
-            kept.append(placement if at < dim else _of_the_dim_before(placement))
+            kept.append(placement if split < dim else _of_the_dim_before(placement))
     shape = (*p.shape[:dim], *p.shape[dim + 1 :])
     stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(here, mesh, kept, run_check=False, shape=torch.Size(shape), stride=stride)
+    return DTensor.from_local(zeros, mesh, kept, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
 def _of_the_dim_before(placement: Any) -> Any:

@@ -47,7 +47,7 @@ def rows_of_blocks(rows: int, group: Mapping[str, Any]) -> list[int]:
 
 def has_full_matrices(placement: Placement, i: int, h: Mapping[str, Any]) -> bool:
     """Whether the shard of the `i`-th parameter of a work has full matrices of a stack, or is all of it."""
-    stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+    stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
     return all(placement.placements[j].dim < stack_dims for j in splitting_mesh_dims(placement))
 
 
@@ -59,23 +59,26 @@ def update_full(h: Factors, f: Factors, columns: Columns) -> None:
 
 
 def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
-    """Update the `i`-th parameter of a work, alone in the columns, of which ranks have shards: all compute the step."""
+    """Update the `i`-th parameter of a work, of which ranks have shards: each gathers it and computes the step.
+
+    It is alone in the columns.
+    """
     second_moments = columns.get("variance_neuron", [])
     direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
     full_moments: list[Tensor] = []
     if second_moments:
-        stack_dims = len(matrix_shape(placement.full[i][0], h).stack)
+        stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
         sharded_moments = from_local(second_moments[0], of_rows(placement, stack_dims + 1), i)
         full_moments = [full_tensor(sharded_moments)]
     step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
     if second_moments:
         copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
     sharded_step = distributed_as(step, direction)
-    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i][0])
+    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i].shape)
 
 
 def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
-    """The momentum, or the look-ahead from it: G of B."""
+    """The directions G: the momentum B, or the look-ahead from it."""
     if not h["nesterov"]:
         return momentum_buffer
     if h["adjust_lr_fn"] == "cerebras":
@@ -84,9 +87,9 @@ def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
 
 
 def steps_along(h: Factors, f: Factors, directions: Tensors, second_moments: Tensors) -> Tensors:
-    """What `move` adds, O or U, of directions of one shape, which are whole; updates second moments, v, in place.
+    """The steps O along full directions G of one shape, for `move`.
 
-    `second_moments` is empty for Muon.
+    With NorMuon, they are the steps U, and the second moments v are updated in place; with Muon there are none.
     """
     shape, count = directions[0].shape, len(directions)
     stack, rows, columns = matrix_shape(shape, h)
@@ -102,12 +105,12 @@ def steps_along(h: Factors, f: Factors, directions: Tensors, second_moments: Ten
         if moments is not None:
             v = moments.narrow(-2, start, blocks * size).view(count, *stack, blocks, size, 1)
             step = _normalized_rows(step, v, f["one_minus_beta2"])
-        step = step.flatten(-3, -2)
-        if parts:  # as `move` scales all by the scale of the first block
+        step = step.flatten(-3, -2)  # the blocks one below the other again
+        if parts:  # `move` multiplies all rows by the scale of the first block
             step = step * (scale(shape, h, size) / scale(shape, h, sizes[0]))
         parts.append(step)
         start += blocks * size
-    if len(second_moments) > 1 and moments is not None:  # a single one was updated itself, in a view
+    if len(second_moments) > 1 and moments is not None:  # of a single parameter, `moments` is a view
         copy_(second_moments, [new.view(old.shape) for new, old in zip(moments, second_moments)])
     steps = torch.cat(parts, -2) if len(parts) > 1 else parts[0]
     return list(steps.reshape(count, *shape).unbind())
@@ -130,7 +133,8 @@ def move(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
 
 def scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> float:
     """The scale s of a block of `rows` rows in a parameter of this shape."""
-    form, (stack, _, columns) = h["adjust_lr_fn"], matrix_shape(shape, h)
+    form = h["adjust_lr_fn"]
+    stack, _, columns = matrix_shape(shape, h)
     if form == "cerebras" and not stack:
         columns = shape[1]
     if form in ("cerebras", "match_rms_adamw"):
@@ -145,7 +149,7 @@ def _stacked(xs: Tensors) -> Tensor:
 
 
 def _normalized_rows(o: Tensor, v: Tensor, one_minus_beta2: Any) -> Tensor:
-    """U of O: the rows divided by the roots of their second moments, which are updated, and then the norm of O."""
+    """The steps U from O: v is updated, each row is divided by the root of its v, and U gets the norm of O."""
     wide = o.to(v.dtype)
     lerp_([v], [wide.square().mean(-1, keepdim=True)], one_minus_beta2)
     u = wide / (v.sqrt() + 1e-8)

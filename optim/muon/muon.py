@@ -19,7 +19,7 @@ from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
 from .matrices import has_full_matrices, matrix_shape, rows_of_blocks, scale, update_full, update_gathered
 from .newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
-from .ranks import OwnMatrices, checked_process_group, is_redundant, own_steps, step_shared
+from .ranks import OwnMatrices, checked_process_group, is_redundant, own_steps, step_shared_matrices
 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
@@ -185,7 +185,7 @@ class Muon(RuleOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         muon_defaults, algorithm = self.defaults, self
-        if isinstance(param_group, dict):
+        if isinstance(param_group, dict):  # torch has an error for anything else
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
             strange = [
                 key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}
@@ -255,7 +255,7 @@ class Muon(RuleOptimizer):
 
     @staticmethod
     def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
-        return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}
+        return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}  # the second: NorMuon
 
     @staticmethod
     def update(
@@ -274,9 +274,10 @@ class Muon(RuleOptimizer):
     def step_shared(self, works: list[Work]) -> list[Work]:
         if self.process_group is None and all(work.placement is None for work in works):
             return works
+        # Either may have been given up since `compile`: the step of the rest, or that of this rank's matrices.
         is_compiled = self._compiled is not None and self._compiled_own_steps is not None
         compute_steps = self._own_steps_compiled if is_compiled else own_steps
-        left = step_shared(works, self.process_group, compute_steps, read_on_host=not is_compiled)
+        left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
         if not self._has_warned_of_redundancy and any(map(is_redundant, left)):
             self._has_warned_of_redundancy = True
             warnings.warn(
@@ -287,7 +288,7 @@ class Muon(RuleOptimizer):
         return left
 
     def _own_steps_compiled(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
-        if self._compiled_own_steps is not None:  # it may be, since an earlier batch of this step
+        if self._compiled_own_steps is not None:  # an earlier batch of this step may have given it up
             try:
                 return self._compiled_own_steps(inputs)
             except torch._dynamo.exc.FailOnRecompileLimitHit:

@@ -37,17 +37,18 @@ class SharedMatrix(NamedTuple):
     """A parameter that ranks share: a matrix, or a stack of them."""
 
     work_index: int  # of its work among those of the step
-    param_index: int  # of the parameter in its work
+    param_index: int  # its own in that work
     split_dim: int | None  # the dimension along which the ranks split it; None: each has all of it
     shapes: tuple[torch.Size, ...]  # of the full direction, and with NorMuon of the full second moments
     cost: int  # of an iteration, in multiplications
 
 
-# Of each matrix the direction, later the step; with NorMuon, also the second moments. In full, or this rank's shards.
+# Of each matrix a list as long as its `shapes`: the direction, which the step replaces, and with NorMuon the second
+# moments. They are full tensors or this rank's shards: `_step_batch` says which.
 MatrixTensors = dict[SharedMatrix, list[Tensor]]
 
 
-# Matrices that are stepped, and so sent, together: of each rank, those that it owns.
+# Matrices that are stepped, and so sent, together: one list for each rank, with those that it owns.
 Batch = list[list[SharedMatrix]]
 
 
@@ -102,17 +103,18 @@ class Exchange(NamedTuple):
         return dist.get_rank(self.process_group)
 
     def _message(self, tensors: Iterable[Tensor]) -> Tensor:
+        """These tensors in a flat one of the dtype that is sent."""
         empty = torch.empty(0, dtype=self.dtype, device=self.device)  # for a rank that has nothing to send
         return torch.cat([empty, *(x.reshape(-1).to(self.dtype) for x in tensors)])
 
 
-def step_shared(
+def step_shared_matrices(
     works: list[Work], process_group: Any, compute_steps: ComputeSteps, *, read_on_host: bool
 ) -> list[Work]:
     """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
 
-    Gives the work that is left. `compute_steps` is `own_steps`, or that compiled, for which hyperparameters that are
-    tensors are not to be read on the host.
+    Gives the work that is left. `compute_steps` is `own_steps`, or that compiled: then hyperparameters that are tensors
+    stay tensors, and so `read_on_host` is False.
     """
     left: list[Work] = []
     shared: dict[Exchange, list[SharedMatrix]] = {}
@@ -122,24 +124,16 @@ def step_shared(
             sharing = _sharing(work, i, process_group)
             if sharing is None:
                 not_shared.append(i)
-            else:
-                sharing_group, split_dim = sharing
-                exchange = Exchange(sharing_group, p.device, _sent_dtype(work), split_dim is None)
-                shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
+                continue
+            sharing_group, split_dim = sharing
+            exchange = Exchange(sharing_group, p.device, _sent_dtype(work), is_replicated=split_dim is None)
+            shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
         if not_shared:
             left.append(work.selected(not_shared))
     for exchange, matrices in shared.items():
         for batch in batches(matrices, exchange.process_group.size()):
             _step_batch(works, batch, exchange, compute_steps, read_on_host)
     return left
-
-
-def is_redundant(work: Work) -> bool:
-    """Whether a work that is left has matrices that every rank has to gather and compute."""
-    if work.placement is None or not _is_of_muon(work):
-        return False
-    count = len(work.columns["p"])
-    return not all(has_full_matrices(work.placement, i, work.hyper) for i in range(count))
 
 
 def _is_of_muon(work: Work) -> bool:
@@ -157,13 +151,15 @@ def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] |
         return None if process_group is None else (process_group, None)
     from torch.distributed.tensor import Shard
 
-    mesh, placements, full = work.placement
+    mesh, placements, _ = work.placement
     mesh_dims = splitting_mesh_dims(work.placement)
     if len(mesh_dims) != 1 or has_full_matrices(work.placement, i, work.hyper):
         return None
     placement = placements[mesh_dims[0]]
-    # The second moments of a matrix, one for each row, are split as it is, but where its columns are split.
-    splits_columns = placement.dim > len(matrix_shape(full[i][0], work.hyper).stack)
+    stack_dims = len(matrix_shape(work.placement.full[i].shape, work.hyper).stack)
+    # Of a matrix that is split by columns, each rank has all second moments, as these are one for each row: they would
+    # have to be sent another way than the direction.
+    splits_columns = placement.dim > stack_dims
     if type(placement) is not Shard or (splits_columns and "variance_neuron" in work.columns):
         return None
     return mesh.get_group(mesh_dims[0]), placement.dim
@@ -171,10 +167,10 @@ def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] |
 
 def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
     """The record of the `i`-th parameter of a work."""
-    shape = work.placement.full[i][0] if work.placement else work.columns["p"][i].shape
+    shape = work.placement.full[i].shape if work.placement else work.columns["p"][i].shape
     stack, rows, columns = matrix_shape(shape, work.hyper)
     shapes = [shape]
-    if "variance_neuron" in work.columns:
+    if "variance_neuron" in work.columns:  # one for each row
         shapes.append(torch.Size((*stack, rows, *[1] * (len(shape) - len(stack) - 1))))
     cost = 0
     for rows_of_block in rows_of_blocks(rows, work.hyper):
@@ -184,7 +180,11 @@ def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -
 
 
 def _sent_dtype(work: Work) -> torch.dtype:
-    """The dtype of what is sent: that of the iterations, with which they begin and end, if no other number follows."""
+    """The dtype of what is sent: that of the update, or that of the iterations where it is shorter and loses nothing.
+
+    The iterations round the directions to it, and give steps in it. But NorMuon computes with the second moments after
+    them, and blocks of several sizes are multiplied by their scales.
+    """
     p = work.columns["p"][0]
     dtype = p.dtype if work.widening is None else torch.float32
     if "variance_neuron" in work.columns:
@@ -197,11 +197,11 @@ def _sent_dtype(work: Work) -> torch.dtype:
 def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
     """Which rank owns which matrix, and in which batch: the most costly first, each for the rank with the least to do.
 
-    A rank's batches are filled one after the other.
+    Each rank fills its share of one batch after the other. All get as many batches, of which the last may be empty.
     """
-    of_ranks: list[list[list[SharedMatrix]]] = [[] for _ in range(ranks)]  # the batches of each rank
+    of_ranks: list[list[list[SharedMatrix]]] = [[] for _ in range(ranks)]  # of each rank, its share of each batch
     loads = [(0, rank) for rank in range(ranks)]  # a heap: the cost of what each rank owns
-    elements = [BATCH + 1] * ranks  # in the last batch of each rank; at first there is none
+    elements = [BATCH + 1] * ranks  # in the last share of each rank, full at first, so that the first one is begun
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
         load, owner = loads[0]
         heapq.heapreplace(loads, (load + matrix.cost, owner))
@@ -221,9 +221,13 @@ def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
 def _step_batch(
     works: list[Work], batch: Batch, exchange: Exchange, compute_steps: ComputeSteps, read_on_host: bool
 ) -> None:
-    """The step of a batch of matrices."""
+    """The step of a batch of matrices.
+
+    What `tensors` has, one after the other: the shards that this rank has of all directions; the full directions of its
+    own matrices, with which replicated ones begin; their full steps; the shards that it needs of all steps, which of
+    replicated matrices are full. One name for all, so that no tensor lives longer than it is needed.
+    """
     parts = _begun_parts(works, batch, read_on_host)
-    # One name for what is sent, so that no tensor lives longer than it is needed.
     tensors = _directions(parts, batch, exchange)
     if not exchange.is_replicated:
         tensors = _gather_directions(tensors, batch, exchange)
@@ -234,7 +238,7 @@ def _step_batch(
 
 
 def _begun_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
-    """Begin the steps of the matrices of a batch."""
+    """Begin the steps of the matrices of a batch, by work and shape."""
     together: dict[Any, list[SharedMatrix]] = {}
     for matrix in chain.from_iterable(batch):
         together.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
@@ -246,7 +250,7 @@ def _begun_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Pa
 
 
 def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
-    """What this rank has of the directions; of replicated matrices, only those that it owns."""
+    """Update the momentum. Gives what this rank has of the directions; of replicated matrices, those that it owns."""
     tensors: MatrixTensors = {}
     own = set(batch[exchange.rank()])
     for matrices, begun in parts:
@@ -265,7 +269,7 @@ def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTe
 
 
 def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
-    """Send the owners this rank's shards. Gives the full directions of what this rank owns."""
+    """Send the owners this rank's shards of the directions. Gives the full directions of what this rank owns."""
     ranks, own = len(batch), batch[exchange.rank()]
     to_each = [_listed(owned, shards) for owned in batch]
     shapes_from_each = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
@@ -276,12 +280,12 @@ def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) 
         gathered[matrix] = []
         for k, own_shard in enumerate(shards[matrix]):
             all_shards = [tensors[matrix][k] for tensors in from_each]
-            gathered[matrix].append(torch.cat(all_shards, matrix.split_dim or 0).to(own_shard.dtype))
+            gathered[matrix].append(torch.cat(all_shards, _split_dim(matrix)).to(own_shard.dtype))
     return gathered
 
 
 def _make_orthogonal(tensors: MatrixTensors, parts: list[Part], compute_steps: ComputeSteps) -> None:
-    """Put the steps in place of the directions of the matrices that this rank owns."""
+    """Put the steps of the matrices that this rank owns in place of their directions; update their second moments."""
     own: list[SharedMatrix] = []
     inputs = []
     for part in parts:
@@ -317,7 +321,7 @@ def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) ->
     else:
         to_each: list[list[Tensor]] = [[] for _ in range(ranks)]
         for matrix in own:
-            dim = matrix.split_dim or 0
+            dim = _split_dim(matrix)
             for full in own_tensors[matrix]:
                 shards = torch.split(full, _shard_sizes(full.shape[dim], ranks), dim)
                 for to_rank, shard in zip(to_each, shards):
@@ -339,6 +343,12 @@ def _add_steps(tensors: MatrixTensors, part: Part) -> None:
     steps = [tensors[matrix][0].to(p[0].dtype) for matrix in matrices]
     move(begun.hyper, p, steps, matrices[0].shapes[0])
     begun.write_back()
+
+
+def _split_dim(matrix: SharedMatrix) -> int:
+    """The dimension along which the ranks split a matrix that is not replicated."""
+    assert matrix.split_dim is not None
+    return matrix.split_dim
 
 
 def _listed(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
@@ -375,6 +385,14 @@ def _unflattened(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     sizes = [shape.numel() for shape in shapes]
     parts = torch.split(message[: sum(sizes)], sizes)
     return [part.view(shape) for part, shape in zip(parts, shapes)]
+
+
+def is_redundant(work: Work) -> bool:
+    """Whether a work that is left has matrices that every rank has to gather and compute."""
+    if work.placement is None or not _is_of_muon(work):
+        return False
+    count = len(work.columns["p"])
+    return not all(has_full_matrices(work.placement, i, work.hyper) for i in range(count))
 
 
 def checked_process_group(process_group: Any) -> Any:

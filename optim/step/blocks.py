@@ -20,7 +20,7 @@ LIST = 1 << 26  # elements that are stepped in float32 together, elsewhere
 
 
 def blocks(columns: Columns) -> Iterator[Piece]:
-    """The contiguous tensors of the columns in blocks of about `BLOCK` elements: large ones split, small joined."""
+    """The contiguous tensors of the columns in blocks of at most `BLOCK` elements: large ones split, small joined."""
     joined: list[int] = []
     filled = 0
     for i, p in enumerate(columns["p"]):
@@ -47,9 +47,9 @@ def _whole_tensors(columns: Columns, indices: list[int]) -> Piece:
 
 
 def limited(work: Work) -> list[Work]:
-    """The work in parts whose copies in float32 are no larger than a block on the CPU, or a list elsewhere.
+    """The work in parts whose copies in float32 have at most `BLOCK` elements on the CPU, or `LIST` elsewhere.
 
-    But for single tensors that are larger.
+    A larger tensor is a part by itself.
     """
     if work.widening is None:
         return [work]

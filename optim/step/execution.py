@@ -26,7 +26,7 @@ from .work import Factors, Work, by_layout
 
 
 class StepInPlace:
-    """A step of tensors that are updated as they are; `WidenedStep` is that of the others."""
+    """A step of tensors that are updated as they are; `WidenedStep`, with the same methods, is that of the others."""
 
     def read(self, piece: Piece) -> Columns:
         """The columns of a piece."""
@@ -37,13 +37,13 @@ class StepInPlace:
 
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
-    """A step outside of graphs."""
+    """A step outside of graphs: on numbers on the CPU and on CUDA, else on tensors."""
     for given in works:
         device = given.columns["p"][0].device
         if device.type not in ("cpu", "cuda"):
             step_on_tensors([given])
             continue
-        if device.type == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]  # torch's own
+        if device.type == "cuda" and _is_being_captured():
             for column in given.scalars.values():
                 known_counts.lose(column)
         work = given._replace(hyper=_hyperparameters(given, read_on_host=True))
@@ -51,15 +51,22 @@ def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
             _eager_part(part, contiguous, known_counts)
 
 
+def _is_being_captured() -> bool:
+    """Whether what is launched on the GPU now is recorded as a CUDA graph."""
+    is_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch's own
+    return is_in_use and torch.cuda.is_current_stream_capturing()
+
+
 def _eager_part(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
     """The step of tensors that are all contiguous, or are not: by torch's kernel if it can take it."""
     in_blocks = part.columns["p"][0].is_cpu and contiguous and part.algorithm.elementwise
     for work in [part] if in_blocks else limited(part):
-        fused = part.algorithm.fused if contiguous else None
+        fused = work.algorithm.fused if contiguous else None
         kernel = None if fused is None else fused(work)
         if kernel is None:
             _step_on_numbers(work, known_counts, in_blocks)
-        else:  # which goes through memory once: blocks are for copies in float32 alone
+        else:
+            # A kernel goes through memory once, also without blocks. They are for copies in float32 alone.
             _step_by_kernel(work, kernel, in_blocks and work.widening is not None)
 
 
@@ -75,32 +82,32 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
 
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
-    """A step for which the counts are numbers, where the host knows them."""
-    counts: dict[str, list[float]] = {}  # by the names of scalar states, one for each parameter
+    """A step for which the scalar states are numbers; if the host does not know them all, a step on tensors."""
+    before: dict[str, list[float]] = {}  # what the scalar states are before this step: by name, one for each parameter
     names = [name for name in work.algorithm.reads if name in work.scalars]
     for name in names:
         known = known_counts.of(work.scalars[name])
         if known is None:
             step_on_tensors([work])
-            for changed in names:
-                known_counts.note_computed(work.scalars[changed])
+            for computed in names:
+                known_counts.note_computed(work.scalars[computed])
             return
-        counts[name] = known
-    _count_step(work)
-    for part, s in _by_counts(work, counts):
+        before[name] = known
+    _count_step(work)  # in the states; in the numbers `s` it is counted below
+    for part, s in _by_numbers(work, before):
         if STEP in s:
             s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
         for name, value in _update(part, s, in_blocks).items():
             known_counts.note(part.scalars[name], value)
 
 
-def _by_counts(work: Work, counts: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
-    """The work in parts of parameters whose counts are the same, with these counts."""
+def _by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
+    """The work in parts of parameters whose numbers are the same, each with these: one for each name."""
     indices: dict[tuple[float, ...], list[int]] = {}
     for i in range(len(work.columns["p"])):
-        indices.setdefault(tuple([column[i] for column in counts.values()]), []).append(i)
+        indices.setdefault(tuple([column[i] for column in numbers.values()]), []).append(i)
     parts = [work] if len(indices) == 1 else list(map(work.selected, indices.values()))
-    return [(part, dict(zip(counts, row))) for part, row in zip(parts, indices)]
+    return [(part, dict(zip(numbers, row))) for part, row in zip(parts, indices)]
 
 
 def step_on_tensors(works: list[Work]) -> None:
@@ -117,27 +124,6 @@ def step_on_tensors(works: list[Work]) -> None:
         _update(work, s, in_blocks=False)
 
 
-class Begun(NamedTuple):
-    """A step whose update is yet to be done: what that needs."""
-
-    hyper: Factors
-    factors: Factors
-    columns: Columns
-    write_back: Callable[[], None]  # to be called after the update
-
-
-def begin(work: Work, read_on_host: bool) -> Begun:
-    """Begin a step, outside of graphs, of an algorithm whose factors need no counts: the caller updates the columns.
-
-    With `read_on_host`, hyperparameters that are tensors on the CPU become numbers.
-    """
-    hyper = _hyperparameters(work, read_on_host)
-    _count_step(work)
-    h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
-    step = _step_of(work, in_blocks=False)
-    return Begun(h, f, step.read(_whole(work)), step.write_back)
-
-
 def _count_step(work: Work) -> None:
     """Add 1 to the counts of steps."""
     if STEP in work.scalars:
@@ -145,7 +131,11 @@ def _count_step(work: Work) -> None:
 
 
 def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
-    """Update with the scalar states `s`, this step counted; gives those that the factors have changed."""
+    """Update parameters and all of their states.
+
+    `s`: the scalar states that the factors need, this step counted. Gives those to which the factors have given new
+    values.
+    """
 
     def stored(x: Any) -> Any:
         dtype = work.scalars[STEP][0].dtype
@@ -154,11 +144,11 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
         # Inductor drops a conversion there and back; a limit between the two changes nothing.
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
-    before = dict(s)
-    factors = work.algorithm.factors(work.hyper, s, stored)
+    after = dict(s)  # `factors` writes new values into it
+    factors = work.algorithm.factors(work.hyper, after, stored)
     changed: dict[str, Any] = {}
-    for name, value in s.items():
-        if value is not before[name] and (isinstance(value, Tensor) or value != before[name]):
+    for name, value in after.items():  # tensors are not compared, as that would read them
+        if value is not s[name] and (isinstance(value, Tensor) or value != s[name]):
             _fill(work.scalars[name], value)
             changed[name] = value
     h, f = _for_lists(work.hyper, factors, work.columns["p"][0])
@@ -187,17 +177,17 @@ def _step_of(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
     return WidenedStep(work.widening, work.columns, work.scalars.get(STEP, []), reuse_memory=in_blocks)
 
 
-def _fill(counters: Tensors, value: Any) -> None:
-    """Put a number into all of them, or a tensor with one number for all or for each."""
-    dtype, n = counters[0].dtype, len(counters)
+def _fill(column: Tensors, value: Any) -> None:
+    """Put a number into the scalar state of all parameters, or a tensor with one number for all or for each."""
+    dtype, n = column[0].dtype, len(column)
     if isinstance(value, Tensor):
-        values = value.to(dtype).expand(n).view(n, *counters[0].shape)
-        torch._foreach_copy_(counters, list(values.unbind()))
-    elif counters[0].is_cuda:  # nothing is copied there from the host
-        torch._foreach_zero_(counters)
-        torch._foreach_add_(counters, value)
+        values = value.to(dtype).expand(n).view(n, *column[0].shape)
+        torch._foreach_copy_(column, list(values.unbind()))
+    elif column[0].is_cuda:  # nothing is copied there from the host
+        torch._foreach_zero_(column)
+        torch._foreach_add_(column, value)
     else:
-        torch._foreach_copy_(counters, [torch.tensor(value, dtype=dtype, device="cpu")] * n)
+        torch._foreach_copy_(column, [torch.tensor(value, dtype=dtype, device="cpu")] * n)
 
 
 def _hyperparameters(work: Work, read_on_host: bool) -> Factors:
@@ -222,9 +212,10 @@ def _double(device: torch.device) -> torch.dtype:
 
 
 def _for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
-    """Hyperparameters and factors as the lists take them: a number, a 0-dim tensor, or one for each parameter.
+    """Hyperparameters and factors as operations on lists take them: a number, a 0-dim tensor, or a list of these.
 
-    A factor takes the place of a hyperparameter of its name.
+    What is a tensor gets the dtype of the update, and one with an element for each parameter becomes a list. A
+    hyperparameter is left out where a factor has its name.
     """
     both = {**hyper, **factors}
     tensors = {name: x for name, x in both.items() if isinstance(x, Tensor)}
@@ -255,3 +246,25 @@ def _with_dimensions(work: Work) -> Work:
 
 def _with_dimension(xs: Tensors) -> Tensors:
     return [x.view(1) if x.dim() == 0 else x for x in xs]
+
+
+class Begun(NamedTuple):
+    """A step whose update is yet to be done: what that needs."""
+
+    hyper: Factors
+    factors: Factors
+    columns: Columns
+    write_back: Callable[[], None]  # to be called after the update
+
+
+def begin(work: Work, read_on_host: bool) -> Begun:
+    """Begin a step, outside of graphs, whose update is the caller's: of these columns, by these numbers.
+
+    The factors of the algorithm need no scalar states. With `read_on_host`, hyperparameters that are tensors on the CPU
+    become numbers.
+    """
+    hyper = _hyperparameters(work, read_on_host)
+    _count_step(work)
+    h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
+    step = _step_of(work, in_blocks=False)
+    return Begun(h, f, step.read(_whole(work)), step.write_back)

@@ -1,4 +1,7 @@
-"""The base class of the optimizers here: a subclass defines its state and its update rule, and the rest follows."""
+"""The base class of the optimizers here: a subclass defines its state and its update rule, and the rest follows.
+
+The class has five parts: what a subclass says, the state, a step, a compiled step, the float32 values of parameters.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
 
 
 def in_use(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
-    """The names of those that are not switched off, and of the remainder, if the parameter has one."""
+    """Of the states of elements, the names of those that are not switched off, and of the remainder if there is one."""
     names = [name for name in tensor_states if name is not None]
     return [*names, REMAINDER] if has_remainder(group, p) else names
 
@@ -73,7 +76,7 @@ class RuleOptimizer(Optimizer):
     """
 
     elementwise: ClassVar[bool] = True  # an element's update depends on this element alone
-    by_rank: ClassVar[bool] = False  # matrices have other states than vectors
+    matrices_apart: ClassVar[bool] = False  # they have other states than vectors, and are not updated with these
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, where it can take it
 
@@ -91,7 +94,7 @@ class RuleOptimizer(Optimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         arguments = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        if arguments and arguments[-1].name == "precision":  # by name, for help() and for configs
+        if arguments and arguments[-1].name == "precision":  # its four arguments by name, for help() and for configs
             kind = inspect.Parameter.KEYWORD_ONLY
             arguments[-1:] = [inspect.Parameter(name, kind, default=first) for name, first in DEFAULTS.items()]
         cls.__signature__ = inspect.Signature(arguments)  # type: ignore[attr-defined]  # where inspect looks first
@@ -125,8 +128,11 @@ class RuleOptimizer(Optimizer):
         """The factors that `update` needs beside the hyperparameters.
 
         They are Python numbers, or tensors with one element for each parameter. One with the name of a hyperparameter
-        takes its place. `s` has this step counted, and gets the new values of scalar states; `stored` rounds a number
-        as the state will.
+        takes its place.
+
+        `s` has the scalar states named in `reads`: `step` with this step counted, others as the last step left them. A
+        new value of one is written into `s`, and reaches the state from there. `stored` rounds a number as the state
+        will.
         """
         raise NotImplementedError
 
@@ -143,7 +149,7 @@ class RuleOptimizer(Optimizer):
         """Do the work, outside of graphs, that several ranks do together. Gives the rest."""
         return works
 
-    # What follows from it
+    # The state
 
     def preinitialize(self) -> None:
         for group in self.param_groups:
@@ -154,13 +160,15 @@ class RuleOptimizer(Optimizer):
                         self._known_counts.note([state[name]], first)
 
     def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
+        """The initial state of a parameter, with what the precision options of its group ask for."""
         check_group(RULES, group, f"{type(self).__name__}: ")
         algorithm = self.algorithm_of(group)
         state: State = algorithm.parameter_state(p, group)
         names = [name for name in algorithm.tensor_states(group, p) if name and state[name].shape == p.shape]
+        # The options are one set for all groups: they may name states that only the other algorithms have.
         others = [other.tensor_states(other.defaults, p) for other in self.algorithms() if other is not algorithm]
         check_precision(group, p, names, set(chain(*others)), f"{type(self).__name__}: ")
-        if is_widened(group, p):
+        if is_widened(group, p):  # then an initial value is rounded once, from float32 to the dtype of the state
             wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 unasked = torch.float32 if has_precision_option(group) else state[name].dtype
@@ -170,6 +178,16 @@ class RuleOptimizer(Optimizer):
         if STEP in self._scalar_names(algorithm, group):
             state.setdefault(STEP, scalar_state(p))
         return state
+
+    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of the scalar states: those of the algorithm, and a step count where something else needs it."""
+        names = algorithm.scalar_states(group)
+        counts = self.enable_global_step or group.get("stochastic_rounding")
+        return (*names, STEP) if counts and STEP not in names else tuple(names)
+
+    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
+        algorithm = self.algorithm_of(group)
+        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}  # in their order
@@ -182,8 +200,7 @@ class RuleOptimizer(Optimizer):
                     names[REMAINDER] = None
         return list(names)
 
-    def _parameters(self) -> Iterable[Tensor]:
-        return chain.from_iterable(group["params"] for group in self.param_groups)
+    # A step
 
     @makes_no_state
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -200,73 +217,112 @@ class RuleOptimizer(Optimizer):
         compiled = self._compiled_for(live)
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
-        works = self.step_shared(self.gather())
-        if compiled is not None and works:
+        left = self.step_shared(self.gather())  # without what ranks have stepped together
+        if compiled is not None and left:
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
-                compiled(works)
-                works = []
-        eager_step(works, self._known_counts)
+                compiled(left)
+                left = []
+        eager_step(left, self._known_counts)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
         torch.autograd.graph.increment_version(live)
         return loss
 
-    def float32_parameters(self) -> dict[Tensor, Tensor]:
-        """The master weights, for an export, an average or an evaluation.
+    def gather(self) -> list[Work]:
+        """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
+        works: list[Work] = []
+        numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
+        if any(group.get("stochastic_rounding") for group in self.param_groups):
+            numbers = {p: i for i, p in enumerate(self._parameters())}
+        for group in self.param_groups:
+            live = [p for p in group["params"] if p.grad is not None]
+            if torch.compiler.is_compiling():
+                self._check_fit(live)
+            self._check_gradients(live, group)
+            algorithm = self.algorithm_of(group)
+            for params in grouped_by_kind(live, algorithm.matrices_apart):
+                works.append(self._work(algorithm, group, params, numbers))
+        return list(map(as_plain_tensors, works))
 
-        A dict from each parameter to a new tensor of its shape, distributed as it is: in float32 for bfloat16
-        parameters (without master weights the same values), in their own dtype for others.
+    def _work(
+        self, algorithm: Any, group: Mapping[str, Any], params: list[Tensor], numbers: Mapping[Tensor, int]
+    ) -> Work:
+        """The work of some parameters of a group, with their gradients and states as they are."""
+        hyper = {name: group[name] for name in algorithm.hyper}
+        states = [self.state[p] for p in params]
+        names = algorithm.tensor_states(group, params[0])
+        scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
+        grads: list[Any] = [p.grad for p in params]
+        columns: Columns = {"p": params, "g": grads}
+        columns.update(self._columns(group, states, in_use(names, group, params[0])))
+        how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
+        return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how)
 
-        >>> import torch
-        >>> import optim
-        >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
-        >>> optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
-        >>> weight.grad = torch.ones_like(weight)
-        >>> optimizer.step()
-        >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
-        (1.0, 0.999)
-        """
-        self._keeper.follow(self)
-        return {p: self.float32_parameter(p) for p in self.state}
+    def _scalars_in_use(
+        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
+    ) -> Sequence[str]:
+        """The names of the scalar states that a step of these parameters changes."""
+        names = self._scalar_names(algorithm, group)
+        # SGD needs the count for its dampening alone. While that is 0 the count goes on with the buffer, so that it is
+        # right when the dampening comes back; without momentum (a None) both stand still.
+        goes_on = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
+        return (*names, STEP) if goes_on else names
 
-    def float32_parameter(self, p: Tensor) -> Tensor:
-        """The value of one parameter in `float32_parameters()`."""
-        here, state = local(p.detach(), p), self.state[p]
-        wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
-        value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
-        return placed_as(value, p)
+    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
+        """The states of these names, each in a list with one for each parameter."""
+        columns: Columns = {}
+        for name in names:
+            if name not in states[0]:
+                self._refuse(group, name)
+            columns[name] = [state[name] for state in states]
+        return columns
 
-    @torch.no_grad()
-    def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
-        """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
+    def _refuse(self, group: Mapping[str, Any], name: str) -> None:
+        """Raise `ValueError` for a state that a group needs since its hyperparameters have changed."""
+        values = ", ".join(
+            f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
+        )
+        raise ValueError(
+            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
+            "construction; construct with these values, or with a tensor where one is 0 now and changes later."
+        )
 
-        Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
-        no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
-        """
-        self._keeper.follow(self)
-        for p, value in values.items():
-            notice_dtensor(value)
-            known = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor)
-            if (
-                not known
-                or form(value) != form(p)
-                or value.is_meta
-                or not (p.is_complex() or value.is_floating_point())
-            ):
+    def _check_fit(self, params: Tensors) -> None:
+        """Raise `ValueError` for a parameter whose state does not fit it: in a graph, state cannot follow."""
+        for p in params:
+            if not self._keeper.fits(p, self.state):
                 raise ValueError(
-                    f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
-                    "tensors as float32_parameters() returns it."
+                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
+                    "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
+                    "graph, where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
                 )
-        for p, value in values.items():
-            if REMAINDER in self.state[p]:
-                split_(local(value, p).float().clone(), [local(p, p)], [local(self.state[p][REMAINDER], p)])
-            else:
-                p.copy_(value)
 
-    def _accelerator_graph_capture_health_check(self) -> None:
-        """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
+    def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
+        """Raise `RuntimeError` for a gradient that cannot be used."""
+        grads: list[Any] = [p.grad for p in params]
+        if all(
+            [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
+        ):
+            return
+        name = type(self).__name__
+        for p, g in zip(params, grads):
+            if g.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
+                    "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
+                )
+            wide = g.dtype == torch.float32 and is_widened(group, p)
+            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
+                raise RuntimeError(
+                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
+                    f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
+                    "leave grad_dtype as it is."
+                )
 
-    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name before torch 2.10
+    def _parameters(self) -> Iterable[Tensor]:
+        return chain.from_iterable(group["params"] for group in self.param_groups)
+
+    # A compiled step
 
     def compile(self, **options: Any) -> None:
         """Compile the update with `torch.compile(fullgraph=True, **options)`, as `nn.Module.compile` does with a model.
@@ -305,95 +361,57 @@ class RuleOptimizer(Optimizer):
             )
         return self._compiled
 
-    def gather(self) -> list[Work]:
-        """The work of a step: what has a gradient, by group, device and dtype. Checks all of it before any is done."""
-        works: list[Work] = []
-        numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
-        if any(group.get("stochastic_rounding") for group in self.param_groups):
-            numbers = {p: i for i, p in enumerate(self._parameters())}
-        for group in self.param_groups:
-            live = [p for p in group["params"] if p.grad is not None]
-            self._check_fit(live)
-            self._check_gradients(live, group)
-            algorithm = self.algorithm_of(group)
-            hyper = {name: group[name] for name in algorithm.hyper}
-            for params in grouped_by_kind(live, algorithm.by_rank):
-                states = [self.state[p] for p in params]
-                names = algorithm.tensor_states(group, params[0])
-                scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
-                grads: list[Any] = [p.grad for p in params]
-                columns: Columns = {"p": params, "g": grads}
-                columns.update(self._columns(group, states, in_use(names, group, params[0])))
-                how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
-                works.append(Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how))
-        return list(map(as_plain_tensors, works))
+    def _accelerator_graph_capture_health_check(self) -> None:
+        """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
 
-    def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
-        """The states of these names, each in a list with one for each parameter."""
-        columns: Columns = {}
-        for name in names:
-            if name not in states[0]:
-                self._refuse(group, name)
-            columns[name] = [state[name] for state in states]
-        return columns
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name before torch 2.10
 
-    def _scalars_in_use(
-        self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
-    ) -> Sequence[str]:
-        """The names of the states of a step that are one number for each parameter."""
-        names = self._scalar_names(algorithm, group)
-        # Steps are counted wherever there are counts beside the states in use, also while no factor needs them.
-        counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
-        return (*names, STEP) if counted else names
+    # The float32 values of parameters
 
-    def _check_fit(self, params: Tensors) -> None:
-        """In a graph, where state cannot follow its parameter, raise `ValueError` unless it fits."""
-        if not torch.compiler.is_compiling():
-            return
-        for p in params:
-            if not self._keeper.fits(p, self.state):
+    def float32_parameters(self) -> dict[Tensor, Tensor]:
+        """The master weights, for an export, an average or an evaluation.
+
+        A dict from each parameter to a new tensor of its shape, distributed as it is: in float32 for bfloat16
+        parameters (without master weights the same values), in their own dtype for others.
+
+        >>> import torch
+        >>> import optim
+        >>> weight = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+        >>> optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+        >>> weight.grad = torch.ones_like(weight)
+        >>> optimizer.step()
+        >>> weight.item(), round(optimizer.float32_parameters()[weight].item(), 4)
+        (1.0, 0.999)
+        """
+        self._keeper.follow(self)
+        return {p: self.float32_parameter(p) for p in self.state}
+
+    def float32_parameter(self, p: Tensor) -> Tensor:
+        """The value of one parameter in `float32_parameters()`."""
+        here, state = local(p.detach(), p), self.state[p]
+        wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
+        value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+        return placed_as(value, p)
+
+    @torch.no_grad()
+    def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
+        """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
+
+        Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
+        no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
+        """
+        self._keeper.follow(self)
+        for p, value in values.items():
+            notice_dtensor(value)
+            fits = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor) and form(value) == form(p)
+            if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):
                 raise ValueError(
-                    f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
-                    "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
-                    "graph, where it does, use optimizer.compile(), or call optimizer.reset_state() to begin anew."
+                    f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
+                    "tensors as float32_parameters() returns it."
                 )
-
-    def _check_gradients(self, params: list[Tensor], group: Mapping[str, Any]) -> None:
-        """Raise `RuntimeError` for a gradient that cannot be used."""
-        grads: list[Any] = [p.grad for p in params]
-        if all(
-            [g.layout is torch.strided and g.shape == p.shape and g.dtype == p.dtype for p, g in zip(params, grads)]
-        ):
-            return
-        name = type(self).__name__
-        for p, g in zip(params, grads):
-            if g.layout is not torch.strided:
-                raise RuntimeError(
-                    f"{name}: a gradient of shape {tuple(g.shape)} has the layout {g.layout}: only dense gradients are "
-                    "supported; make the layer give dense ones (sparse=False), or use torch.optim.SparseAdam."
-                )
-            wide = g.dtype == torch.float32 and is_widened(group, p)
-            if g.shape != p.shape or (g.dtype != p.dtype and not wide):
-                raise RuntimeError(
-                    f"{name}: a parameter is {p.dtype} of shape {tuple(p.shape)} and its gradient {g.dtype} of shape "
-                    f"{tuple(g.shape)}, and they have to be alike: call zero_grad() after a cast or a resize, and "
-                    "leave grad_dtype as it is."
-                )
-
-    def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
-        algorithm = self.algorithm_of(group)
-        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
-
-    def _refuse(self, group: Mapping[str, Any], name: str) -> None:
-        values = ", ".join(
-            f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
-        )
-        raise ValueError(
-            f"{type(self).__name__}: with {values} the state {name!r} is needed, which was not asked for at "
-            "construction; construct with these values, or with a tensor where one is 0 now and changes later."
-        )
-
-    def _scalar_names(self, algorithm: Any, group: Mapping[str, Any]) -> tuple[str, ...]:
-        names = algorithm.scalar_states(group)
-        counts = self.enable_global_step or group.get("stochastic_rounding")
-        return (*names, STEP) if counts and STEP not in names else tuple(names)
+        for p, value in values.items():
+            if REMAINDER in self.state[p]:
+                copy = local(value, p).float().clone()  # which is lost
+                split_(copy, [local(p, p)], [local(self.state[p][REMAINDER], p)])
+            else:
+                p.copy_(value)

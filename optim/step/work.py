@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..base import sharding
-from ..base.sharding import Placement, distribution, local
+from ..base.sharding import Placement, distribution, local, placement_of
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.widened import Widening
 
@@ -49,12 +49,11 @@ def _selected(xs: Any, indices: list[int]) -> list[Any]:
 def as_plain_tensors(work: Work) -> Work:
     """With the tensors that the update computes with: real views of complex ones, local parts of distributed ones."""
     params = work.columns["p"]
-    distributed = distribution(params[0]) if sharding.DISTRIBUTED else None
-    if distributed is not None:
+    placement = placement_of(params) if sharding.DISTRIBUTED else None
+    if placement is not None:
         grads = [local(g, p) for g, p in zip(work.columns["g"], params)]
         columns = {name: _local_parts(xs) for name, xs in {**work.columns, "g": grads}.items()}
-        full = [(p.shape, p.stride()) for p in params]
-        work = work._replace(columns=columns, placement=Placement(*distributed, full))
+        work = work._replace(columns=columns, placement=placement)
     if params[0].is_complex():
         work = work._replace(columns={name: _real_views(xs) for name, xs in work.columns.items()})
     return work
@@ -68,14 +67,14 @@ def _real_views(xs: Tensors) -> Tensors:
     return [torch.view_as_real(x.resolve_conj()) for x in xs]
 
 
-def grouped_by_kind(params: list[Tensor], by_rank: bool) -> list[list[Tensor]]:
+def grouped_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
     """The parameters in lists that can be updated together: of one device, dtype and distribution."""
-    mixed = by_rank or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
+    mixed = matrices_apart or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
     if not mixed and not sharding.DISTRIBUTED:
         return [params] if params else []
     found: dict[Any, list[Tensor]] = {}
     for p in params:
-        kind = (p.device, p.dtype, distribution(p), by_rank and p.dim() >= 2)
+        kind = (p.device, p.dtype, distribution(p), matrices_apart and p.dim() >= 2)
         found.setdefault(kind, []).append(p)
     return list(found.values())
 
