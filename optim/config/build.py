@@ -226,7 +226,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     given, problems = resolve.sections(config), Problems()
     entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
     entry, clock, specs = resolved(given, entries, clock, problems)
-    made = None if entry is None else problems.attempt(optimizer_of, entry, model)
+    made: Any = None if entry is None else problems.attempt(optimizer_of, entry, model)
     if list(problems):
         check_schedules(specs, problems)
     problems.raise_all()
