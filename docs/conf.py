@@ -71,7 +71,7 @@ nitpick_ignore_regex = [
     # Types in signatures that a user meets nowhere else.
     (r"py:class", r"timesched\.(horizon\.BatchSizes|time\.(units\.InEpochs|value\.TValue))"),
     (r"py:class", r"timesched\.binding\.bound\.Loaded"),
-    (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.AnyOptimizer)"),
+    (r"py:class", r"optim\.(step\.work\.Work|step\.rule_optimizer\.RuleOptimizer|initial_state\.plan\.AnyOptimizer)"),
 ]
 
 

@@ -4,6 +4,6 @@ What a class makes in its first step is found on copies of the optimizer, proven
 """
 
 from .plan import preinitialize
-from .size import nbytes, state_bytes
+from .size import state_bytes
 
-__all__ = ["nbytes", "preinitialize", "state_bytes"]
+__all__ = ["preinitialize", "state_bytes"]

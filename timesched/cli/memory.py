@@ -9,7 +9,7 @@ from typing import Any
 from optim import WeightAverage
 from optim.config import resolve
 from optim.config.build import optimizer_of
-from optim.initial_state import nbytes
+from optim.initial_state.size import nbytes
 from timesched.cli.schedules import config_of, model_of
 from timesched.clock import Clock
 from timesched.drawing.table import Table
