@@ -227,7 +227,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
     entry, clock, specs = resolved(given, entries, clock, problems)
     made: Any = None if entry is None else problems.attempt(optimizer_of, entry, model)
-    if list(problems):
+    if problems:
         check_schedules(specs, problems)
     problems.raise_all()
     optimizer, spared = made

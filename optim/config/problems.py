@@ -20,6 +20,9 @@ class Problems:
             self._errors.append(error)
             return None
 
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
     def __iter__(self) -> Iterator[str]:
         """What the errors say, each in a line."""
         for error in self._errors:

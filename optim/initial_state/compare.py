@@ -39,7 +39,7 @@ def equal(mine: Any, other: Any) -> bool:
     if isinstance(mine, Tensor):
         alike = mine.shape == other.shape and mine.dtype == other.dtype and mine.device == other.device
         return alike and torch.equal(local(mine, mine), local(other, other))
-    if hasattr(mine, "__dict__") and type(mine).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
+    if hasattr(mine, "__dict__") and type(mine).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]  # for mypy, two kinds of callables
         return not differences(vars(mine), vars(other))
     return bool(mine == other)
 

@@ -77,7 +77,7 @@ def proven_values(optimizer: torch.optim.Optimizer, check: int) -> list[tuple[di
                     "its first step settles something in its group that it leaves open for another one there"
                 )
             proven.append((group, p, values))
-    except Exception as error:
+    except Exception as error:  # whatever a class raises: nothing of the optimizer is changed yet
         why = error if isinstance(error, Unproven) else f"it cannot be tried: {type(error).__name__}: {error}"
         raise ValueError(
             f"preinitialize: {type(optimizer).__name__}{where}: {why}. Leave it to make its state in its first step."

@@ -83,7 +83,7 @@ def state_without_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, State
             with undisturbed(p.device):
                 trial = Trial(optimizer, i, p, [p])
                 trial.unchecked_step([torch.zeros_like(p)], seed=0)
-        except Exception as error:
+        except Exception as error:  # whatever a class raises that reads values, which fake tensors do not have
             if optimizer.state.get(p):  # made by steps that did read values
                 continue
             raise ValueError(

@@ -78,7 +78,7 @@ class Trial:
         set_seeds(seed, self.params[0].device)
         try:
             type(self.optimizer).step(self.optimizer)
-        except Exception as error:
+        except Exception as error:  # whatever a class raises for a copy
             raise Unproven(f"its step raises {type(error).__name__}: {error}") from error
 
     def all_attributes(self) -> dict[str, dict[str, Any]]:
