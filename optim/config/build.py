@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, bind
@@ -19,14 +20,17 @@ from timesched.time.value import TimeLike
 
 from .. import lr_scheduler
 from ..groups import configure_param_groups
-from ..groups.rules import FACTOR, claims_of_factors, comparable
+from ..groups.parameters import named
+from ..groups.rules import FACTOR, FACTORS, claims_of_factors, comparable
 from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
 from . import resolve
+from .factors import claims_of_config
 from .names import optimizers
-from .problems import Problems
+from .problems import Problems, located
 from .read import read
-from .resolve import RUN, TAGS, Spec, follows_time, located
+from .resolve import TAGS, OptimizerSpec, Spec, follows_time
+from .sections import RUN, check_keys, sections
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,25 +166,35 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         model: the model, or its `named_parameters()`.
         config: a mapping; or the path of a YAML file; or YAML text. Its keys are:
 
-            `optimizer`: the name of a class with its arguments under it. The keys `params` (a list of rules with globs,
-            tags and values), `no_decay`, `adjust_learning_rate`, `decay_tag`, `matrices`, `output_head` and `frozen`
-            are those of `configure_param_groups`; weight decay is only split if `no_decay` says so. `Muon` with `adamw`
-            or `lion` under it has `matrices: muon`.
+            `optimizer`: the name of a class with its arguments under it. `learning_rate` and `lr` mean the same. A
+            class without a default for it may have neither if schedulers of `optim.lr_scheduler` set it in all groups.
+            The keys `params` (a rule or a list of rules with globs, `tags` or `tag`, and values), `no_decay`,
+            `decay_tag`, `matrices`, `output_head` and `frozen` are the arguments of `configure_param_groups`. Without
+            the key, `no_decay` is True if the optimizer has weight decay or there is a `decay_tag`, and otherwise
+            False. `Muon` with `adamw` or `lion` under it has `matrices: muon`. A key of `adjust_learning_rate` is the
+            name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
+            attribute has the groups `embedding` and `decoder_kernel`.
 
             `schedulers`: a list of schedulers, each the name of a class with its arguments under it. The children of
             one are written likewise, and take over its `param_group_tags`. `milestones` may be left out: they follow
             from the `total_iters` of the children, of which those in other units add up by the rates of the clock.
+            A learning-rate scheduler of `optim` is wrapped in a `ScalePerParamLR` if one of its groups has a factor.
             Schedules of `timesched` multiply the value that the optimizer is built with, of the key `key` (the learning
             rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`, `process_group`,
             `stop_at`: those of a `Clock`. Thresholds with sizes under `samples_per_batch` are a `BatchPlan`.
 
-            A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are passed over.
+            A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are left out. The
+            steps of its `loop` are the `max_duration` in batches, if there is none and no clock is passed. The old form
+            of such files is `optimizer: {optimizer_type: Name, ...}`, with schedulers under its `learning_rate` as in
+            `configure_lr_scheduler`.
+
+            Text that is a decimal number counts as one in arguments, rules and factors.
 
             A class of your own goes by its name, once it is imported. In a mapping, an optimizer or a function
-            `model -> optimizer` may stand for the optimizer, and a scheduler or a function `optimizer -> scheduler` for
-            each scheduler.
+            `model -> optimizer` may take the place of the optimizer, and a scheduler or a function
+            `optimizer -> scheduler` that of each scheduler.
         clock: what schedules of `timesched`, and schedulers whose counts are times, follow: a `Clock` or Composer's
             `State`. All other schedulers count their own steps.
 
@@ -188,11 +202,11 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         A `Built`, which unpacks into the optimizer and the list of schedulers.
 
     Raises:
-        ValueError: an unknown name, with the nearest there is, a missing or wrong value, two schedulers for the same
-            number of a group, a missing clock, weight decay for what `no_decay` leaves without, factors that no
-            scheduler makes use of: all with their place in the config, and those of several entries together, a line
-            each. Names and arguments are looked up before a scheduler is made; where one fails later, the others have
-            written into the optimizer already.
+        ValueError: an unknown name, with the nearest there is; a missing or wrong value; two schedulers for the same
+            hyperparameter of a group; a missing clock; weight decay where a written `no_decay` allows none; factors
+            that no scheduler uses; a missing learning rate that no scheduler sets. Each error has its place in the
+            config. Errors of several entries come together, a line each. Names and arguments are looked up before a
+            scheduler is made. Where one fails later, the others have written into the optimizer already.
         TypeError: a value of another type; a function that returns something else.
         ImportError: YAML is to be read, and ruamel.yaml is not there.
 
@@ -223,33 +237,39 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     [0.0, 0.05]
     """
     config = read(config)
-    given, problems = resolve.sections(config), Problems()
-    entries = {f"schedulers[{i}]": each for i, each in enumerate(given["schedulers"])}
-    entry, clock, specs = resolved(given, entries, clock, problems)
-    made: Any = None if entry is None else problems.attempt(optimizer_of, entry, model)
+    given, problems = sections(config, clock is not None), Problems()
+    entries = {f"schedulers[{i}]": entry for i, entry in enumerate(given["schedulers"])}
+    spec, clock, specs = resolved(given, entries, clock, problems)
+    grouped: Any = None if spec is None else problems.attempt(optimizer_of, spec, model)
     if problems:
         check_schedules(specs, problems)
     problems.raise_all()
-    optimizer, spared = made
-    schedulers = list(schedulers_of(specs, optimizer, clock, spared, problems).values())
+    schedulers = schedulers_of(specs, grouped, clock, problems)
     problems.raise_all()
-    factors = isinstance(entry, Spec) and entry.options.get(FACTOR)
-    if factors and not any(getattr(each, "scales", 0) for each in schedulers):
-        raise ValueError(
-            "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
-            "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
-        )
-    return Built(optimizer, schedulers, clock, config, _decay_note(entry, optimizer))
+    check_use(spec, grouped, schedulers, problems)
+    problems.raise_all()
+    note = _decay_note(spec, grouped, schedulers)
+    return Built(grouped.optimizer, list(schedulers.values()), clock, config, note)
 
 
-def _decay_note(entry: Any, optimizer: torch.optim.Optimizer) -> str:
+def _decay_note(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
     """Whether norms and biases have weight decay, if a config says what has any."""
-    if not isinstance(entry, Spec) or not any(comparable(each.get("weight_decay")) for each in optimizer.param_groups):
+    if not isinstance(spec, Spec):
         return ""
-    no_decay = entry.options["no_decay"]
+    groups = grouped.optimizer.param_groups
+    writers = {path: scheduler.indices for path, scheduler in schedulers.items() if _is_weight_decay(scheduler)}
+    decaying = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay"))}.union(*writers.values())
+    if not decaying:
+        return ""
+    no_decay = spec.options["no_decay"]
+    key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
+    if decaying.isdisjoint(grouped.norms_and_biases):
+        return f"{key} (norms and biases have no weight decay)"
     if no_decay is False:
-        return "no_decay: false (norms and biases have weight decay, too)"
-    return f"no_decay: {'true' if no_decay is True else no_decay} (norms and biases have no weight decay)"
+        return f"{key} (norms and biases have weight decay, too)"
+    causes = [path for path, indices in writers.items() if not grouped.norms_and_biases.isdisjoint(indices)]
+    verb = "give" if len(causes) > 1 else "gives"
+    return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"
 
 
 def resolved(
@@ -259,11 +279,16 @@ def resolved(
 
     `entries`: those of the schedulers, by their place. None stands for what is among the problems.
     """
-    problems.attempt(resolve.check_keys, given)
-    entry = problems.attempt(resolve.optimizer, given["optimizer"])
-    clock = problems.attempt(clock_of, given, clock)
-    specs = {path: problems.attempt(resolve.scheduler, each, path, clock) for path, each in entries.items()}
-    return entry, clock, specs
+    problems.attempt(check_keys, given)
+    later = Problems()  # an optimizer is told whether its learning rate is scheduled, and its errors come first
+    clock = later.attempt(clock_of, given, clock)
+    specs = {path: later.attempt(resolve.scheduler, entry, path, clock) for path, entry in entries.items()}
+    kinds = [spec.cls for spec in specs.values() if isinstance(spec, Spec)]
+    is_part = len(entries) < len(given["schedulers"])  # the other entries may set the learning rate
+    is_lr_scheduled = is_part or any(issubclass(kind, lr_scheduler.LRScheduler) for kind in kinds)
+    optimizer = problems.attempt(resolve.optimizer, given["optimizer"], is_lr_scheduled)
+    problems.errors += later.errors
+    return optimizer, clock, specs
 
 
 def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
@@ -277,29 +302,73 @@ def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
         return Clock(**{"max_duration": None, **run}) if run else clock
 
 
-def optimizer_of(entry: Any, model: Any) -> tuple[Any, set[int]]:
-    """The optimizer, and the indices of the groups that `no_decay` leaves without weight decay."""
-    if not isinstance(entry, Spec):
-        return _ready(entry, model, "optimizer", "optimizer"), set()
-    with located(entry.path):
-        groups = configure_param_groups(model, **entry.options)
-        spared = set()
-        if entry.options["no_decay"] is not False:
-            spared = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay")) == 0}
-        return entry.cls(groups, **entry.arguments), spared
+@dataclass(frozen=True)
+class GroupedOptimizer:
+    """An optimizer, and what its config says of its parameter groups, by their indices."""
+
+    optimizer: Any
+    spared: Set[int] = frozenset()  # a `no_decay` that is written leaves them without weight decay
+    norms_and_biases: Set[int] = frozenset()  # they have some; all, where only names are known
+    without_lr: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
+
+
+def optimizer_of(spec: Any, model: Any) -> GroupedOptimizer:
+    """The optimizer of a specification, or the one that stands for itself."""
+    if not isinstance(spec, OptimizerSpec):
+        return GroupedOptimizer(_ready(spec, model, "optimizer", "optimizer"))
+    if isinstance(model, Iterator):
+        model = list(model)  # it is read more than once
+    with located(spec.path):
+        options = dict(spec.options)
+        rules = [*options.pop("rules"), *claims_of_config(model, options.pop(FACTOR, None))]
+        groups = configure_param_groups(model, rules, **options)
+        settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
+        optimizer = spec.cls(groups, **spec.arguments)
+    indices = range(len(settings))
+    spared, norms_and_biases = set(), set(indices)
+    if spec.has_no_decay and options["no_decay"] is not False:
+        spared = {i for i in indices if comparable(settings[i].get("weight_decay")) == 0}
+    if isinstance(model, nn.Module):
+        tensors = {parameter.tensor for parameter in named(model) if not parameter.decays}
+        norms_and_biases = {i for i in indices if not tensors.isdisjoint(optimizer.param_groups[i]["params"])}
+    without_lr = {i for i in indices if spec.lacks_lr and "lr" not in settings[i]}
+    return GroupedOptimizer(optimizer, spared, norms_and_biases, without_lr)
 
 
 def schedulers_of(
-    specs: Mapping[str, Any], optimizer: torch.optim.Optimizer, clock: Any, spared: set[int], problems: Problems
+    specs: Mapping[str, Any], grouped: GroupedOptimizer, clock: Any, problems: Problems
 ) -> dict[str, Any]:
     """The schedulers by their place in the config, each checked when all are there; None for what is a problem."""
-    made = {}
+    schedulers = dict.fromkeys(specs)
     for path, spec in specs.items():
-        made[path] = None if spec is None else problems.attempt(_scheduler_of, spec, optimizer, clock, path)
-    for path, scheduler in made.items():
+        if spec is not None:
+            schedulers[path] = problems.attempt(_scheduler_of, spec, grouped.optimizer, clock, path)
+    for path, scheduler in schedulers.items():
         if scheduler is not None:
-            problems.attempt(_check_written, scheduler, spared, path)
-    return made
+            problems.attempt(_check_written, scheduler, grouped.spared, path)
+    return schedulers
+
+
+def check_use(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any], problems: Problems) -> None:
+    """Look whether the schedulers set what the entry of the optimizer leaves to them."""
+    unset = set(grouped.without_lr)
+    for scheduler in schedulers.values():
+        if isinstance(scheduler, lr_scheduler.LRScheduler):
+            unset.difference_update(scheduler.indices)
+    if unset:
+        message = f"no scheduler sets the learning rate of parameter group {min(unset)}: give it an 'lr'."
+        problems.errors.append(ValueError(f"{spec.path}: {message}"))
+    has_factors = isinstance(spec, Spec) and any(map(_has_factor, grouped.optimizer.param_groups))
+    if has_factors and not any(getattr(scheduler, "scales", 0) for scheduler in schedulers.values()):
+        message = (
+            "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
+            "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
+        )
+        problems.errors.append(ValueError(message))
+
+
+def _has_factor(group: Mapping[str, Any]) -> bool:
+    return any(group.get(key) is not None for key in FACTORS)
 
 
 def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
@@ -318,7 +387,12 @@ def _scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path
                 f"length of the run as 'max_duration' into the config."
             )
         with located(entry.path):
-            return bind(made, optimizer, clock, **entry.options) if isinstance(made, Schedule) else made
+            if isinstance(made, Schedule):
+                return bind(made, optimizer, clock, **entry.options)
+            has_factor = any(_has_factor(optimizer.param_groups[i]) for i in made.indices)
+            if isinstance(made, lr_scheduler.LRScheduler) and has_factor and not made.scales:
+                return lr_scheduler.ScalePerParamLR(optimizer, made, on_change=made.on_change)
+            return made
     scheduler = _ready(entry, optimizer, "scheduler", path)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
@@ -351,14 +425,17 @@ def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = N
         return spec.cls(**shared | arguments)
 
 
-def _check_written(scheduler: Any, spared: set[int], path: str) -> None:
+def _is_weight_decay(scheduler: Any) -> bool:
+    """Whether it writes weight decay of its own, where a multiple of 0 would stay 0."""
+    return isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"
+
+
+def _check_written(scheduler: Any, spared: Set[int], path: str) -> None:
     """Raise `ValueError` where a later scheduler owns the key, or this one sets weight decay that is to stay 0."""
     with located(path):
         if isinstance(scheduler, Bound):
             scheduler.refresh()
-        # a closed form writes its own value, where a multiple of 0 would stay 0
-        decays = isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"
-        hit = spared.intersection(scheduler.indices) if decays else set()
+        hit = spared & set(scheduler.indices) if _is_weight_decay(scheduler) else set()
         if hit:
             raise ValueError(
                 f"it would give weight decay to parameter group {min(hit)}, which 'no_decay' leaves without: give the "

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 _PLAIN = (str, int, float, bool, type(None))
+# A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. YAML 1.1 takes `1e-6` for a string.
+_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_TEXTS = ("params", "tag", "tags", "param_group_tags", "decay_tag", "key")  # keys whose values are never numbers
 
 
 def read(config: Any) -> Any:
@@ -71,4 +75,21 @@ def _copied(value: Any, path: str, kinds: Any) -> Any:
             f"{path}: {value!r} is of type {type(value).__name__}: write a string in quotes, a number, true, false or "
             f"null."
         )
+    return value
+
+
+def numbers_from_text(value: Any) -> Any:
+    """A value in which texts that are decimal numbers by YAML 1.2 are numbers, also inside lists and mappings.
+
+    Under the keys for globs, tags and hyperparameters they stay texts.
+
+    >>> numbers_from_text({"lr": "1e-6", "betas": ["0.9", 0.95], "tags": "1"})
+    {'lr': 1e-06, 'betas': [0.9, 0.95], 'tags': '1'}
+    """
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return int(value) if value.lstrip("+-").isdecimal() else float(value)
+    if isinstance(value, list):
+        return [numbers_from_text(item) for item in value]
+    if isinstance(value, dict):
+        return {key: item if key in _TEXTS else numbers_from_text(item) for key, item in value.items()}
     return value

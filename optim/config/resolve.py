@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from timesched.clock import Clock
 from timesched.hints import arguments_of, meant_by
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
-from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, Claim, checked_rules, claim_of_rule
+from ..algorithms.adam import Adam
+from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, Claim, checked_rules, claim_of_rule, comparable
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, optimizers
-from .problems import Problems
+from .problems import Problems, located
+from .read import numbers_from_text
+from .sections import OldLearningRate
 
-RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
-KEYS = ("optimizer", "schedulers", *RUN)
 # Keys of an optimizer's entry that are for configure_param_groups.
 GROUPING = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
 TAGS = "param_group_tags"
+LEARNING_RATE = ("lr", "learning_rate")  # the names that an argument for it may have
+UNKNOWN_LR = 0.1  # the reference's, of a class without a default: the schedulers replace it
 BIND = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # of a schedule's entry, under their names in bind()
 
 
@@ -41,30 +41,15 @@ class Spec:
     options: Mapping[str, Any] = field(default_factory=dict)  # of bind(); of the groups of an optimizer
 
 
+@dataclass(frozen=True)
+class OptimizerSpec(Spec):
+    """An optimizer to be made."""
+
+    has_no_decay: bool = False  # the config has the key `no_decay`
+    lacks_lr: bool = False  # neither the entry nor the class has a learning rate: the schedulers set it
+
+
 # Entries and their arguments
-
-
-def sections(given: Any) -> dict[str, Any]:
-    """What a config says by our keys. In a Trainer's file they stand under `trainer` and `init`, beside its own.
-
-    `check_keys` looks for others.
-    """
-    trainer = isinstance(given, dict) and given.keys().isdisjoint(KEYS) and isinstance(given.get("trainer"), dict)
-    given = given["trainer"].get("init") if trainer else given
-    if not isinstance(given, dict):
-        raise TypeError(f"config={given!r:.80}: write a mapping with 'optimizer' and 'schedulers'.")
-    if trainer:
-        given = {name: value for name, value in given.items() if difflib.get_close_matches(name, KEYS, 1, 0.8)}
-    entries = given.get("schedulers")
-    entries = [] if entries is None else entries if isinstance(entries, list) else [entries]
-    return {"optimizer": None, **given, "schedulers": entries}
-
-
-def check_keys(given: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a config has a key that nothing here reads; a line for each."""
-    unknown = [name for name in given if name not in KEYS]
-    if unknown:
-        raise ValueError("\n".join(f"config has the key {name!r}{meant_by(name, KEYS)}" for name in unknown))
 
 
 def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
@@ -90,11 +75,16 @@ def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (
     if unknown:
         errors = [f"{path}: {cls.__name__} has no argument {name!r}{meant_by(name, known)}" for name in unknown]
         raise ValueError("\n".join(errors))
-    missing = [name for name, each in arguments.items() if each.default is each.empty and name not in given]
+    missing = _missing(cls, given)
     if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
     tuples = {name for name, each in arguments.items() if isinstance(each.default, tuple)}
     return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in given.items()}
+
+
+def _missing(cls: type, given: Mapping[str, Any]) -> list[str]:
+    """The arguments without a default that are not given."""
+    return [name for name, each in _arguments(cls).items() if each.default is each.empty and name not in given]
 
 
 def _arguments(cls: type) -> dict[str, inspect.Parameter]:
@@ -109,44 +99,79 @@ def _arguments(cls: type) -> dict[str, inspect.Parameter]:
     return arguments
 
 
-@contextmanager
-def located(path: str) -> Iterator[None]:
-    """Put the place in the config before the message of a `TypeError` or `ValueError`."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        if str(error).startswith(path):
-            raise
-        raise (ValueError if isinstance(error, ValueError) else TypeError)(f"{path}: {error}") from error
-
-
 # What the entries mean
 
 
-def optimizer(entry: Any) -> Any:
+def optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     """The specification of an optimizer; or the entry itself, where it is an optimizer or a function.
 
+    `is_lr_scheduled`: a scheduler of `optim.lr_scheduler` is in the config, so that a learning rate may be missing.
     Raises the errors of the rules for its groups and of its arguments together.
     """
     if entry is None:
         raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
     if _stands_for_itself(entry):
         return entry
-    name, given, path = _named(entry, "optimizer")
+    name, given, path = _named(numbers_from_text(entry), "optimizer")
     cls = optimizers().find(name, "optimizer")
     problems = Problems()
-    rules = problems.attempt(checked_rules, given.pop("params", None) or [], f"{path}.params") or []
+    rules = given.pop("params", None) or []
+    rules = [rules] if isinstance(rules, Mapping) else problems.attempt(checked_rules, rules, f"{path}.params") or []
     claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
-    options = {"no_decay": False} | {key: given.pop(key) for key in GROUPING if key in given}
+    options = {key: given.pop(key) for key in GROUPING if key in given}
     if issubclass(cls, Muon) and not given.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
+    problems.attempt(_read_learning_rate, cls, given, path)
+    problems.attempt(_read_correct_bias, cls, given, path)
+    missing = [name for name in _missing(cls, given) if name in LEARNING_RATE]
+    if is_lr_scheduled:
+        given |= dict.fromkeys(missing, UNKNOWN_LR)
     arguments = problems.attempt(checked, cls, given, path, ("params", *GROUPING))
     problems.raise_all()
-    return Spec(path, cls, arguments, options={"rules": claims, **options})
+    has_no_decay = "no_decay" in options
+    if not has_no_decay:  # where nothing decays, a split would only make more groups
+        options["no_decay"] = "decay_tag" in options or _has_weight_decay(cls, arguments)
+    options["rules"] = claims
+    return OptimizerSpec(path, cls, arguments, None, options, has_no_decay, bool(missing))
+
+
+def _read_learning_rate(cls: type, given: dict[str, Any], path: str) -> None:
+    """Give the learning rate the name that the class has for it: both names are known."""
+    for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
+        if name in _arguments(cls) and alias not in _arguments(cls):
+            _rename(given, alias, name, path)
+
+
+def _read_correct_bias(cls: type, given: dict[str, Any], path: str) -> None:
+    """Drop the `correct_bias: true` of an Adam, which has no such argument. Raises `ValueError` for another value."""
+    value = given.pop("correct_bias", True) if cls is Adam else True
+    if value is not True:
+        raise ValueError(f"{path}.correct_bias={value!r}: Adam always corrects the bias. Write AdamW for false.")
+
+
+def _rename(given: dict[str, Any], alias: str, name: str, path: str) -> None:
+    """Give the value of the key `alias` the key `name`. Raises `ValueError` where both are there."""
+    if alias in given:
+        if name in given:
+            raise ValueError(f"{path} has {alias!r} and {name!r}, which mean the same: leave out one of them.")
+        given[name] = given.pop(alias)
+
+
+def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
+    """Whether these arguments, or the defaults of the class, have weight decay; of a Muon also those below it."""
+    if issubclass(cls, Muon):
+        for name, algorithm in ALGORITHMS.items():
+            if isinstance(arguments.get(name), Mapping) and _has_weight_decay(algorithm, arguments[name]):
+                return True
+    default = _arguments(cls).get("weight_decay")
+    return bool(comparable(arguments.get("weight_decay", default.default if default else 0.0)))
 
 
 def _claim(rule: Any, path: str, cls: type) -> Claim:
     """What a rule for the groups of an optimizer asks for, where its hyperparameters are the optimizer's."""
+    rule = numbers_from_text(rule)
+    if isinstance(rule, dict):
+        _rename(rule, "tag", "tags", path)
     claim = claim_of_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
     kind = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
@@ -156,7 +181,11 @@ def _claim(rule: Any, path: str, cls: type) -> Claim:
 
 def scheduler(entry: Any, path: str, clock: Any) -> Any:
     """The specification of a scheduler; or the entry itself, where it is a scheduler or a function."""
-    return entry if _stands_for_itself(entry) else _spec(*_named(entry, path), family=SCHEDULER, clock=clock)
+    if _stands_for_itself(entry):
+        return entry
+    if isinstance(entry, OldLearningRate):
+        return rate(entry.value, "optimizer.learning_rate")
+    return _spec(*_named(numbers_from_text(entry), path), family=SCHEDULER, clock=clock)
 
 
 def _stands_for_itself(entry: Any) -> bool:
@@ -174,10 +203,8 @@ def _spec(
     cls = family.find(name, path)
     parameters, length = arguments_of(cls), given.get("total_iters")
     is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not inside another one
-    if "tags" in given and "tags" not in parameters and (is_bound or TAGS in parameters):
-        if TAGS in given:
-            raise ValueError(f"{path} has 'tags' and {TAGS!r}, which mean the same: leave out one of them.")
-        given[TAGS] = given.pop("tags")
+    if "tags" not in parameters and (is_bound or TAGS in parameters):
+        _rename(given, "tags", TAGS, path)
     options = {new: given.pop(old) for old, new in BIND.items() if is_bound and old in given}
     if in_sequence and "total_iters" not in parameters:
         given.pop("total_iters", None)

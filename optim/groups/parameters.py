@@ -13,8 +13,9 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # the last: BatchNorm, SyncBatchNorm, InstanceNorm
 NORM_NAME = re.compile(r".*(Layer|RMS|Rms|Batch|Group|Instance)Norm([123]d|Gated)?")
-# `bias`, `in_proj_bias`; `bias_k` of an attention, `bias_ih_l0_reverse` of a recurrent layer; never `bias_proj`.
-BIAS_NAME = re.compile(r"(.*_)?bias(_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
+# `bias`, `in_proj_bias`, `expert_biases`; `bias_k` of an attention, `bias_ih_l0_reverse` of a recurrent layer; never
+# `bias_proj`.
+BIAS_NAME = re.compile(r"(.*_)?bias(es|_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")
 
 # The pieces of names that come from torch.compile, FSDP and activation checkpointing.
 WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))

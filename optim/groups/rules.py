@@ -31,6 +31,7 @@ class Claim(NamedTuple):
     settings: Mapping[str, Any] = {}
     exclusive: bool = False
     layers: bool = False  # a selector may be a layer type
+    hint: str = ""  # the end of the error for a selector that matches nothing
 
 
 def checked_selectors(given: Any, what: str) -> tuple[Selector, ...]:
@@ -105,23 +106,28 @@ def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[C
     """For each parameter the claims that select it. The error names all selectors that select none."""
     hits: list[list[Claim]] = [[] for _ in parameters]
     errors = []
-    kinds = dict.fromkeys(chain.from_iterable(each.kinds for each in parameters))
     for claim in claims:
         selected: set[int] = set()
         for selector in claim.selectors:
-            layers = {kind for kind in kinds if claim.layers and _is_kind(kind, selector)}
-            found = set()
-            for i, parameter in enumerate(parameters):
-                if _has_name(parameter, selector) or not layers.isdisjoint(parameter.kinds):
-                    found.add(i)
-            if not found:
-                errors.append(_no_match(claim, selector, parameters, kinds))
-            selected |= found
+            indices = selection(parameters, selector, claim.layers)
+            if not indices:
+                errors.append(_no_match(claim, selector, parameters))
+            selected |= indices
         for i in selected:
             hits[i].append(claim)
     if errors:
         raise ValueError("\n".join(errors))
     return hits
+
+
+def selection(parameters: Sequence[Named], selector: Selector, layers: bool = False) -> set[int]:
+    """The indices of the parameters that a glob selects, or with `layers` a layer type."""
+    selected = set()
+    for i, parameter in enumerate(parameters):
+        is_layer = layers and any(_is_kind(kind, selector) for kind in parameter.kinds)
+        if is_layer or _has_name(parameter, selector):
+            selected.add(i)
+    return selected
 
 
 def _has_name(parameter: Named, selector: Selector) -> bool:
@@ -134,8 +140,9 @@ def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
     return issubclass(kind, selector)
 
 
-def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Named], kinds: Iterable[type]) -> str:
+def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Named]) -> str:
     called = selector if isinstance(selector, str) else selector.__name__
+    kinds = dict.fromkeys(chain.from_iterable(parameter.kinds for parameter in parameters))
     layers = [kind.__name__ for kind in kinds] if claim.layers else []
     pieces = dict.fromkeys(layers)  # and, of each name, what it starts with and what it consists of
     for name in chain.from_iterable(each.names for each in parameters):
@@ -145,9 +152,13 @@ def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Named], kin
     there = near or [each.name for each in parameters[:3]]
     owned = " and no layer type" if layers else ""
     hint = " (layer types are known only where the model is given)" if claim.layers and not layers else ""
+    start = f"{claim.what}: {called!r} matches no parameter's name{owned}{hint}"
+    ends = selection(parameters, f"*{selector}") if selector and isinstance(selector, str) else set()
+    if ends:
+        return f"{start}, but the ends of {len(ends)}: write {'*' + called!r}.{claim.hint}"
     return (
-        f"{claim.what}: {called!r} matches no parameter's name{owned}{hint}; "
-        f"{'the nearest there are' if near else 'names are, for instance,'} {', '.join(map(repr, there))}."
+        f"{start}; {'the nearest there are' if near else 'names are, for instance,'} "
+        f"{', '.join(map(repr, there))}.{claim.hint}"
     )
 
 

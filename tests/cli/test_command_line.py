@@ -483,7 +483,51 @@ def test_what_is_found_with_a_model(capsys, config, model):
     found = out.splitlines()
     assert code == 1 and len(found) == 3
     assert "'head'" in found[0] and "schedulers[1]: This LinearWD" in found[1]
-    assert "norms and biases of group 0 decay (3: 0.bias, 1.weight, 1.bias)" in found[2]
+    assert "norms and biases of group 1 decay (3: 0.bias, 1.weight, 1.bias)" in found[2]
+
+
+def test_what_build_refuses_with_a_model_is_found(capsys, config, model):
+    factors = GOOD.replace("no_decay: true", 'adjust_learning_rate: {"0.*": 0.5}').partition("schedulers")[0]
+    code, out, _ = run(capsys, "check", config(factors), "--model", model)
+    assert code == 1 and out.startswith("optimizer: 'adjust_learning_rate' does nothing by itself")
+    unset = 'optimizer: {SGD: {params: {params: "0.*", tag: a}}}\n'
+    unset += "schedulers: [{ConstantLR: {learning_rate: 1.0, param_group_tags: a}}, {ConstantWD: {val: 0.1}}]"
+    code, out, _ = run(capsys, "check", config(unset), "--model", model, "--max-duration", "9ba")
+    assert code == 1 and "optimizer.SGD: no scheduler sets the learning rate of parameter group 1" in out
+    # neither is said of a part of a config, or without the groups of a model
+    part = run(capsys, "check", f"{config(unset)}:1", "--model", model, "--max-duration", "9ba")
+    assert part[0] == 1 and "no scheduler" not in part[1] and "norms and biases" in part[1]
+    assert run(capsys, "check", config(unset), "--max-duration", "9ba")[:2] == (0, "nothing found\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+trainer:
+- trainer:
+    init:
+      model: {name: gpt2}
+      optimizer: {SGD: {}}
+      schedulers: {LinearLR: {initial_learning_rate: 1.0, end_learning_rate: 0.0, total_iters: 4}}
+      loop: {num_steps: 4}
+""",
+        """
+model: {name: gpt2}
+optimizer:
+  optimizer_type: SGD
+  learning_rate: {scheduler: Linear, initial_learning_rate: 1.0, end_learning_rate: 0.0, total_iters: 4}
+runconfig: {max_steps: 4}
+""",
+    ],
+)
+def test_trainers_files(capsys, config, model, text):
+    path = config(text)
+    shown = run(capsys, "show", path, "--every", "0.5dur")
+    assert shown == (0, "dur  ba   lr\n  0   0    1\n0.5   2  0.5\n  1   4    0\n", "")
+    assert run(capsys, "show", path, "--every", "0.5dur", "--max-duration", "2ba")[1].count("\n") == 4
+    assert run(capsys, "check", path, "--model", model) == (0, "nothing found\n", "")
+    assert run(capsys, "memory", path, "--model", model)[0] == 0
 
 
 def test_weight_decay_that_is_multiplied(capsys, config, model):

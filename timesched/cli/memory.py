@@ -9,6 +9,7 @@ from typing import Any
 from optim import WeightAverage
 from optim.config import resolve
 from optim.config.build import optimizer_of
+from optim.config.sections import check_keys, sections
 from optim.initial_state.size import nbytes
 from timesched.cli.schedules import config_of, model_of
 from timesched.clock import Clock
@@ -29,10 +30,11 @@ def add(commands: Any) -> None:
 
 
 def _memory(options: argparse.Namespace) -> int:
-    given = resolve.sections(config_of(options.config))
-    resolve.check_keys(given)
-    optimizer, _ = optimizer_of(resolve.optimizer(given["optimizer"]), model_of(options.model))
-    print(memory_table(optimizer, options.average))
+    config = sections(config_of(options.config))
+    check_keys(config)
+    # the learning rate, which schedulers may set, takes no memory
+    spec = resolve.optimizer(config["optimizer"], is_lr_scheduled=bool(config["schedulers"]))
+    print(memory_table(optimizer_of(spec, model_of(options.model)).optimizer, options.average))
     return 0
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER
+from optim.config.problems import located
 from optim.config.read import read
-from optim.config.resolve import located
 from timesched.cli.peers import PEERS
 from timesched.cli.trial import Trial, trial
 from timesched.clock import Clock

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from optim.config import resolve
-from optim.config.build import check_schedules, optimizer_of, resolved, schedulers_of
+from optim.config.build import GroupedOptimizer, check_schedules, check_use, optimizer_of, resolved, schedulers_of
 from optim.config.problems import Problems
 from optim.config.resolve import TAGS, Spec
+from optim.config.sections import RUN, sections
 
 
 @dataclass
@@ -43,27 +43,31 @@ def trial(
     `only`: the number of the one entry that is made. Raises `TypeError` where a config is no mapping, and `ValueError`
     where it has no entry of that number, or says nothing of the length of a `run`.
     """
-    given = resolve.sections(config) | dict(run)
+    given = sections(config) | dict(run)
     given.pop("process_group", None)  # there is one rank
     if run and given.get("max_duration") is None:
         raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
     entries = {place.format(i): each for i, each in enumerate(given["schedulers"]) if only in (None, i)}
     if only is not None and not entries:
         raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
-    made, spared = Trial(), set[int]()
-    entry, made.clock, specs = resolved(given, entries, None, made.problems)
-    if entry is not None and model is None:
+    made = Trial()
+    spec, made.clock, specs = resolved(given, entries, None, made.problems)
+    grouped = None
+    if spec is not None and model is None:
         tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_tags, specs.values()))))]
         groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": each} for each in tags]
-        made.optimizer = made.problems.attempt(lambda: entry.cls(groups, **entry.arguments))
-    elif entry is not None:
-        made.optimizer, spared = made.problems.attempt(optimizer_of, entry, model) or (None, spared)
-    clock_failed = made.clock is None and not given.keys().isdisjoint(resolve.RUN)
-    if made.optimizer is None or clock_failed:
+        grouped = made.problems.attempt(lambda: GroupedOptimizer(spec.cls(groups, **spec.arguments)))
+    elif spec is not None:
+        grouped = made.problems.attempt(optimizer_of, spec, model)
+    clock_failed = made.clock is None and not given.keys().isdisjoint(RUN)
+    if grouped is None or clock_failed:
         check_schedules(specs, made.problems)
         made.schedulers = dict.fromkeys(specs)
     else:
-        made.schedulers = schedulers_of(specs, made.optimizer, made.clock, spared, made.problems)
+        made.schedulers = schedulers_of(specs, grouped, made.clock, made.problems)
+        if only is None and not made.problems:
+            check_use(spec, grouped, made.schedulers, made.problems)
+    made.optimizer = getattr(grouped, "optimizer", None)
     return made
 
 

@@ -121,8 +121,8 @@ def test_schedulers_in_configs():
     first, second, third = built.schedulers
     assert first.milestones == [4] and first.values(6)[4:] == pytest.approx([0.5, 0.5 / 2**0.5], rel=1e-15)
     clock.tick(), second.step(), third.step()
-    assert [group["betas"][0] for group in built.optimizer.param_groups] == [0.8, 0.8] and second.given == "10ba"
-    assert values(built.optimizer, "weight_decay") == [0.25, 0.25]
+    assert [group["betas"][0] for group in built.optimizer.param_groups] == [0.8] * 3 and second.given == "10ba"
+    assert values(built.optimizer, "weight_decay") == [0.25, 0.0, 0.0]  # biases and norms have none
 
 
 def test_the_last_definition_of_a_name_counts():

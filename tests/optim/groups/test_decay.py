@@ -44,9 +44,9 @@ def test_names_decide_nothing_but_for_biases():
     assert decaying(model) == {
         *("norm10.weight", "bias_proj.weight", "bias.weight", "ln.0.weight", "ln.3.weight", "ln.6.weight"),
     }
-    biases = ["a.bias", "a.q_bias", "a.bias_k", "a.bias_hh_l1_reverse"]
-    names = [*biases, "a.bias_proj", "a.biased", "bias.scale", "unbias"]
-    assert decaying(tree(names)) == {"a.bias_proj", "a.biased", "bias.scale", "unbias"}
+    biases = ["a.bias", "a.q_bias", "a.bias_k", "a.bias_hh_l1_reverse", "a.biases", "a.expert_biases"]
+    names = [*biases, "a.bias_proj", "a.biased", "bias.scale", "unbias", "a.biases_proj"]
+    assert decaying(tree(names)) == {"a.bias_proj", "a.biased", "bias.scale", "unbias", "a.biases_proj"}
 
 
 class LlamaRMSNorm(nn.Module):

@@ -1,0 +1,108 @@
+"""The sections of a config by our keys: from a plain config, a Trainer's file, or the old form of such a file."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from timesched.clock import Clock
+from timesched.hints import meant_by
+from timesched.time.value import Time
+
+from .problems import located
+from .read import numbers_from_text
+
+RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
+KEYS = ("optimizer", "schedulers", *RUN)
+LENGTHS = ("num_steps", "max_steps")  # of a Trainer's loop, in batches; the first one counts
+# Keys of an optimizer in the old form that are for other parts of the Trainer.
+NOT_OF_OPTIMIZER = (
+    "loss_scaling_factor", "initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale",
+    "max_gradient_norm", "max_gradient_value", "log_summaries", "grad_accum_steps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OldLearningRate:
+    """The `learning_rate` of an optimizer of the old form, in place of an entry of `schedulers`."""
+
+    value: Any
+
+
+def sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
+    """The values of a config by our keys; `check_keys` looks for others.
+
+    A Trainer's file has them under `trainer` and `init`, and the old form at the top. Other keys of such files are left
+    out, but for those that resemble ours. The steps of its loop become the `max_duration`, unless it has one or the run
+    has a clock (`has_clock`).
+
+    Raises `TypeError` for a config that is not a mapping, and `ValueError` for several trainers and for contradictions
+    of the old form.
+    """
+    trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
+    if isinstance(trainer, list):
+        if len(trainer) != 1:
+            raise ValueError(f"config has {len(trainer)} trainers: pass one of them, as config['trainer'][0].")
+        return sections(trainer[0], has_clock)
+    if isinstance(trainer, dict):
+        config = trainer.get("init")
+    if not isinstance(config, dict):
+        raise TypeError(f"config={config!r:.80}: write a mapping with 'optimizer' and 'schedulers'.")
+    result, is_trainers = config, isinstance(trainer, dict)
+    is_old = isinstance(config.get("optimizer"), dict) and "optimizer_type" in config["optimizer"]
+    if is_trainers or is_old:
+        result = {name: value for name, value in config.items() if difflib.get_close_matches(name, KEYS, 1, 0.8)}
+        if result.get("max_duration") is None and not has_clock:
+            result |= _length(config, "loop" if is_trainers else "runconfig")
+    if is_old:
+        result |= _from_old_form(config["optimizer"], config.get("schedulers"))
+    entries = result.get("schedulers")
+    entries = [] if entries is None else entries if isinstance(entries, list) else [entries]
+    return {"optimizer": None, **result, "schedulers": entries}
+
+
+def check_keys(given: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where a config has a key that nothing here reads; a line for each."""
+    unknown = [name for name in given if name not in KEYS]
+    if unknown:
+        raise ValueError("\n".join(f"config has the key {name!r}{meant_by(name, KEYS)}" for name in unknown))
+
+
+def _length(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The `max_duration` that the steps of a Trainer's loop give, if it has any."""
+    loop: Any = config.get(key)
+    for name in LENGTHS if isinstance(loop, dict) else ():
+        if loop.get(name) is not None:
+            with located(f"{key}.{name}={loop[name]!r}"):
+                return {"max_duration": Time.from_input(loop[name], "ba")}
+    return {}
+
+
+def _from_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, Any]:
+    """The optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, as entries."""
+    arguments = dict(optimizer)
+    name = arguments.pop("optimizer_type")
+    others = [key for key in NOT_OF_OPTIMIZER if key in arguments]
+    for key in others:
+        del arguments[key]
+    if "learning_rate" in arguments:
+        if "lr" in arguments:
+            raise ValueError("optimizer has 'learning_rate' and 'lr', which mean the same: leave out one of them.")
+        if schedulers:
+            raise ValueError("optimizer has 'learning_rate', and config has 'schedulers': leave out one of them.")
+        rate = numbers_from_text(arguments.pop("learning_rate"))
+        schedulers = [OldLearningRate(rate)]
+        if isinstance(rate, Real):
+            arguments["lr"] = rate
+    if others:
+        warnings.warn(
+            f"optimizer: {', '.join(map(repr, others))}: passed over, since no optimizer has such an argument. Set "
+            f"loss scales, gradient clipping and accumulation in your training loop.",
+            stacklevel=4,  # the caller of build
+        )
+    return {"optimizer": {name: arguments}, "schedulers": schedulers}
