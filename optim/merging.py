@@ -49,7 +49,7 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
             break
         if not isinstance(last, Mapping):
             raise TypeError(
-                f"merge_weights: state dict {count} is of type {type(last).__name__}: pass what model.state_dict() gave."
+                f"merge_weights: state dict {count} is a {type(last).__name__}: pass what model.state_dict() returned."
             )
         shapes = {key: value.shape if isinstance(value, Tensor) else None for key, value in last.items()}
         if count == 1:

@@ -170,8 +170,8 @@ LAYER = torch.nn.Linear(2, 2)
 WRONG_TYPES = [
     (X, "merge_weights: state_dicts is one dict: pass several state dicts"),
     (torch.nn.Sequential(LAYER), "merge_weights: state_dicts is one Sequential: pass several state dicts"),
-    ([LAYER, LAYER], "merge_weights: state dict 1 is of type Linear: pass what model.state_dict() gave"),
-    ([LAYER.state_dict(), LAYER], "merge_weights: state dict 2 is of type Linear"),
+    ([LAYER, LAYER], "merge_weights: state dict 1 is a Linear: pass what model.state_dict() returned"),
+    ([LAYER.state_dict(), LAYER], "merge_weights: state dict 2 is a Linear"),
 ]
 
 
