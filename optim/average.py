@@ -280,7 +280,7 @@ class WeightAverage(Optimizer):
         >>> sorted(unit.value for unit in average.units())
         ['ba', 'tok']
         """
-        times = [time for time in (self.half_life, self.start) if isinstance(time, Time)]
+        times: list[Any] = [time for time in (self.half_life, self.start) if isinstance(time, Time)]
         return {unit_of(self._place(time)[1]) for time in times or [None]}
 
     def _refuse_uncounted(self) -> None:

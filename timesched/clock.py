@@ -194,7 +194,7 @@ class Clock:
         6ba
         """
         count, counter = self.horizon.place(_checked(time, "passed"), scale=False)
-        before, after = self._last_move(counter)
+        before, after = self.last_move(counter)
         return before < count <= after
 
     def before(self, time: Time[Any] | str, margin: Time[Any] | str | None = None) -> bool:
@@ -224,7 +224,7 @@ class Clock:
         count, counter = self.horizon.place(_checked(time, "before"), scale=False)
         if margin is not None:
             return self._enters(count, counter, margin)
-        starts, ends = self._last_move(counter), [self._after_next_batch(moment, counter) for moment in self._moved]
+        starts, ends = self.last_move(counter), [self._after_next_batch(moment, counter) for moment in self._moved]
         was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
         return is_last and not was_last
 
@@ -249,7 +249,7 @@ class Clock:
         first: Exact = 0
         if start is not None:
             first = self.horizon.change(*self.horizon.locate(_checked(start, "every"), scale=False), unit_of(counter))
-        complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
+        complete_before, complete = [(count - first) // length for count in self.last_move(counter)]
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 
     def _move(self, timestamp: Timestamp) -> None:
@@ -276,7 +276,7 @@ class Clock:
         length, own = self.horizon.place(_checked(margin, "before"), scale=False)
         if length == 0 or unit_of(own) is not unit_of(counter):
             raise TimeError(f"Clock.before: margin={str(margin)!r}: give a time above 0 in {unit_of(counter).value!r}.")
-        start, end = self._last_move(counter)
+        start, end = self.last_move(counter)
         enters = start <= max(count - length, 0) < end
         if enters and end > count:
             unit = unit_of(counter).value
@@ -287,7 +287,7 @@ class Clock:
             )
         return enters and end <= count
 
-    def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
+    def last_move(self, counter: Counter) -> tuple[Exact, Exact]:
         """The counts before the last move and after it."""
         unit = unit_of(counter)
         if unit in self.counted_alone():

@@ -41,9 +41,9 @@ def one_or_several(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
 
 
-def read_times(name: str, value: Any) -> list[Time[Any]]:
-    """The times of an argument that takes one or several, none of them negative; an error begins with its `name`."""
-    read_one = time().metadata["read"]
+def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:
+    """The times of an argument that takes one or several, as `time` checks them; an error begins with its `name`."""
+    read_one = time(above=above).metadata["read"]
     return [read_one(name, one) for one in one_or_several(value)]
 
 
