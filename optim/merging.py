@@ -35,10 +35,7 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
     2.5
     """
     if isinstance(state_dicts, (Mapping, torch.nn.Module)):
-        raise TypeError(
-            f"merge_weights: state_dicts is one {type(state_dicts).__name__}: pass several state dicts, such as "
-            "[torch.load(path) for path in paths]."
-        )
+        raise TypeError(f"merge_weights: state_dicts is one {type(state_dicts).__name__}: pass several state dicts.")
     coefficients = list(coefficients)
     sums: dict[str, Tensor] = {}
     shapes_of_first: dict[str, Any] = {}

@@ -288,7 +288,7 @@ class Clock:
         return enters and end <= count
 
     def last_move(self, counter: Counter) -> tuple[Exact, Exact]:
-        """The counts before the last move and after it."""
+        """The counts before and after the last `tick()` or the like. Raises `ValueError` as `passed` does."""
         unit = unit_of(counter)
         if unit in self.counted_alone():
             raise ValueError(

@@ -37,8 +37,10 @@ def times() -> Any:
 
 
 def one_or_several(value: Any) -> list[Any]:
-    """One value, or the values of an iterable, as a list; a string is one value."""
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    """One value, or the values of an iterable, as a list; a string is one value, and None is no value."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return list(value)
+    return [] if value is None else [value]
 
 
 def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:

@@ -73,9 +73,9 @@ def averages_in_seconds(folder: Path) -> None:
     sampler = dist.get_sampler(windows(), shuffle=False, drop_last=False)  # type: ignore[arg-type]  # a list will do
     trainer, record = make_trainer([Schedules(*REST, average=average)], train_dataloader=data(sampler=sampler))
     finish(trainer, record)
-    (callback,) = (each for each in trainer.state.callbacks if isinstance(each, Schedules))
-    found = [state["average"].sum().item() for state in callback.average.state.values()]
-    assert dist.all_gather_object(found) == [found] * 2 and callback.average.param_groups[0]["last_total_wct"] > 0
+    (schedules,) = (callback for callback in trainer.state.callbacks if isinstance(callback, Schedules))
+    found = [state["average"].sum().item() for state in schedules.average.state.values()]
+    assert dist.all_gather_object(found) == [found] * 2 and schedules.average.param_groups[0]["last_total_wct"] > 0
 
 
 def test_sharded_checkpoints(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Schedules(LRSchedulersContainer):
 
     `Schedules.Config(...)` is the `lr_scheduler` of a `Trainer.Config`, and has these arguments.
 
-    `entries`: one or several; a schedule is of the learning rate; a `Binding` is of any key, with tags. A group has
+    `entries`: one or several. A schedule is of the learning rate; a `Binding` is of any key, with tags. A group has
     the tags that its `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags
     select. `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends
     in any case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and

@@ -68,14 +68,14 @@ def schedule(
     `trainer.lr_scheduler.average`; with `evaluate_averaged`, the Trainer evaluates it.
 
     The Trainer evaluates and saves at these times, in any unit, in addition to its own strategies. `evaluate_every`,
-    `save_every`: after each such period. `evaluate_at`, `save_at`: after the first step that reaches the time, or each
-    of several times. `save_before`: after the last step that ends at or before a time, so that the checkpoint loads
-    into a longer run: a time, the name of a mark of an entry such as "decay" (see `Schedule.marks`), or several of
-    them. A name stands for the mark of the first entry that has one.
+    `save_every`: after each period. `evaluate_at`, `save_at`: after the first step that reaches a time; one time or
+    several. `save_before`: after the last step that ends at or before a time, so that the checkpoint loads into a
+    longer run. It takes times and the names of marks, such as "decay", one or several: see `Schedule.marks`. A name
+    means the mark of the first entry that has one.
 
-    No conversion factor gives the size of the next step in tokens that the Trainer counts, or in samples and tokens
-    that `count` returns. There `save_before` saves once, after the first step that ends at or before the time and less
-    than two steps from it, each as large as the largest step so far. It warns where no step ends there.
+    The size of the next step is not known in tokens that the Trainer counts, and in samples and tokens that `count`
+    returns. There `save_before` saves once: after the first step that ends less than two steps before the time, where a
+    step is as large as the largest so far. It warns where no step ends there.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
     to resume exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
@@ -86,11 +86,12 @@ def schedule(
     length, every batch counts as a full one. Seconds are those of the first rank, with evaluations.
 
     Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
-    under DeepSpeed, or `ssr` is given without `max_duration`, and for times that cannot be read; when it trains, for a
-    schedule, an average, an event or a length in tokens that nobody counts, in epochs of a data loader without a
-    length, or in iterations, for two schedules of one key, for a mark that no entry has, for a checkpoint of other
-    schedules, and where `timesched.bind` does; after its first batch, where the Trainer found no tokens to count. Warns
-    when the Trainer's own end comes before that of the schedules, by a batch or more.
+    under DeepSpeed, or `ssr` is given without `max_duration`, and for times that cannot be read. When it trains, before
+    its first step: for times in tokens that are not counted, in epochs of a data loader without a length, or in
+    iterations, in schedules, averages, events and the length of the run alike; for two schedules of one key, for a mark
+    that no entry has, for a checkpoint of other schedules, and where `timesched.bind` does. After its first batch:
+    where the Trainer found no tokens to count. Warns when the Trainer's own end comes before that of the schedules, by
+    a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -102,9 +103,7 @@ def schedule(
         raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
     _refuse_trainer(trainer)
     check_averaged(evaluate_averaged, average)
-    evaluate = {"evaluate_every": evaluate_every, "evaluate_at": evaluate_at}
-    save = {"save_every": save_every, "save_at": save_at, "save_before": save_before}
-    events = _Events(trainer, **evaluate, **save)
+    events = _Events(trainer, evaluate_every, evaluate_at, save_every, save_at, save_before)
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     if evaluate_averaged and trainer.args.load_best_model_at_end:
@@ -301,7 +300,7 @@ class _Counting(TrainerCallback):
         average = average_of(optimizer, clock, options.average)
         averaged = set() if average is None else average.units()
         events = self.events.begin(clock, options.entries, self._measured_units())
-        schedules = (units_of(each.schedule, clock) for each in options.entries)
+        schedules = (units_of(entry.schedule, clock) for entry in options.entries)
         self.units = {clock.max_duration.unit}.union(averaged, events, *schedules)
         self._refuse_uncounted(clock)
         own_counts = options.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
@@ -396,21 +395,22 @@ class _Counting(TrainerCallback):
 class _Events(TrainerCallback):
     """Has the Trainer evaluate and save at times of the run."""
 
-    def __init__(self, trainer: Any, **arguments: Any) -> None:
+    def __init__(
+        self, trainer: Any, evaluate_every: Any, evaluate_at: Any, save_every: Any, save_at: Any, save_before: Any
+    ) -> None:
         self.trainer = trainer
-        times = {name: () if value is None else value for name, value in arguments.items()}
-        self.evaluate_every = read_times("schedule: evaluate_every", times["evaluate_every"], above=0)
-        self.evaluate_at = read_times("schedule: evaluate_at", times["evaluate_at"])
-        self.save_every = read_times("schedule: save_every", times["save_every"], above=0)
-        self.save_at = read_times("schedule: save_at", times["save_at"])
+        self.evaluate_every = read_times("schedule: evaluate_every", evaluate_every, above=0)
+        self.evaluate_at = read_times("schedule: evaluate_at", evaluate_at)
+        self.save_every = read_times("schedule: save_every", save_every, above=0)
+        self.save_at = read_times("schedule: save_at", save_at)
         self.save_before: list[Any] = []  # names of marks, and times
-        for item in one_or_several(times["save_before"]):
+        for item in one_or_several(save_before):
             is_name = isinstance(item, str) and item.isidentifier()
             self.save_before += [item] if is_name else read_times("schedule: save_before", item)
         self.last_steps: list[_LastStep] = []  # of this run, before these marks and times
-        for name in ("evaluate_every", "evaluate_at"):
-            if getattr(self, name) and trainer.eval_dataset is None:
-                raise ValueError(f"{name}={times[name]!r}: the Trainer has no eval_dataset: give it one.")
+        for name, times in (("evaluate_every", self.evaluate_every), ("evaluate_at", self.evaluate_at)):
+            if times and trainer.eval_dataset is None:
+                raise ValueError(f"schedule: {name}={str(times[0])!r}: the Trainer has no eval_dataset: give it one.")
 
     def begin(self, clock: Clock, entries: Sequence[Binding], measured: set[TimeUnit]) -> set[TimeUnit]:
         """Find the marks before which to save, on the clock of a run; returns the units that the events read.
