@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from timesched.clock import Clock
 from timesched.ops import refuse_graph
 from timesched.time.timestamp import Timestamp, counts_of
-from timesched.time.units import Counter, Exact, unit_of
+from timesched.time.units import Counter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 
 from .base.hyperparameters import Choice, Number, table
@@ -171,6 +171,7 @@ class WeightAverage(Optimizer):
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
         self._keeper.follow(self)
+        self._refuse_uncounted()
         shares = [self._share_of_now(group) for group in self.param_groups]
         in_graph: list[tuple[list[Tensor], float]] = []
         for group, share in zip(self.param_groups, shares):
@@ -230,9 +231,6 @@ class WeightAverage(Optimizer):
         last, now = self._moment(group, LAST), self.clock.timestamp
         start, start_counter = self._place(self.start)
         half_life, counter = self._place(self.half_life) if self._is_exponential else (self.half_life, start_counter)
-        self._refuse_counter(counter)
-        if self.start is not None:
-            self._refuse_counter(start_counter)
         before, after = _count(last, counter), _count(now, counter)
         if after < before:
             unit = unit_of(counter).value
@@ -274,15 +272,26 @@ class WeightAverage(Optimizer):
         stamp = self.clock.read_state({**Timestamp().state_dict(), **counts})
         return stamp.copy(batch_in_epoch=math.floor(stamp.batch_in_epoch.exact))
 
-    def _refuse_counter(self, counter: Counter) -> None:
-        """Raise `ValueError` where the clock does not count the unit of the average, or each rank another number."""
-        unit = unit_of(counter)
-        self.clock.refuse_uncounted(unit)
-        if unit in self.clock.counted_alone():
-            raise ValueError(
-                f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
-                "averages: give the clock process_group=True, or times in batches."
-            )
+    def units(self) -> set[TimeUnit]:
+        """The units that the average reads on its clock: of the half-life and the start, else of the run's length.
+
+        >>> from timesched import Clock
+        >>> average = WeightAverage([torch.zeros(1)], Clock("10ba"), half_life="200tok", start="0.5dur")
+        >>> sorted(unit.value for unit in average.units())
+        ['ba', 'tok']
+        """
+        times: list[Any] = [time for time in (self.half_life, self.start) if isinstance(time, Time)]
+        return {unit_of(self._place(time)[1]) for time in times or [None]}
+
+    def _refuse_uncounted(self) -> None:
+        """Raise `ValueError` where the clock does not count a unit of the average, or counts it on each rank alone."""
+        for unit in self.units():
+            self.clock.refuse_uncounted(unit)
+            if unit in self.clock.counted_alone():
+                raise ValueError(
+                    f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
+                    "averages: give the clock process_group=True, or times in batches."
+                )
 
     # The averages in place of the weights
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @torch.no_grad()
-def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequence[float]) -> dict[str, Any]:
+def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterable[float]) -> dict[str, Any]:
     """The sum of the weights of several checkpoints of a model, each times its coefficient.
 
     Floating-point and complex tensors are summed in float32 (float64 and complex128 ones in their own dtype), and have
@@ -25,6 +25,7 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequen
         a state dict with the keys of the last, in new tensors where it is a sum.
 
     Raises:
+        TypeError: `state_dicts` is one state dict or a module, or contains something that is not a state dict.
         ValueError: there is another number of state dicts than of coefficients, or none; one has other keys than the
             first, a tensor of another shape, or nothing to sum.
 
@@ -33,6 +34,9 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequen
     >>> merge_weights([one, other], [0.25, 0.75])["weight"].item()
     2.5
     """
+    if isinstance(state_dicts, (Mapping, torch.nn.Module)):
+        raise TypeError(f"merge_weights: state_dicts is one {type(state_dicts).__name__}: pass several state dicts.")
+    coefficients = list(coefficients)
     sums: dict[str, Tensor] = {}
     shapes_of_first: dict[str, Any] = {}
     last: Mapping[str, Any] = {}
@@ -40,6 +44,10 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Sequen
     for count, last in enumerate(state_dicts, 1):
         if count > len(coefficients):
             break
+        if not isinstance(last, Mapping):
+            raise TypeError(
+                f"merge_weights: state dict {count} is a {type(last).__name__}: pass what model.state_dict() returned."
+            )
         shapes = {key: value.shape if isinstance(value, Tensor) else None for key, value in last.items()}
         if count == 1:
             shapes_of_first = shapes

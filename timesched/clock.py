@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Mapping
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from timesched.horizon import BatchSizes, Horizon, Rate, positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
-from timesched.time.units import Counter, Exact, TimeError, TimeUnit, unit_of
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_text, unit_of
 from timesched.time.value import Time
 
 # What tick() counts, and the rate from which it follows.
@@ -193,8 +194,39 @@ class Clock:
         6ba
         """
         count, counter = self.horizon.place(_checked(time, "passed"), scale=False)
-        before, after = self._last_move(counter)
+        before, after = self.last_move(counter)
         return before < count <= after
+
+    def before(self, time: Time[Any] | str, margin: Time[Any] | str | None = None) -> bool:
+        """Whether this is the last batch boundary at or before a time: true once in a run.
+
+        `time` is as for `passed`. Save a state there, before a decay begins: it loads into a longer run.
+
+        Without `margin` the clock's conversion factors say where the next batch ends. If a batch is shorter than they
+        say, the boundary may be an earlier one. If a batch is longer, it may jump over the time, and no boundary is
+        reported. With `margin`, a time above 0 in the unit of `time`, it is the first boundary later than
+        `time - margin`, if that is not later than `time`. Give a margin above the longest batch: a batch that jumps
+        over both warns.
+
+        It is False on a new clock, and after a load until the clock moves. So a time in the first batch is never
+        reported without `margin`.
+
+        Raises `ValueError` as `passed` does, and for a margin of 0 or in another unit. Without `margin` it also raises
+        for seconds, for iterations, and where the clock lacks a conversion factor.
+
+        >>> clock = Clock("1000sp", samples_per_batch=64)
+        >>> while not clock.done:
+        ...     clock.tick()
+        ...     if clock.before("0.8dur"):
+        ...         print(clock.timestamp.sample)
+        768sp
+        """
+        count, counter = self.horizon.place(_checked(time, "before"), scale=False)
+        if margin is not None:
+            return self._enters(count, counter, margin)
+        starts, ends = self.last_move(counter), [self._after_next_batch(moment, counter) for moment in self._moved]
+        was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
+        return is_last and not was_last
 
     def every(self, period: Time[Any] | str, start: Time[Any] | str | None = None) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
@@ -217,7 +249,7 @@ class Clock:
         first: Exact = 0
         if start is not None:
             first = self.horizon.change(*self.horizon.locate(_checked(start, "every"), scale=False), unit_of(counter))
-        complete_before, complete = [(count - first) // length for count in self._last_move(counter)]
+        complete_before, complete = [(count - first) // length for count in self.last_move(counter)]
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 
     def _move(self, timestamp: Timestamp) -> None:
@@ -225,8 +257,38 @@ class Clock:
         self.timestamp = timestamp
         self._moved = self._moved[1], timestamp
 
-    def _last_move(self, counter: Counter) -> tuple[Exact, Exact]:
-        """The counts before the last move and after it."""
+    def _after_next_batch(self, moment: Timestamp, counter: Counter) -> Exact:
+        """The count after one more batch than at a moment, by the conversion factors."""
+        count: Exact = counts_of(moment, (counter,))[0]
+        batch, unit, size = (1, TimeUnit.BATCH), unit_of(counter), self.horizon.samples_per_batch
+        try:
+            if isinstance(size, BatchSizes) and unit is not TimeUnit.BATCH:
+                batch = size.at(SimpleNamespace(horizon=self.horizon, timestamp=moment)), TimeUnit.SAMPLE
+            return count + self.horizon.change(*batch, unit)
+        except ValueError as error:
+            raise ValueError(
+                f"Clock.before: how many {unit.name.lower()}s the next batch takes is not known. Pass margin=, a time "
+                f"in {unit.value!r} above the longest batch."
+            ) from error
+
+    def _enters(self, count: Exact, counter: Counter, margin: Time[Any] | str) -> bool:
+        """Whether the last move went into the stretch that ends at a count and is as long as a margin."""
+        length, own = self.horizon.place(_checked(margin, "before"), scale=False)
+        if length == 0 or unit_of(own) is not unit_of(counter):
+            raise TimeError(f"Clock.before: margin={str(margin)!r}: give a time above 0 in {unit_of(counter).value!r}.")
+        start, end = self.last_move(counter)
+        enters = start <= max(count - length, 0) < end
+        if enters and end > count:
+            unit = unit_of(counter).value
+            warnings.warn(
+                f"Clock.before: a batch went from {number_text(start)}{unit} to {number_text(end)}{unit}, over the "
+                f"time and its margin of {margin}. Give a margin above the longest batch.",
+                stacklevel=3,
+            )
+        return enters and end <= count
+
+    def last_move(self, counter: Counter) -> tuple[Exact, Exact]:
+        """The counts before and after the last `tick()` or the like. Raises `ValueError` as `passed` does."""
         unit = unit_of(counter)
         if unit in self.counted_alone():
             raise ValueError(

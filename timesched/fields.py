@@ -24,7 +24,7 @@ def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool =
         except TimeError as error:
             raise TimeError(f"{name}: {error}") from None
         if parsed.exact < 0 or parsed.exact == above:
-            must = "it has to be longer than 0" if above == 0 else "a schedule takes no negative time"
+            must = "it has to be longer than 0" if above == 0 else "give a time of 0 or more"
             raise TimeError(f"{name}={str(parsed)!r}: {must}.")
         return parsed
 
@@ -34,6 +34,19 @@ def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool =
 def times() -> Any:
     """Several times, none of them negative; kept as a tuple."""
     return _several(time(), "times, as in ['10ba', '0.5dur']")
+
+
+def one_or_several(value: Any) -> list[Any]:
+    """One value, or the values of an iterable, as a list; a string is one value, and None is no value."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return list(value)
+    return [] if value is None else [value]
+
+
+def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:
+    """The times of an argument that takes one or several, as `time` checks them; an error begins with its `name`."""
+    read_one = time(above=above).metadata["read"]
+    return [read_one(name, one) for one in one_or_several(value)]
 
 
 def number(

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
 
 from timesched import shapes
+from timesched.fields import read_times
 from timesched.positions import Span
 from timesched.time.units import TimeError
-from timesched.time.value import Time
+from timesched.time.value import Time, TimeLike
 
 _TOLERANCE = 1e-12  # of f(0) = 1: what rounding leaves of a formula, and no more
 
 
 def merge_coefficients(
-    decay: str | Callable[[float], float], times: Sequence[Time[Any] | str], start: Time[Any] | str
+    decay: str | Callable[[float], float], times: TimeLike | Iterable[TimeLike], start: TimeLike
 ) -> list[float]:
     """The coefficients of checkpoints whose sum stands for the end of a run that decays from `start` on.
 
@@ -32,7 +32,7 @@ def merge_coefficients(
         decay: the name of a decay of `WarmupStableDecayScheduler`, from 1 to 0: "linear", "cosine", "1-sqrt",
             "1-square" or "exponential" ("geometric" and "harmonic" ones never get to 0); or a function of the share of
             the decay that is done, 1 at 0.
-        times: when the checkpoints were saved, increasing, after `start`, and in its unit.
+        times: when the checkpoints were saved, increasing, after `start`, and in its unit; one time for one checkpoint.
         start: where the decay would begin, which needs no checkpoint.
 
     Returns:
@@ -50,7 +50,7 @@ def merge_coefficients(
     Source: arXiv:2507.17634 (WSM).
     """
     f = _function(decay)
-    begin, moments = Time.from_input(start), [Time.from_input(each) for each in times]
+    begin, moments = Time.from_input(start), read_times("merge_coefficients: times", times)
     if not moments:
         raise TimeError("merge_coefficients: times is empty: pass the time of each checkpoint.")
     for before, after in pairwise([begin, *moments]):

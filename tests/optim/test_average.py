@@ -459,6 +459,26 @@ def test_errors(call, message):
         call([parameter(1.0)], clock)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "units"),
+    [
+        ({}, {"tok"}),
+        ({"half_life": 0.1}, {"tok"}),
+        ({"half_life": "9ba"}, {"ba"}),
+        ({"half_life": "9ba", "start": "1ep"}, {"ba", "ep"}),
+        ({"half_life": 0.1, "start": "9sec"}, {"sec"}),
+        ({"start": "0.5dur"}, {"tok"}),
+        ({"half_life": "0.1dur", "start": "9sp"}, {"tok", "sp"}),
+    ],
+)
+def test_units(arguments, units):
+    """An epoch of known length is counted in batches."""
+    average = optim.WeightAverage([parameter(1.0)], Clock("100tok"), **arguments)
+    assert {unit.value for unit in average.units()} == units
+    average.clock = Clock("100tok", batches_per_epoch=5)
+    assert {unit.value for unit in average.units()} == units - {"ep"}
+
+
 def test_what_it_is_no_part_of():
     weight = parameter(1.0)
     weight.grad = torch.ones_like(weight)

@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}Warning:lightning") for kind in ("Deprecation", "Future", "User")
 ]
 AVERAGE = partial(optim.WeightAverage, half_life="3ba", start="2ba")
+IN_TOKENS = partial(optim.WeightAverage, half_life="9tok")
 STEPS, SIZE = 12, 4
 IDS = torch.arange(STEPS * SIZE * 8).reshape(-1, 8) * 7 % 50
 ROUNDED = 5e-7  # two spacings of a float32 weight between 1 and 4, which a step of the average rounds to
@@ -169,7 +170,8 @@ class Module(LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = optim.AdamW(self.net.parameters(), lr=0.05)
-        return lightning.schedule(self, optimizer, LinearScheduler(), average=AVERAGE, evaluate_averaged=True)
+        average = self.options.get("average", AVERAGE)
+        return lightning.schedule(self, optimizer, LinearScheduler(), average=average, evaluate_averaged=True)
 
 
 def fitted(folder: Path, path: str | None = None, **options: Any) -> tuple[Module, Any]:
@@ -213,7 +215,23 @@ def test_lightning_restores_after_an_error(tmp_path: Path) -> None:
     assert not torch.equal(module.validated[-1], module.after[-1])
 
 
+def test_lightning_refuses_tokens_that_nobody_counts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"This run counts tokens.*pass schedule\(\.\.\., count=lambda batch"):
+        fitted(tmp_path, average=IN_TOKENS)
+
+
 # accelerate
+
+
+def test_accelerate_refuses_tokens_that_nobody_counts() -> None:
+    accelerator, model = Accelerator(cpu=True), torch.nn.Linear(8, 1)
+    optimizer = accelerator.prepare(optim.AdamW(model.parameters(), lr=0.05))
+    scheduler = accelerate.schedule(accelerator, optimizer, LinearScheduler(), max_duration="9ba", average=IN_TOKENS)
+    with pytest.raises(ValueError, match=r"This run counts tokens.*call step\(tokens=\.\.\.\)"):
+        scheduler.step(samples=4)
+    assert scheduler.clock.timestamp.batch == 0
+    scheduler.step(tokens=4)
+    assert scheduler.clock.timestamp.batch == 1
 
 
 def test_accelerate(tmp_path: Path) -> None:

@@ -356,6 +356,12 @@ def test_the_command_line_and_json():
     assert run.schedules.clock.max_duration == "1000tok"
 
 
+def test_one_entry():
+    several, one = (Schedules.Config(entries=entries, **RATES) for entries in ([COSINE], COSINE))
+    assert one.to_dict()["entries"] == several.to_dict()["entries"] == [repr(COSINE)]
+    assert Run(None, built=one).train(3).used == Run(None, built=several).train(3).used
+
+
 @pytest.mark.parametrize(
     ("entries", "config", "message"),
     [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ from transformers import (
     default_data_collator,
 )
 
+import optim
 from tests.torchrun import Report, launch
 from tests.trainers.test_transformers import LR, new_trainer, of_all_ranks, run
 from timesched import Horizon, LinearScheduler
 from timesched.integrations.transformers import schedule
 
 LINE, LENGTH = LinearScheduler(), "1000sp"
+AVERAGE = partial(optim.WeightAverage, half_life="0.1sec")
 ROWS = [[i + 1] * 3 for i in range(21)]  # each sample is told from the others by its first token
 
 
@@ -232,7 +235,7 @@ def test_another_batch_size(tmp_path: Path) -> None:
 
 def test_two_ranks(tmp_path: Path) -> None:
     found, said = launch(Path(__file__), 2, tmp_path, 240)
-    assert found == dict.fromkeys([*ON_RANKS, "seconds"], ""), "\n".join([*found.values(), said])
+    assert found == dict.fromkeys([*ON_RANKS, "seconds", "other seconds"], ""), "\n".join([*found.values(), said])
 
 
 class OfRanks(Noting):
@@ -284,12 +287,25 @@ def seconds_are_those_of_the_first_rank(folder: Path) -> None:
     assert of_all_ranks(found) == [found] * 2
 
 
+def events_and_averages_have_the_seconds_of_the_first_rank(folder: Path) -> None:
+    """Next to schedules in batches: no rank saves where another does not, and the averages are equal."""
+    for ours in ({"save_every": "0.03sec", "evaluate_at": "0.05sec"}, {"average": AVERAGE}):
+        trainer = new_trainer(folder, train_dataset=ROWS, eval_dataset=ROWS[:2], max_steps=6, ddp_backend="gloo")
+        schedule(trainer, LINE, **ours)
+        trainer.train()
+        average = trainer.lr_scheduler.average
+        averages = [] if average is None else [state["average"].sum().item() for state in average.state.values()]
+        found = trainer.lr_scheduler.clock.state_dict(), averages
+        assert of_all_ranks(found) == [found] * 2
+
+
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     report = Report(folder)
     for name, options in ON_RANKS.items():
         report.check(name, lambda options=options: check(folder, ddp_backend="gloo", **options))
     report.check("seconds", lambda: seconds_are_those_of_the_first_rank(folder))
+    report.check("other seconds", lambda: events_and_averages_have_the_seconds_of_the_first_rank(folder))
     dist.destroy_process_group()
 
 

@@ -1,8 +1,10 @@
-"""`Clock.passed` and `Clock.every`: each moment of a run once, exactly, in the unit that it is written in."""
+"""`Clock.passed`, `every` and `before`: each moment of a run once, exactly, in the unit that it is written in."""
 
 import copy
 import pickle
 import re
+import warnings
+from datetime import timedelta
 from fractions import Fraction
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timesched import Clock, LinearScheduler, WarmupStableDecayScheduler, bind
+from tests.building import sgd
+from timesched import BatchPlan, Clock, LinearScheduler, WarmupStableDecayScheduler, bind
 
 EPOCH, SIZE, TOKENS = 5, 4, 8  # batches, samples, tokens
 UNITS = ("ba", "sp", "tok", "ep", "dur")
@@ -176,6 +179,98 @@ def test_a_load_of_a_scheduler_is_one_of_its_clock():
     assert not clock.passed("1ba")
 
 
+# `before`
+
+
+@given(
+    length=RUNS["length"],
+    unit=st.sampled_from(UNITS),
+    share=st.fractions(0, 1, max_denominator=60),
+    sizes=st.sampled_from([SIZE, BatchPlan({"0sp": SIZE, "50sp": 2 * SIZE, "90sp": 3})]),
+    loaded=st.sets(st.integers(0, 120)),
+)
+def test_before_is_the_last_boundary(length, unit, share, sizes, loaded):
+    """Of boundaries after the first batch; a load at any boundary loses nothing and reports nothing twice."""
+
+    def new():
+        return Clock(length, batches_per_epoch=EPOCH, samples_per_batch=sizes, tokens_per_sample=TOKENS)
+
+    clock = new()
+    time = time_of(share * reach(clock, unit), unit)
+    at = Fraction(time.removesuffix(unit))
+    boundaries, reported = [], []
+    for i in range(120):  # beyond all times
+        if i in loaded:
+            other = new()
+            other.load_state_dict(clock.state_dict())
+            clock = other
+        assert i not in loaded or not clock.before(time)
+        clock.tick()
+        boundaries.append(position(clock, unit))
+        assert clock.before(time) is clock.before(time)  # as often as one asks
+        reported += [boundaries[-1]] * clock.before(time)
+    assert reported == [boundary for boundary in boundaries if boundary <= at][-1:]
+
+
+@given(sizes=RUNS["sizes"], time=st.integers(1, 200), margin=st.integers(1, 60), loaded=st.sets(st.integers(0, 60)))
+def test_before_with_a_margin(sizes, time, margin, loaded):
+    """Against the boundaries, of batches of any size; a batch that jumps over time and margin warns."""
+    clock, boundaries, reported = Clock("1000tok"), [0], []
+    for i in range(60):
+        if i in loaded:
+            other = Clock("1000tok")
+            other.load_state_dict(clock.state_dict())
+            clock = other
+            assert not clock.before(f"{time}tok", margin=f"{margin}tok")
+        clock.tick(tokens=sizes[i % len(sizes)])
+        boundaries.append(clock.timestamp.token.value)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            reported += [boundaries[-1]] * clock.before(f"{time}tok", margin=f"{margin}tok")
+        jumps = boundaries[-2] <= max(time - margin, 0) and boundaries[-1] > time
+        assert [str(each.message) for each in caught] == jumps * [
+            f"Clock.before: a batch went from {boundaries[-2]}tok to {boundaries[-1]}tok, over the time and its margin "
+            f"of {margin}tok. Give a margin above the longest batch."
+        ]
+    assert reported == [count for count in boundaries if max(time - margin, 0) < count <= time][:1]
+
+
+def test_a_state_from_before_the_decay_loads_into_a_longer_run():
+    """Where the mark is between two batches; the state of the boundary after it does not load."""
+    saved = {}
+    for length in ("1000sp", "2000sp"):
+        clock, optimizer = Clock(length, samples_per_batch=64), sgd(lr=1.0)
+        schedule = WarmupStableDecayScheduler("0.1dur", t_decay="0.2dur")
+        scheduler = bind(schedule, optimizer, clock)
+        decay = dict(schedule.marks(clock))["decay"]
+        if length == "2000sp":
+            with pytest.raises(ValueError, match="another schedule"):
+                scheduler.load_state_dict(saved.pop("after"))
+            scheduler.load_state_dict(saved.pop("before"))
+            assert (clock.timestamp.sample, optimizer.param_groups[0]["lr"]) == (768, 1.0)
+        while not clock.done:
+            clock.tick()
+            scheduler.step()
+            for when, is_due in (("before", clock.before(decay)), ("after", clock.passed(decay))):
+                if is_due:
+                    saved[when] = scheduler.state_dict()
+    assert {when: state["clock"]["sample"] for when, state in saved.items()} == {"before": 1600, "after": 1600}
+
+
+def test_before_in_seconds_and_in_epochs_that_the_loop_counts():
+    clock = Clock("60sec")
+    found = []
+    for i in range(1, 7):
+        clock.tick(duration=timedelta(seconds=4))
+        found += [i] * clock.before("20sec", margin="10sec")
+    assert found == [3]
+    clock = Clock("9ep")
+    clock.tick()
+    assert not clock.before("1ep", margin="1ep")
+    clock.next_epoch()
+    assert clock.before("1ep", margin="1ep") and clock.before("0.2dur", margin="1ep")
+
+
 ERRORS = [
     (lambda clock: clock.passed("-1ba"), "passed('-1ba'): a run begins at 0"),
     (lambda clock: clock.every("0ba"), "every('0ba'): a period is above 0"),
@@ -184,6 +279,14 @@ ERRORS = [
     (lambda clock: clock.every("2ba", start="1ep"), "batches_per_epoch"),
     (lambda clock: clock.passed("5tok"), "This clock has counted no tokens in 1ba: pass tick(tokens=...)"),
     (lambda clock: clock.every("5sp"), "This clock has counted no samples in 1ba: pass tick(samples=...)"),
+    (lambda clock: clock.before("-1ba"), "before('-1ba'): a run begins at 0"),
+    (lambda clock: clock.before("5tok"), "This clock has counted no tokens in 1ba: pass tick(tokens=...)"),
+    (lambda clock: clock.before("5sec"), "how many seconds the next batch takes is not known. Pass margin="),
+    (lambda clock: clock.before("5iter"), "how many iterations the next batch takes is not known. Pass margin="),
+    (lambda clock: clock.before("5ep"), "how many epochs the next batch takes is not known. Pass margin="),
+    (lambda clock: clock.before("5ba", margin="0ba"), "margin='0ba': give a time above 0 in 'ba'"),
+    (lambda clock: clock.before("5ba", margin="-1ba"), "before('-1ba'): a run begins at 0"),
+    (lambda clock: clock.before("5ba", margin="1tok"), "margin='1tok': give a time above 0 in 'ba'"),
     (lambda clock: clock.passed(3), "has no unit"),
     (lambda clock: clock.timestamp >= "0.6dur", "ask the clock, as in clock.fraction >= 0.6"),
 ]
@@ -195,3 +298,11 @@ def test_errors(call, message):
     clock.tick()
     with pytest.raises(ValueError, match=re.escape(message)):
         call(clock)
+
+
+def test_before_tokens_that_no_factor_gives():
+    clock = Clock("1000tok", samples_per_batch=8)
+    clock.tick(tokens=50)
+    with pytest.raises(ValueError, match="Pass margin=") as caught:
+        clock.before("500tok")
+    assert "tokens_per_sample" in str(caught.value.__cause__)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optim
-from timesched import Clock, WarmupStableDecayScheduler, bind, merge_coefficients
+from timesched import Clock, Time, WarmupStableDecayScheduler, bind, merge_coefficients
 
 NAMES = ("linear", "cosine", "1-sqrt", "1-square", "exponential")
 FUNCTIONS = {
@@ -35,6 +35,11 @@ def test_coefficients(name, gaps, start):
     assert math.fsum(found) == pytest.approx(1.0, rel=0, abs=1e-14)
     by_function = merge_coefficients(f, [f"{t}tok" for t in times], f"{start}tok")
     assert by_function == pytest.approx(expected, rel=0, abs=1e-14)
+
+
+@pytest.mark.parametrize("times", ["80ba", Time(80, "ba"), ["80ba"], (time for time in ["80ba"])])
+def test_one_time(times):
+    assert merge_coefficients("linear", times, "20ba") == [1.0]
 
 
 @pytest.mark.parametrize(("name", "function"), [("linear", "linear"), ("minus-sqrt", "1-sqrt")])
@@ -88,7 +93,9 @@ ERRORS = [
     (("geometric", ["2ba"], "1ba"), "decay='geometric': a geometric decay goes from 1.0 to 0.0"),
     ((lambda x: 0.9 - x, ["2ba"], "1ba"), "it is 1 at its start"),
     ((lambda x: 1 if x == 0 else math.nan, ["2ba", "3ba"], "1ba"), "and finite everywhere"),
-    (("linear", [2], "1ba"), "has no unit"),
+    (("linear", [2], "1ba"), "merge_coefficients: times: 2 has no unit"),
+    (("linear", "soon", "1ba"), "merge_coefficients: times: 'soon' is not a time"),
+    (("linear", ["2ba", "-3ba"], "1ba"), "merge_coefficients: times='-3ba': give a time of 0 or more"),
 ]
 
 
@@ -157,3 +164,24 @@ REFUSED = [
 def test_what_does_not_add_up(arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         optim.merge_weights(*arguments)
+
+
+LAYER = torch.nn.Linear(2, 2)
+WRONG_TYPES = [
+    (X, "merge_weights: state_dicts is one dict: pass several state dicts"),
+    (torch.nn.Sequential(LAYER), "merge_weights: state_dicts is one Sequential: pass several state dicts"),
+    ([LAYER, LAYER], "merge_weights: state dict 1 is a Linear: pass what model.state_dict() returned"),
+    ([LAYER.state_dict(), LAYER], "merge_weights: state dict 2 is a Linear"),
+]
+
+
+@pytest.mark.parametrize(("state_dicts", "message"), WRONG_TYPES)
+def test_what_is_no_state_dict(state_dicts, message):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
+        optim.merge_weights(state_dicts, [0.5, 0.5])
+
+
+@pytest.mark.parametrize("coefficients", [[0.25, 0.75], (0.25, 0.75), iter([0.25, 0.75]), torch.tensor([0.25, 0.75])])
+def test_coefficients_of_any_kind(coefficients):
+    merged = optim.merge_weights([X, {"a": 3 * X["a"]}], coefficients)
+    assert torch.equal(merged["a"], torch.tensor([2.5, 2.5]))

@@ -18,7 +18,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers, added
+from .common import Binding, CountingSchedulers, added, average_of
 
 __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
@@ -106,6 +106,7 @@ def schedule(
         ssr=ssr,
         process_group=accelerator.num_processes > 1,
     )
-    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator, average)
+    averaged = average_of(optimizer.optimizer, clock, average)
+    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator, averaged)
     accelerator.register_for_checkpointing(made)
     return made

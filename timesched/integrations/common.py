@@ -60,8 +60,8 @@ class Schedulers(LRScheduler):
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
     holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
-    `timesched.bind`. `average`: a function of the parameters and the clock that makes an average of the weights, which
-    is stepped, saved and loaded with them. Raises `TypeError` for other entries, before any is bound; and `ValueError`
+    `timesched.bind`. `average`: an average of the weights on the same clock, as `average_of` makes it, which is
+    stepped, saved and loaded with them. Raises `TypeError` for other entries, before any is bound; and `ValueError`
     where `timesched.bind` does and where two are of one key: those that were bound before have written their first
     values then.
 
@@ -86,12 +86,13 @@ class Schedulers(LRScheduler):
         ]
         for bound in self.bound:
             bound.catch_up()  # two of one key are refused
-        self.average = None if average is None else average_of(optimizer, clock, average)
+        self.average = average
 
     @cached_property
     def units(self) -> set[TimeUnit]:
-        """What the schedules read of the clock."""
-        return set().union(*(each.units() for each in self.bound))
+        """The units that the schedules and the average read on the clock."""
+        averaged = set() if self.average is None else self.average.units()
+        return averaged.union(*(each.units() for each in self.bound))
 
     def step(self, epoch: int | None = None) -> None:
         """Write the values of this moment."""
@@ -199,8 +200,13 @@ def check_averaged(evaluate_averaged: bool, average: Any) -> None:
         raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
 
 
-def average_of(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any]) -> Any:
-    """What a user's function makes of an optimizer's parameters. Raises `ValueError` for distributed ones."""
+def average_of(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any] | None) -> Any:
+    """The average that a user's function makes of an optimizer's parameters; None without a function.
+
+    Raises `ValueError` for distributed parameters.
+    """
+    if average is None:
+        return None
     params: list[Any] = []
     for group in optimizer.param_groups:
         params += group["params"]
@@ -227,7 +233,7 @@ class CountingSchedulers(Schedulers):
         for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
             if unit in self.units and not known:
                 what = unit.name.lower() + "s"
-                raise ValueError(f"A schedule counts {what}, and this batch's are not known: {self.fix.format(what)}.")
+                raise ValueError(f"This run counts {what}, and this batch's are not known: {self.fix.format(what)}.")
         self.clock.stop_waiting()  # the adapter steps, in manual optimization after several batches
         self.clock.tick(**counts)
         self.counts = None

@@ -299,7 +299,7 @@ class _RunClock:
 
 def _clock_at(run: _RunClock) -> Clock:
     """A clock of the Trainer's run, as an average wants one."""
-    clock = Clock("1ba")
+    clock = Clock("1ba", process_group=False)  # Composer's counts and seconds are the same on all ranks
     clock.horizon = Horizon.of(run)
     clock.timestamp.load_state_dict(run.timestamp.state_dict())
     return clock

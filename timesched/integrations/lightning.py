@@ -21,7 +21,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, Rate
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers, added, check_averaged, counted, warn_of_early_end
+from .common import Binding, CountingSchedulers, added, average_of, check_averaged, counted, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -100,7 +100,8 @@ def schedule(
         counting = _Counting(trainer, module, options)
     elif options not in (counting.options, defaults):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
-    made = _CallbackSchedulers(optimizer, counting, entries, on_change, average)
+    averaged = average_of(optimizer, counting.clock, average)
+    made = _CallbackSchedulers(optimizer, counting, entries, on_change, averaged)
     others = [each for each in trainer.callbacks if each not in found]
     if evaluate_averaged:
         # First of all: a Checkpoint callback saves at the end of a validation, and has to find the weights.

@@ -19,6 +19,7 @@ from timesched.binding import Bound
 from timesched.binding.evaluation import units_of
 from timesched.binding.groups import known_tags, select
 from timesched.clock import Clock
+from timesched.fields import one_or_several
 from timesched.time.units import TimeUnit
 
 from .common import Binding, Schedulers, bindings
@@ -45,12 +46,12 @@ class Schedules(LRSchedulersContainer):
 
     `Schedules.Config(...)` is the `lr_scheduler` of a `Trainer.Config`, and has these arguments.
 
-    `entries`: a schedule is of the learning rate; a `Binding` is of any key, with tags. A group has the tags that its
-    `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags select.
-    `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends in any
-    case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and tokens
-    are counted by these, as torchtitan shows the container no batch: each batch counts as a full one, which all are
-    but the last one of a finite dataset. `batches_per_epoch`: for times in epochs, which torchtitan does not count.
+    `entries`: one or several. A schedule is of the learning rate; a `Binding` is of any key, with tags. A group has
+    the tags that its `ParamGroupConfig` has among the `optimizer_kwargs`; a key has to be in all groups that the tags
+    select. `max_duration`: the length of the schedules; None is the Trainer's `training.steps`, at which the run ends
+    in any case. `samples_per_batch`, `tokens_per_sample`: the Trainer's `global_batch_size` and `seq_len`. Samples and
+    tokens are counted by these, as torchtitan shows the container no batch: each batch counts as a full one, which all
+    are but the last one of a finite dataset. `batches_per_epoch`: for times in epochs, which torchtitan does not count.
     `on_change`: what is done with a checkpoint of other schedules or of another length, as in `timesched.bind`.
 
     A batch is one step of the optimizers: of all ranks and all accumulated microbatches. The checkpoint of torchtitan
@@ -73,7 +74,7 @@ class Schedules(LRSchedulersContainer):
     class Config(LRSchedulersContainer.Config):
         """What `Schedules` is made of."""
 
-        entries: Annotated[list[Any], tyro.conf.Suppress] = field(default_factory=list)  # not on the command line
+        entries: Annotated[Any, tyro.conf.Suppress] = field(default_factory=list)  # not on the command line
         max_duration: str | None = None
         batches_per_epoch: int | None = None
         samples_per_batch: int | None = None
@@ -87,7 +88,7 @@ class Schedules(LRSchedulersContainer):
         def to_dict(self) -> dict[str, Any]:
             """As torchtitan writes it to JSON: the entries as text."""
             shown: dict[str, Any] = LRSchedulersContainer.Config.to_dict(replace(self, entries=[]))
-            return shown | {"entries": [repr(each) for each in self.entries]}
+            return shown | {"entries": [repr(entry) for entry in one_or_several(self.entries)]}
 
     def __init__(self, optimizers: OptimizersContainer, config: Config, training_steps: int) -> None:
         usual = LRSchedulersContainer.Config()
@@ -103,7 +104,7 @@ class Schedules(LRSchedulersContainer):
             process_group=False,  # the rates are of all ranks
         )
         self.on_change = config.on_change
-        entries = bindings(config.entries)
+        entries = bindings(one_or_several(config.entries))
         self._refuse(optimizers, entries)
         self.schedulers: list[_OfOptimizer] = []
         for optimizer in optimizers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +21,15 @@ from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from timesched.binding.bound import OnChange
-from timesched.binding.evaluation import units_of
+from timesched.binding.evaluation import schedules_in, units_of
 from timesched.clock import Clock
+from timesched.fields import one_or_several, read_times
 from timesched.horizon import Rate
 from timesched.time.timestamp import Timestamp
-from timesched.time.units import TimeUnit
-from timesched.time.value import Time
+from timesched.time.units import TimeUnit, unit_of
+from timesched.time.value import Time, TimeLike
 
-from .common import Binding, CountingSchedulers, added, bindings, check_averaged, counted, warn_of_early_end
+from .common import Binding, CountingSchedulers, added, average_of, bindings, check_averaged, counted, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -44,9 +45,11 @@ def schedule(
     log: bool = True,
     average: Callable[[list[Any], Clock], Any] | None = None,
     evaluate_averaged: bool = False,
-    evaluate_every: Time[Any] | str | None = None,
-    save_every: Time[Any] | str | None = None,
-    save_at: Sequence[Time[Any] | str] = (),
+    evaluate_every: TimeLike | None = None,
+    evaluate_at: TimeLike | Iterable[TimeLike] = (),
+    save_every: TimeLike | None = None,
+    save_at: TimeLike | Iterable[TimeLike] = (),
+    save_before: TimeLike | Iterable[TimeLike] = (),
 ) -> None:
     """Have a Trainer run schedules of the learning rate, and of any other number in the parameter groups.
 
@@ -62,9 +65,17 @@ def schedule(
 
     `average`: a function of the parameters and the clock, such as `functools.partial(optim.WeightAverage,
     half_life="200Mtok")`, whose average of the weights is stepped with the schedules and saved in their state. It is
-    `trainer.lr_scheduler.average`; with `evaluate_averaged`, the Trainer evaluates it. `evaluate_every`, `save_every`:
-    periods of the run, in any unit, after which the Trainer evaluates and saves, beside its own strategies; `save_at`:
-    times at which it saves.
+    `trainer.lr_scheduler.average`; with `evaluate_averaged`, the Trainer evaluates it.
+
+    The Trainer evaluates and saves at these times, in any unit, in addition to its own strategies. `evaluate_every`,
+    `save_every`: after each period. `evaluate_at`, `save_at`: after the first step that reaches a time; one time or
+    several. `save_before`: after the last step that ends at or before a time, so that the checkpoint loads into a
+    longer run. It takes times and the names of marks, such as "decay", one or several: see `Schedule.marks`. A name
+    means the mark of the first entry that has one.
+
+    The size of the next step is not known in tokens that the Trainer counts, and in samples and tokens that `count`
+    returns. There `save_before` saves once: after the first step that ends less than two steps before the time, where a
+    step is as large as the largest so far. It warns where no step ends there.
 
     The Trainer makes the scheduler when it trains, after the optimizer, and saves it as `scheduler.pt`, which is enough
     to resume exactly. `on_change`: what is done with one of other schedules or of another length of the run, as in
@@ -75,10 +86,12 @@ def schedule(
     length, every batch counts as a full one. Seconds are those of the first rank, with evaluations.
 
     Raises `TypeError` for entries that are not schedules; `ValueError` when the Trainer has a scheduler already, runs
-    under DeepSpeed, or `ssr` is given without `max_duration`; and, when it trains, for a run in tokens that nobody
-    counts, or in epochs of a data loader without a length, for two schedules of one key, for a checkpoint of other
-    schedules, and where `timesched.bind` does; after its first batch, where the Trainer found no tokens to count. Warns
-    when the Trainer's own end comes before that of the schedules, by a batch or more.
+    under DeepSpeed, or `ssr` is given without `max_duration`, and for times that cannot be read. When it trains, before
+    its first step: for times in tokens that are not counted, in epochs of a data loader without a length, or in
+    iterations, in schedules, averages, events and the length of the run alike; for two schedules of one key, for a mark
+    that no entry has, for a checkpoint of other schedules, and where `timesched.bind` does. After its first batch:
+    where the Trainer found no tokens to count. Warns when the Trainer's own end comes before that of the schedules, by
+    a batch or more.
 
     >>> from timesched import CosineAnnealingWithWarmupScheduler, LinearScheduler
     >>> cosine = CosineAnnealingWithWarmupScheduler("0.03dur")
@@ -90,8 +103,7 @@ def schedule(
         raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
     _refuse_trainer(trainer)
     check_averaged(evaluate_averaged, average)
-    if evaluate_every is not None and trainer.eval_dataset is None:
-        raise ValueError(f"evaluate_every={str(evaluate_every)!r}: the Trainer has no eval_dataset: give it one.")
+    events = _Events(trainer, evaluate_every, evaluate_at, save_every, save_at, save_before)
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     if evaluate_averaged and trainer.args.load_best_model_at_end:
@@ -113,7 +125,7 @@ def schedule(
         log=log,
         average=average,
     )
-    counting = _Counting(trainer, options)
+    counting = _Counting(trainer, options, events)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -123,7 +135,7 @@ def schedule(
     if evaluate_averaged:
         trainer.evaluate = counting.evaluate
     trainer.add_callback(counting)
-    trainer.add_callback(_Events(trainer, evaluate_every, save_every, save_at))
+    trainer.add_callback(events)
 
 
 def _refuse_trainer(trainer: Any) -> None:
@@ -240,8 +252,8 @@ def _handed_out(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
 class _Counting(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(self, trainer: Any, options: _Options) -> None:
-        self.trainer, self.options = trainer, options
+    def __init__(self, trainer: Any, options: _Options, events: _Events) -> None:
+        self.trainer, self.options, self.events = trainer, options, events
         # The Trainer's own methods, which are called by those that replace them.
         self.make_loader = trainer.get_train_dataloader
         self.log_before = trainer.log
@@ -250,7 +262,7 @@ class _Counting(TrainerCallback):
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
         self.epoch: Any = None  # an _Epoch of this loader
-        self.units: set[TimeUnit] = set()  # that its schedules and its length read
+        self.units: set[TimeUnit] = set()  # that its schedules, its average, its events and its length read
         self.made: Any = None  # its schedulers
         self.tokens = 0  # that the Trainer has counted
         self.began: Any = None  # the batch
@@ -285,11 +297,16 @@ class _Counting(TrainerCallback):
         self.epoch = _epoch_of(self.loader, self.trainer)
         clock = self._clock(num_training_steps)
         options = self.options
-        self.units = {clock.max_duration.unit}.union(*(units_of(each.schedule, clock) for each in options.entries))
+        average = average_of(optimizer, clock, options.average)
+        averaged = set() if average is None else average.units()
+        events = self.events.begin(clock, options.entries, self._measured_units())
+        schedules = (units_of(entry.schedule, clock) for entry in options.entries)
+        self.units = {clock.max_duration.unit}.union(averaged, events, *schedules)
         self._refuse_uncounted(clock)
         own_counts = options.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
         clock.process_group = self.trainer.args.world_size > 1 and own_counts
-        self.made = _TrainersSchedulers(optimizer, clock, options.entries, options.on_change, options.average)
+        self.made = _TrainersSchedulers(optimizer, clock, options.entries, options.on_change, average)
+        self.made.units = self.units
         self.trainer.lr_scheduler = self.made
         return self.made
 
@@ -307,19 +324,29 @@ class _Counting(TrainerCallback):
         clock.skips_data = not self.trainer.args.ignore_data_skip
         return clock
 
+    def _measured_units(self) -> set[TimeUnit]:
+        """The units whose counts are known only after a step: no conversion factor gives them."""
+        if self.options.count is not None:
+            return {TimeUnit.SAMPLE, TimeUnit.TOKEN}
+        return set() if self.trainer.args.include_num_input_tokens_seen == "no" else {TimeUnit.TOKEN}
+
     def _refuse_uncounted(self, clock: Clock) -> None:
-        """Raise `ValueError` where nobody counts what the run is measured in."""
-        options = self.options
-        given = options.count is not None or options.tokens_per_sample is not None
-        counts_tokens = given or self.trainer.args.include_num_input_tokens_seen != "no"
+        """Raise `ValueError` where a schedule, the average, an event or the length has a unit that is not counted."""
+        counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
         if TimeUnit.TOKEN in self.units and not counts_tokens:
             raise ValueError(
                 "This run counts tokens, and the Trainer does not: set "
-                "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'."
+                "TrainingArguments(include_num_input_tokens_seen='all'), or 'non_padding'; or pass count= or "
+                "tokens_per_sample= to schedule()."
             )
         if TimeUnit.EPOCH in self.units and clock.dataloader_len is None:
             raise ValueError(
                 "This run counts epochs, and the data loader has no length: give times in batches, samples or tokens."
+            )
+        if TimeUnit.ITERATION in self.units:
+            raise ValueError(
+                "This run counts iterations (iter), and the Trainer has none: give the time in batches, which are the "
+                "steps of the optimizer, as in '100ba'."
             )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -342,7 +369,7 @@ class _Counting(TrainerCallback):
             self.tokens = state.num_input_tokens_seen
             if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in by_user:
                 raise ValueError(
-                    "A schedule counts tokens, and the Trainer found none in this batch: it counts the input that the "
+                    "This run counts tokens, and the Trainer found none in this batch: it counts the input that the "
                     "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and "
                     "tokens_per_sample."
                 )
@@ -366,18 +393,88 @@ class _Counting(TrainerCallback):
 
 
 class _Events(TrainerCallback):
-    """Has the Trainer evaluate and save by times of the run."""
+    """Has the Trainer evaluate and save at times of the run."""
 
-    def __init__(self, trainer: Any, evaluate_every: Any, save_every: Any, save_at: Sequence[Any]) -> None:
+    def __init__(
+        self, trainer: Any, evaluate_every: Any, evaluate_at: Any, save_every: Any, save_at: Any, save_before: Any
+    ) -> None:
         self.trainer = trainer
-        self.evaluate_every, self.save_every, self.save_at = evaluate_every, save_every, list(save_at)
+        self.evaluate_every = read_times("schedule: evaluate_every", evaluate_every, above=0)
+        self.evaluate_at = read_times("schedule: evaluate_at", evaluate_at)
+        self.save_every = read_times("schedule: save_every", save_every, above=0)
+        self.save_at = read_times("schedule: save_at", save_at)
+        self.save_before: list[Any] = []  # names of marks, and times
+        for item in one_or_several(save_before):
+            is_name = isinstance(item, str) and item.isidentifier()
+            self.save_before += [item] if is_name else read_times("schedule: save_before", item)
+        self.last_steps: list[_LastStep] = []  # of this run, before these marks and times
+        for name, times in (("evaluate_every", self.evaluate_every), ("evaluate_at", self.evaluate_at)):
+            if times and trainer.eval_dataset is None:
+                raise ValueError(f"schedule: {name}={str(times[0])!r}: the Trainer has no eval_dataset: give it one.")
+
+    def begin(self, clock: Clock, entries: Sequence[Binding], measured: set[TimeUnit]) -> set[TimeUnit]:
+        """Find the marks before which to save, on the clock of a run; returns the units that the events read.
+
+        `measured`: the units whose counts are known only after a step. Raises `ValueError` for a name that is not a
+        mark of an entry, and for a time in seconds before which to save.
+        """
+        marks: list[tuple[str, Time[Any]]] = []
+        for entry in entries:
+            for one in schedules_in(entry.schedule):
+                marks += one.marks(clock.horizon)
+        first = dict(reversed(marks))  # of each name
+        self.last_steps = []
+        for item in self.save_before:
+            if isinstance(item, str) and item not in first:
+                raise ValueError(
+                    f"schedule: save_before={item!r}: no entry has a mark of this name. Give a time, or one of the "
+                    f"marks: {', '.join(first) or 'there are none'}."
+                )
+            time = first[item] if isinstance(item, str) else item
+            unit = clock.horizon.locate(time, scale=False)[1]
+            if unit is TimeUnit.SECOND:
+                raise ValueError(
+                    f"schedule: save_before={str(item)!r}: how many seconds the next step takes is not known. Give a "
+                    f"time in batches, epochs, samples or tokens."
+                )
+            self.last_steps.append(_LastStep(time, unit in measured))
+        times = [*self.evaluate_every, *self.evaluate_at, *self.save_every, *self.save_at]
+        times += [last.time for last in self.last_steps]
+        return {clock.horizon.locate(time, scale=False)[1] for time in times}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Ask for what is due after this batch."""
         clock = self.trainer.lr_scheduler.clock
-        if self.evaluate_every is not None and clock.every(self.evaluate_every):
+        if any([*map(clock.every, self.evaluate_every), *map(clock.passed, self.evaluate_at)]):
             control.should_evaluate = True
-        if self.save_every is not None and clock.every(self.save_every):
+        are_due = [last.is_due(clock) for last in self.last_steps]  # all of them see each step
+        if any([*map(clock.every, self.save_every), *map(clock.passed, self.save_at), *are_due]):
             control.should_save = True
-        if any(clock.passed(time) for time in self.save_at):
-            control.should_save = True
+
+
+class _LastStep:
+    """The last step of a run at or before a time; where steps are `measured`, one of the last two."""
+
+    def __init__(self, time: Time[Any], measured: bool) -> None:
+        self.time, self.measured = time, measured
+        self.largest: Any = 0  # the most that a step of this run has counted
+        self.is_over = False
+
+    def is_due(self, clock: Clock) -> bool:
+        """Whether the clock has just counted this step: true once. Call it after each step."""
+        if not self.measured:
+            return clock.before(self.time)
+        count, counter = clock.horizon.place(self.time, scale=False)
+        start, end = clock.last_move(counter)
+        is_first, self.largest = not self.largest, max(self.largest, end - start)
+        self.is_over |= is_first and 0 < start <= count < start + 2 * self.largest  # the run resumes from such a step
+        is_due = not self.is_over and end <= count < end + 2 * self.largest
+        if not self.is_over and start <= count < end:
+            unit = unit_of(counter).value
+            warnings.warn(
+                f"schedule: save_before={str(self.time)!r}: no step ended shortly before this time, and nothing was "
+                f"saved: a step went from {start}{unit} to {end}{unit}. Give a time in batches, or an earlier time.",
+                stacklevel=2,
+            )
+        self.is_over |= is_due
+        return is_due
