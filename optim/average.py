@@ -24,7 +24,7 @@ from .base.hyperparameters import Choice, Number, table
 from .base.sharding import distribution, local
 from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
-from .step.rule_optimizer import RuleOptimizer
+from .step.rule_optimizer import RuleOptimizer, swapped_averages
 
 AVERAGE = "average"  # the state
 
@@ -124,6 +124,7 @@ class WeightAverage(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose average begins now, or at the start that was given."""
+        self._refuse_swapped("add_param_group()")
         if isinstance(param_group, dict):
             param_group = {**self._beginning(), **param_group}
         super().add_param_group(param_group)
@@ -144,8 +145,9 @@ class WeightAverage(Optimizer):
 
     def _weights(self, p: Tensor) -> Tensor:
         """A parameter, or its master weights where an optimizer has some."""
-        if self.optimizer is not None and p.dtype is torch.bfloat16 and p in self.optimizer.state:
-            return self.optimizer.float32_parameter(p)
+        optimizer = None if self._is_swapped else self.optimizer  # inside swapped(), the parameter holds the average
+        if optimizer is not None and p.dtype is torch.bfloat16 and p in optimizer.state:
+            return optimizer.float32_parameter(p)
         return p.detach()
 
     def reset_state(self, params: Any = None) -> None:
@@ -288,50 +290,47 @@ class WeightAverage(Optimizer):
 
     @contextmanager
     def swapped(self, model: torch.nn.Module | None = None) -> Iterator[None]:
-        """In a `with` block the parameters hold the average; after it, also after an error, their own bits again.
+        """In a `with` block the parameters hold the average. After it, also after an error, they hold their weights.
 
-        In place, one parameter after the other: where the average has the parameter's dtype, the state holds the
-        weights meanwhile; beside bfloat16 parameters their bits are kept. Within it no optimizer may step that has one
-        of the parameters, and this average neither steps, saves nor loads.
+        The block needs memory for one copy of the weights. State dicts, copies and pickles of this average are the same
+        inside as outside. Afterwards each weight has the dtype and the device that its parameter then has.
 
         Args:
-            model: the model that is evaluated, which distributed parameters need: what its FSDP modules have gathered
-                is dropped at both ends.
+            model: the model that is evaluated. FSDP modules drop their gathered parameters at both ends of the block.
+                Default: None, only where no parameter is a DTensor.
 
         Raises:
             ValueError: a parameter is a DTensor, and there is no `model`.
-            RuntimeError: it is swapped already; and, within it, for what may not be called.
+            RuntimeError: this average is swapped already. Inside the block: a step of this average or of an optimizer
+                that has one of the parameters, `reset_state()`, `add_param_group()`, and the `float32_parameters()` of
+                such an optimizer.
         """
         self._refuse_swapped("swapped()")
         self._keeper.follow(self)
-        params = _params(self)
-        if model is None and any(distribution(p) is not None for p in params):
+        if model is None and any(distribution(p) is not None for p in _params(self)):
             raise ValueError(
                 "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
                 "model, as in average.swapped(model)."
             )
-        replaced: list[tuple[Tensor, Tensor, Tensor | None]] = []  # weights, averages, and bits that are kept beside
+        weights = [x.clone() for x in _present_shards(self)]  # all before the first write: some may share storage
         hook = register_optimizer_step_pre_hook(self._refuse_step)
         self._is_swapped = True
+        swapped_averages.append(self)
         try:
             _drop_gathered(model)
-            for p in params:
-                weight, average = local(p.detach(), p), local(self.state[p][AVERAGE], p)
-                bits = None if weight.dtype == average.dtype else weight.clone()
-                weight.copy_(average) if bits is not None else _exchange(weight, average)
-                replaced.append((weight, average, bits))
+            _write(self, self._averages(_params(self)))
             yield
         finally:
-            for weight, average, bits in replaced:
-                weight.copy_(bits) if bits is not None else _exchange(weight, average)
-            _drop_gathered(model)
             self._is_swapped = False
+            swapped_averages.remove(self)
             hook.remove()
+            _write(self, weights)
+            _drop_gathered(model)
 
     def _refuse_swapped(self, what: str) -> None:
         if self._is_swapped:
             raise RuntimeError(
-                f"WeightAverage: {what} inside swapped(), where the parameters hold the average: leave its `with` "
+                f"WeightAverage: {what} inside swapped(), where the parameters hold the average. Leave its `with` "
                 "block first."
             )
 
@@ -341,14 +340,6 @@ class WeightAverage(Optimizer):
             self._refuse_swapped(f"a step of {type(optimizer).__name__}")
 
     # Saved and copied
-
-    def state_dict(self) -> dict[str, Any]:
-        self._refuse_swapped("state_dict()")
-        return super().state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._refuse_swapped("load_state_dict()")
-        super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("clock", "optimizer", "half_life", "start")}
@@ -399,11 +390,15 @@ def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor
         average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
 
 
-def _exchange(x: Tensor, y: Tensor) -> None:
-    """Each gets the values of the other, with memory for one of them."""
-    values = x.clone()
-    x.copy_(y)
-    y.copy_(values)
+def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """What the parameters hold now, on this rank: writing into these tensors changes the parameters."""
+    return _shards([p.detach() for p in _params(optimizer)])
+
+
+def _write(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:
+    """Copy values into the parameters, in the dtype and on the device that these have now."""
+    for x, value in zip(_present_shards(optimizer), values):
+        x.copy_(value)
 
 
 def _drop_gathered(model: torch.nn.Module | None) -> None:

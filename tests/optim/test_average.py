@@ -388,32 +388,102 @@ def test_beside_the_optimizer_in_one_dict_one_is_lost():
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_swapped(dtype):
-    model = torch.nn.Linear(3, 2, dtype=dtype)
-    clock = Clock("10ba")
-    average = optim.WeightAverage(model.parameters(), clock, half_life="1ba")
+def trained(dtype=torch.float32, **options):
+    """A model after a step, and the average of its weights, which differs from them."""
+    model, clock = torch.nn.Linear(3, 2, dtype=dtype), Clock("10ba")
+    average = optim.WeightAverage(model.parameters(), clock, half_life="1ba", **options)
     with torch.no_grad():
         model.weight.mul_(3)
     clock.tick()
     average.step()
-    own = [p.detach().clone() for p in model.parameters()]
-    held = [average.state[p]["average"].clone() for p in model.parameters()]
-    before = model(torch.ones(3, dtype=dtype))
+    return model, average
+
+
+def weights(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def averages(average):
+    return [state["average"].clone() for state in average.state.values()]
+
+
+def equal(tensors, others):
+    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(tensors, others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_swapped(dtype):
+    model, average = trained(dtype)
+    own, held, x = weights(model), averages(average), torch.ones(3, dtype=dtype)
+    before = model(x)
     with average.swapped():
-        assert all(torch.equal(p, x.to(dtype)) for p, x in zip(model.parameters(), held))
-        assert not torch.equal(model(torch.ones(3, dtype=dtype)), before)
+        assert equal(weights(model), [average.to(dtype) for average in held])
+        assert equal(averages(average), held)
+        assert not torch.equal(model(x), before)
     with pytest.raises(KeyError), average.swapped(model):
         raise KeyError("an evaluation")
-    assert all(torch.equal(p, x) for p, x in zip(model.parameters(), own))
-    assert all(torch.equal(average.state[p]["average"], x) for p, x in zip(model.parameters(), held))
+    assert equal(weights(model), own) and equal(averages(average), held)
+
+
+def test_swapped_weights_that_share_storage():
+    """Two parameters on the same memory, and one on a part of it."""
+    first = torch.nn.Parameter(torch.arange(4.0))
+    params = [first, torch.nn.Parameter(first.detach()), torch.nn.Parameter(first.detach()[1:3])]
+    clock = Clock("10ba")
+    average = optim.WeightAverage(params, clock, half_life="1ba")
+    first.detach().add_(2.0)
+    clock.tick()
+    average.step()
+    held = averages(average)
+    with average.swapped():
+        assert first.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert first.tolist() == [2.0, 3.0, 4.0, 5.0] and equal(averages(average), held)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_swapped_and_cast(dtype):
+    """A cast inside the block stays, as it does outside; the values are those of the weights."""
+    model, average = trained()
+    own, held = weights(model), averages(average)
+    with average.swapped():
+        model.to(dtype)
+        average.state_dict()
+    assert equal(weights(model), [weight.to(dtype) for weight in own])
+    assert all(torch.equal(x.to(y.dtype), y) for x, y in zip(averages(average), held))
+
+
+def pickled(average):
+    return pickle.loads(pickle.dumps(average))
+
+
+def saved(average):
+    file = io.BytesIO()
+    torch.save(average.state_dict(), file)
+    file.seek(0)
+    _, other = trained()
+    other.load_state_dict(torch.load(file))
+    return other
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved])
+def test_copied_inside(copied):
+    """A copy that is made inside the block has the averages, and is not swapped itself."""
+    model, average = trained()
+    held = averages(average)
+    with average.swapped():
+        other = copied(average)
+        assert equal(averages(other), held)
+        other.clock.tick()
+        other.step()
+        average.load_state_dict(other.state_dict())
+    assert equal(averages(average), averages(other))
+    assert average.param_groups[0]["last_batch"] == other.param_groups[0]["last_batch"] == 2
 
 
 INSIDE = {
     "step()": lambda average, optimizer: average.step(),
-    "state_dict()": lambda average, optimizer: average.state_dict(),
-    "load_state_dict()": lambda average, optimizer: average.load_state_dict({}),
     "reset_state()": lambda average, optimizer: average.reset_state(),
+    "add_param_group()": lambda average, optimizer: average.add_param_group({"params": [parameter(1.0)]}),
     "swapped()": lambda average, optimizer: average.swapped().__enter__(),
     "a step of SGD": lambda average, optimizer: optimizer.step(),
     "a step of AdamW": lambda average, optimizer: torch.optim.AdamW(optimizer.param_groups[0]["params"]).step(),
@@ -433,6 +503,26 @@ def test_refused_inside(what, kind):
             INSIDE[what](average, optimizer)
     optimizer.step()
     average.step()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_master_weights_inside(known):
+    """The average's bits do not fit the low 16 bits of the weights, whether the average knows the optimizer or not."""
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+    clock = Clock("10ba")
+    average = optim.WeightAverage([weight], clock, half_life="1ba", optimizer=optimizer if known else None)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    clock.tick()
+    average.step()
+    own = optimizer.float32_parameters()
+    with average.swapped():
+        average.state_dict()
+        for refused in (optimizer.float32_parameters, lambda: optimizer.load_float32_parameters(own)):
+            with pytest.raises(RuntimeError, match=re.escape("SGD: master weights are neither read nor loaded")):
+                refused()
+    assert torch.equal(optimizer.float32_parameters()[weight], own[weight])
 
 
 ERRORS = [
