@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from .base.hyperparameters import Choice, Number, table
 from .base.sharding import distribution, local
 from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
-from .step.rule_optimizer import RuleOptimizer
+from .step.rule_optimizer import RuleOptimizer, swapped_averages
 
 AVERAGE = "average"  # the state
 
@@ -45,16 +46,16 @@ class WeightAverage(Optimizer):
         k = (t0 - s)/(t1 - s)                       if mean
         A = k*A + (1 - k)*θ
 
-    where θ is a parameter, A its average, t0 and t1 are the counts of the clock at the last step and now, and s is the
-    start. It is exponential if `half_life` is a time h, a share if it is a number f, and the mean if it is None. So the
-    past counts by how long ago it was, whatever the batches were, and a step that is left out changes no more than that
-    its weights are not in the average. Before the start k is 0: the average is the weights. A step at the count of the
-    last one changes nothing.
+    where θ is a parameter or a buffer, A its average, t0 and t1 are the counts of the clock at the last step and now,
+    and s is the start. It is exponential if `half_life` is a time h, a share if it is a number f, and the mean if it is
+    None. So the past counts by how long ago it was, whatever the batches were, and a step that is left out changes no
+    more than that its weights are not in the average. Before the start k is 0: the average is the weights. A step at
+    the count of the last one changes nothing.
 
     The averages are float32 (float64 and complex128 beside such parameters, complex64 beside other complex ones), there
-    from construction on, and equal to the weights then. After weights are loaded, call `reset_state()`. Buffers are not
-    averaged. It is an optimizer in how it is saved, moved and sharded, and steps no weights: give it to no trainer,
-    GradScaler or `accelerator.prepare` as one, and save it under a key of its own.
+    from construction on, and equal to the weights then. After weights are loaded, call `reset_state()`. It is an
+    optimizer in how it is saved, moved and sharded, and steps no weights: give it to no trainer, GradScaler or
+    `accelerator.prepare` as one, and save it under a key of its own.
 
     State of a parameter of shape S:
         average: S, A = θ
@@ -69,11 +70,13 @@ class WeightAverage(Optimizer):
         start: when the average begins, a time of 0 or more; the ratio of the clock stretches neither it nor a
             half-life. Default: None, the moment of construction, or when a group is added.
         optimizer: one of `optim`, whose master weights are averaged in place of bfloat16 parameters. Default: None.
+        buffers: a module whose buffers are averaged, too: its floating-point buffers that are persistent, and finite at
+            construction. They are one more group, after the groups of `params`. Default: None, no buffers.
 
     Raises:
-        TypeError, ValueError: `clock` is no Clock, `optimizer` none of `optim`, `half_life` or `start` no such time, or
-            a parameter is neither floating-point nor complex; in a step, the clock stands before the last step, counts
-            nothing of the unit, or may count differently on each rank.
+        TypeError, ValueError: `clock` is no Clock, `optimizer` none of `optim`, `buffers` no module, `half_life` or
+            `start` no such time, or a parameter is neither floating-point nor complex; in a step, the clock stands
+            before the last step, counts nothing of the unit, or may count differently on each rank.
 
     >>> import torch
     >>> from timesched import Clock
@@ -106,12 +109,17 @@ class WeightAverage(Optimizer):
         half_life: Time[Any] | str | float | None = None,
         start: Time[Any] | str | None = None,
         optimizer: RuleOptimizer | None = None,
+        buffers: torch.nn.Module | None = None,
     ) -> None:
         if not isinstance(clock, Clock):
             raise TypeError(f"WeightAverage: clock={clock!r:.80}: pass the timesched.Clock that the run ticks.")
         if optimizer is not None and not isinstance(optimizer, RuleOptimizer):
             raise TypeError(f"WeightAverage: optimizer={optimizer!r:.80}: pass one of optim, which has master weights.")
-        self.clock, self.optimizer = clock, optimizer
+        if not isinstance(buffers, torch.nn.Module | None):
+            raise TypeError(f"WeightAverage.buffers={buffers!r:.80}: this is no module. Pass one, as in buffers=model.")
+        self.clock, self.optimizer, self.buffers = clock, optimizer, buffers
+        self._buffer_names: list[str] = []
+        self._buffer_group: dict[str, Any] = {"params": []}  # of `param_groups`, if there are such buffers
         self.half_life = _checked_half_life(half_life)
         self.start = None if start is None else Time.from_input(start)
         if self.start is not None and self.start.exact < 0:
@@ -121,12 +129,32 @@ class WeightAverage(Optimizer):
         self._place(self.half_life)
         self._place(self.start)
         super().__init__(params, {})
+        if buffers is not None:
+            self._add_buffers(buffers)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose average begins now, or at the start that was given."""
+        self._refuse_swapped("add_param_group()")
         if isinstance(param_group, dict):
             param_group = {**self._beginning(), **param_group}
         super().add_param_group(param_group)
+
+    def _add_buffers(self, module: torch.nn.Module) -> None:
+        """Add the group of buffers, with their names if the parameters have names."""
+        averaged = _averaged_buffers(module)
+        if averaged:
+            has_names = "param_names" in self.param_groups[0]
+            self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
+            self._buffer_names, self._buffer_group = list(averaged), self.param_groups[-1]
+
+    def _find_buffers(self) -> None:
+        """Put the module's present buffers into their group, with their states: `model.to()` replaces buffers."""
+        present = [attrgetter(name)(self.buffers) for name in self._buffer_names]
+        if all(map(is_, present, self._buffer_group["params"])):
+            return
+        states = [self.state.pop(buffer, {}) for buffer in self._buffer_group["params"]]
+        self._buffer_group["params"] = present
+        self.state.update(zip(present, states))
 
     def _beginning(self) -> dict[str, Any]:
         """The values of a group whose average is the weights of now."""
@@ -144,13 +172,15 @@ class WeightAverage(Optimizer):
 
     def _weights(self, p: Tensor) -> Tensor:
         """A parameter, or its master weights where an optimizer has some."""
-        if self.optimizer is not None and p.dtype is torch.bfloat16 and p in self.optimizer.state:
-            return self.optimizer.float32_parameter(p)
+        optimizer = None if self._is_swapped else self.optimizer  # inside swapped(), the parameter holds the average
+        if optimizer is not None and p.dtype is torch.bfloat16 and p in optimizer.state:
+            return optimizer.float32_parameter(p)
         return p.detach()
 
     def reset_state(self, params: Any = None) -> None:
         """Begin anew with the weights of now; of all parameters, also with the moment of now."""
         self._refuse_swapped("reset_state()")
+        self._find_buffers()
         super().reset_state(params)
         if params is None:
             for group in self.param_groups:
@@ -170,6 +200,7 @@ class WeightAverage(Optimizer):
         self._refuse_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
+        self._find_buffers()
         self._keeper.follow(self)
         self._refuse_uncounted()
         shares = [self._share_of_now(group) for group in self.param_groups]
@@ -297,50 +328,49 @@ class WeightAverage(Optimizer):
 
     @contextmanager
     def swapped(self, model: torch.nn.Module | None = None) -> Iterator[None]:
-        """In a `with` block the parameters hold the average; after it, also after an error, their own bits again.
+        """In a `with` block the parameters hold the average. After it, also after an error, they hold their weights.
 
-        In place, one parameter after the other: where the average has the parameter's dtype, the state holds the
-        weights meanwhile; beside bfloat16 parameters their bits are kept. Within it no optimizer may step that has one
-        of the parameters, and this average neither steps, saves nor loads.
+        The block needs memory for one copy of the weights. State dicts, copies and pickles of this average are the same
+        inside as outside. Afterwards each weight has the dtype and the device that its parameter then has.
 
         Args:
-            model: the model that is evaluated, which distributed parameters need: what its FSDP modules have gathered
-                is dropped at both ends.
+            model: the model that is evaluated. FSDP modules drop their gathered parameters at both ends of the block.
+                Default: None, only where no parameter is a DTensor.
 
         Raises:
             ValueError: a parameter is a DTensor, and there is no `model`.
-            RuntimeError: it is swapped already; and, within it, for what may not be called.
+            RuntimeError: this average is swapped already. Inside the block: a step of this average or of an optimizer
+                that has one of the parameters, `reset_state()`, `add_param_group()`, and the `float32_parameters()` of
+                such an optimizer.
         """
         self._refuse_swapped("swapped()")
+        self._find_buffers()
         self._keeper.follow(self)
-        params = _params(self)
-        if model is None and any(distribution(p) is not None for p in params):
+        if model is None and any(distribution(p) is not None for p in _params(self)):
             raise ValueError(
                 "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
                 "model, as in average.swapped(model)."
             )
-        replaced: list[tuple[Tensor, Tensor, Tensor | None]] = []  # weights, averages, and bits that are kept beside
+        weights = [x.clone() for x in _present_shards(self)]  # all before the first write: some may share storage
         hook = register_optimizer_step_pre_hook(self._refuse_step)
         self._is_swapped = True
+        swapped_averages.append(self)
         try:
             _drop_gathered(model)
-            for p in params:
-                weight, average = local(p.detach(), p), local(self.state[p][AVERAGE], p)
-                bits = None if weight.dtype == average.dtype else weight.clone()
-                weight.copy_(average) if bits is not None else _exchange(weight, average)
-                replaced.append((weight, average, bits))
+            _write(self, self._averages(_params(self)))
             yield
         finally:
-            for weight, average, bits in replaced:
-                weight.copy_(bits) if bits is not None else _exchange(weight, average)
-            _drop_gathered(model)
             self._is_swapped = False
+            swapped_averages.remove(self)
             hook.remove()
+            self._find_buffers()
+            _write(self, weights)
+            _drop_gathered(model)
 
     def _refuse_swapped(self, what: str) -> None:
         if self._is_swapped:
             raise RuntimeError(
-                f"WeightAverage: {what} inside swapped(), where the parameters hold the average: leave its `with` "
+                f"WeightAverage: {what} inside swapped(), where the parameters hold the average. Leave its `with` "
                 "block first."
             )
 
@@ -351,16 +381,19 @@ class WeightAverage(Optimizer):
 
     # Saved and copied
 
-    def state_dict(self) -> dict[str, Any]:
-        self._refuse_swapped("state_dict()")
-        return super().state_dict()
-
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._refuse_swapped("load_state_dict()")
+        self._find_buffers()
+        saved, present = len(state_dict.get("param_groups", self.param_groups)), len(self.param_groups)
+        if saved != present:
+            raise ValueError(
+                f"WeightAverage.load_state_dict(): the state has {saved} parameter groups, and this average has "
+                f"{present}. Make it of the groups that were saved, and with buffers= if that was saved with buffers."
+            )
         super().load_state_dict(state_dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("clock", "optimizer", "half_life", "start")}
+        names = ("clock", "optimizer", "half_life", "start", "buffers", "_buffer_names", "_buffer_group")
+        own = {name: getattr(self, name) for name in names}
         return {**super().__getstate__(), **own, "_is_swapped": False, "_compiled": None}
 
 
@@ -390,6 +423,17 @@ def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
+def _averaged_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
+    """The buffers of a module that are averaged, by name: an average of an infinity, as in a mask, would be NaN."""
+    averaged = {}
+    for name, buffer in module.named_buffers():
+        path, _, own_name = name.rpartition(".")
+        is_saved = own_name not in module.get_submodule(path)._non_persistent_buffers_set
+        if is_saved and buffer.is_floating_point() and (buffer.is_meta or buffer.isfinite().all()):
+            averaged[name] = buffer
+    return averaged
+
+
 def _dtype(p: Tensor) -> torch.dtype:
     """The dtype of the average of a parameter."""
     if p.dtype in (torch.float64, torch.complex128):
@@ -408,11 +452,15 @@ def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor
         average.lerp_(x.to(average.dtype), share.to(average.dtype).to(average.device))
 
 
-def _exchange(x: Tensor, y: Tensor) -> None:
-    """Each gets the values of the other, with memory for one of them."""
-    values = x.clone()
-    x.copy_(y)
-    y.copy_(values)
+def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The present values of the parameters on this rank. Writing into these tensors changes the parameters."""
+    return _shards([p.detach() for p in _params(optimizer)])
+
+
+def _write(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:
+    """Copy values into the parameters, in the dtype and on the device that these have now."""
+    for x, value in zip(_present_shards(optimizer), values):
+        x.copy_(value)
 
 
 def _drop_gathered(model: torch.nn.Module | None) -> None:

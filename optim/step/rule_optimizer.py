@@ -41,6 +41,9 @@ INDUCTOR_ON_CPU = {"max_fusion_buffer_group_pairwise_attempts": 2}
 
 MOST_GRAPHS = 2  # for sets of parameters that have gradients: such as with and without a part that is frozen
 
+# The averages of weights whose `swapped()` is in use: their parameters hold the average at present.
+swapped_averages: list[Optimizer] = []
+
 COMMON: dict[str, Rule] = {"lr": Number(low=0.0), "weight_decay": Number(low=0.0), "maximize": SWITCH}
 
 
@@ -372,7 +375,8 @@ class RuleOptimizer(Optimizer):
         """The master weights, for an export, an average or an evaluation.
 
         A dict from each parameter to a new tensor of its shape, distributed as it is: in float32 for bfloat16
-        parameters (without master weights the same values), in their own dtype for others.
+        parameters (without master weights the same values), in their own dtype for others. Raises `RuntimeError` where
+        the parameters hold an average of weights: inside `WeightAverage.swapped()`.
 
         >>> import torch
         >>> import optim
@@ -388,20 +392,31 @@ class RuleOptimizer(Optimizer):
 
     def float32_parameter(self, p: Tensor) -> Tensor:
         """The value of one parameter in `float32_parameters()`."""
+        self._refuse_swapped(p)
         here, state = local(p.detach(), p), self.state[p]
         wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
         value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
         return placed_as(value, p)
+
+    def _refuse_swapped(self, p: Tensor) -> None:
+        """Raise `RuntimeError` for a parameter that holds an average: its low 16 bits here are those of the weight."""
+        if any(p in average.state for average in swapped_averages):
+            raise RuntimeError(
+                f"{type(self).__name__}: master weights are neither read nor loaded inside WeightAverage.swapped(), "
+                "where the parameters hold the average. Leave its `with` block first."
+            )
 
     @torch.no_grad()
     def load_float32_parameters(self, values: Mapping[Tensor, Tensor]) -> None:
         """Set parameters, and with master weights their remainders too, from a dict as `float32_parameters()` gives.
 
         Parameters that are not in it stay as they are. Raises `ValueError`, with nothing changed, for a tensor that is
-        no parameter here, and for a value that is no tensor of numbers of its shape and distribution.
+        no parameter here, and for a value that is no tensor of numbers of its shape and distribution; `RuntimeError`
+        inside `WeightAverage.swapped()`.
         """
         self._keeper.follow(self)
         for p, value in values.items():
+            self._refuse_swapped(p)
             notice_dtensor(value)
             fits = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor) and form(value) == form(p)
             if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):

@@ -29,6 +29,19 @@ def clock_of(length="400ba", **options):
     return Clock(length, **({"batches_per_epoch": EPOCH, "samples_per_batch": 4, "tokens_per_sample": 8} | options))
 
 
+class Module(torch.nn.Module):
+    """A parameter, and a buffer that is another tensor after each change."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.weight = parameter(value)
+        self.register_buffer("level", self.weight.detach().clone())
+
+    def change(self, change):
+        self.weight.detach().add_(change)
+        self.level = self.weight.detach().clone()
+
+
 def parameter(*values, dtype=torch.float64):
     return torch.nn.Parameter(torch.tensor(values, dtype=dtype))
 
@@ -98,29 +111,30 @@ RUNS = {
 @given(**RUNS)
 @settings(deadline=None)
 def test_against_rational_numbers(length, half_life, start, moves):
-    """Uneven batches, steps left out or made twice, loads and copies in between."""
-    clock, weight = clock_of(length), parameter(1.0)
-    average = optim.WeightAverage([weight], clock, half_life=half_life, start=start)
+    """Uneven batches, steps left out or made twice, loads and copies in between; of a parameter and of a buffer."""
+    clock, model = clock_of(length), Module(1.0)
+    average = optim.WeightAverage([model.weight], clock, half_life=half_life, start=start, buffers=model)
     oracle, largest = Oracle(1.0, clock, half_life, start), 1.0
     for samples, what, change in moves:
-        with torch.no_grad():
-            weight.add_(change)
-        largest = max(largest, abs(weight.item()))
+        model.change(change)
+        largest = max(largest, abs(model.weight.item()))
         clock.tick(samples=samples, duration=timedelta(milliseconds=700))
         if what == "skip":
             continue
         if what == "load":
-            state, loaded, weight = average.state_dict(), clock_of(length), parameter(weight.item())
+            state, loaded, model = average.state_dict(), clock_of(length), Module(model.weight.item())
             loaded.load_state_dict(clock.state_dict())
-            clock, average = loaded, optim.WeightAverage([weight], loaded, half_life=half_life, start=start)
+            options = {"half_life": half_life, "start": start, "buffers": model}
+            clock, average = loaded, optim.WeightAverage([model.weight], loaded, **options)
             average.load_state_dict(state)
         elif what == "copy":
-            weight, clock, average = pickle.loads(pickle.dumps((weight, clock, average)))
+            model, clock, average = pickle.loads(pickle.dumps((model, clock, average)))
         average.step()
         if what == "twice":
             average.step()
-        oracle.step(weight.item(), clock)
-        assert abs(average.state[weight]["average"].item() - float(oracle.average)) <= 1e-12 * largest
+        oracle.step(model.weight.item(), clock)
+        assert abs(average.state[model.weight]["average"].item() - float(oracle.average)) <= 1e-12 * largest
+        assert torch.equal(average.state[model.level]["average"], average.state[model.weight]["average"])
         assert average.param_groups[0]["begun"] is oracle.begun
 
 
@@ -388,32 +402,245 @@ def test_beside_the_optimizer_in_one_dict_one_is_lost():
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_swapped(dtype):
-    model = torch.nn.Linear(3, 2, dtype=dtype)
-    clock = Clock("10ba")
-    average = optim.WeightAverage(model.parameters(), clock, half_life="1ba")
+def normed_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
+
+
+def train_normed(model, average, first, last):
+    for i in range(first, last + 1):
+        torch.manual_seed(i)
+        y = model(torch.randn(6, 3).to(model[0].weight.dtype) + i)
+        y.square().mean().backward()
+        for p in model.parameters():
+            p.detach().sub_(p.grad, alpha=0.1)
+            p.grad = None
+        average.clock.tick()
+        average.step()
+
+
+def of_buffers(model, average):
+    return [average.state[x]["average"] for x in (model[1].running_mean, model[1].running_var)]
+
+
+def test_which_buffers():
+    """Floating-point, persistent and finite ones, at any depth, in the order of `named_buffers()`."""
+    model = torch.nn.Sequential(Module(1.0), torch.nn.BatchNorm1d(2))
+    model.register_buffer("mask", torch.tensor([0.0, -math.inf]))
+    model.register_buffer("passing", torch.zeros(1), persistent=False)
+    model[1].register_buffer("short", torch.zeros(1, dtype=torch.bfloat16))
+    average = optim.WeightAverage(model.parameters(), Clock("10ba"), buffers=model)
+    expected = [model[0].level, model[1].running_mean, model[1].running_var, model[1].short]
+    assert all(x is y for x, y in zip(average.param_groups[1]["params"], expected, strict=True))
+    assert average.state[model[1].short]["average"].dtype is torch.float32
+    assert len(optim.WeightAverage(model.parameters(), Clock("10ba"), buffers=torch.nn.Linear(2, 2)).param_groups) == 1
+    planned = copy.deepcopy(model).to("meta")  # where no value is known
+    assert len(optim.WeightAverage(planned.parameters(), Clock("10ba"), buffers=planned).param_groups[1]["params"]) == 5
+    named = optim.WeightAverage(model.named_parameters(), Clock("10ba"), buffers=model)
+    assert named.param_groups[1]["param_names"] == ["0.level", "1.running_mean", "1.running_var", "1.short"]
+
+
+def test_swapped_buffers():
+    """As in a model that holds the averages; what counts batches keeps its present value."""
+    model = normed_model()
+    average = optim.WeightAverage(model.parameters(), Clock("10ba"), half_life="2ba", buffers=model)
+    train_normed(model, average, 1, 4)
+    expected = copy.deepcopy(model)
+    for x, state in zip((*expected.parameters(), *expected.buffers()), average.state.values()):
+        x.detach().copy_(state["average"])
+    own = {name: x.clone() for name, x in model.state_dict().items()}
+    with average.swapped():
+        assert torch.equal(model.eval()(torch.ones(2, 3)), expected.eval()(torch.ones(2, 3)))
+        assert model[1].num_batches_tracked == 4
+        model.train()(torch.ones(2, 3))  # which moves the averages that are in place
+        model.double()
+    assert all(torch.equal(x, own[name]) for name, x in model.state_dict().items() if "num_batches" not in name)
+    assert model[1].running_mean.dtype is torch.float64
+    held = of_buffers(expected, optim.WeightAverage(expected.parameters(), Clock("10ba"), buffers=expected))
+    assert all(torch.equal(x, y.double()) for x, y in zip(of_buffers(model, average), held))
+
+
+@pytest.mark.parametrize("kind", ["load", "copy", "pickle"])
+@pytest.mark.parametrize("half_life", ["2ba", None])
+def test_buffers_continue(kind, half_life):
+    """Bit for bit, from a state dict and in copies with or without the model; also where buffers were replaced."""
+
+    def made():
+        model = normed_model()
+        return model, optim.WeightAverage(model.parameters(), Clock("10ba"), half_life=half_life, buffers=model)
+
+    model, average = made()
+    train_normed(model, average, 1, 3)
+    model.double()
+    train_normed(model, average, 4, 4)
+    if kind == "load":
+        other, continued = made()
+        continued.clock.load_state_dict(average.clock.state_dict())
+        other.load_state_dict(model.state_dict())
+        other.double().load_state_dict(model.state_dict())
+        continued.load_state_dict(saved_and_read(average.state_dict()))
+    elif kind == "copy":
+        continued = copy.deepcopy(average)
+        other = continued.buffers
+    else:
+        other, continued = pickle.loads(pickle.dumps((model, average)))
+        assert continued.buffers is other
+    train_normed(model, average, 5, 7)
+    train_normed(other, continued, 5, 7)
+    assert equal(averages(continued), averages(average))
+    assert equal(of_buffers(other, continued), of_buffers(model, average))
+
+
+def saved_and_read(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+def test_buffers_and_a_state_without():
+    """A state as it was before averages of buffers, without a mention of them."""
+    model = normed_model()
+    plain = optim.WeightAverage(model.parameters(), Clock("10ba"), half_life="2ba")
+    train_normed(model, plain, 1, 2)
+    state = plain.state_dict()
+    assert set(state["param_groups"][0]) == {
+        "params",
+        "begun",
+        *optim.average.START.values(),
+        *optim.average.LAST.values(),
+    }
+    both = optim.WeightAverage(model.parameters(), plain.clock, half_life="2ba", buffers=model)
+    before = averages(both)
+    with pytest.raises(ValueError, match=re.escape("the state has 1 parameter groups, and this average has 2")):
+        both.load_state_dict(state)
+    assert equal(averages(both), before)
+    with pytest.raises(ValueError, match=re.escape("the state has 2 parameter groups, and this average has 1")):
+        plain.load_state_dict(both.state_dict())
+
+
+def test_buffers_next_to_master_weights():
+    """In a bfloat16 model: the master weights of its parameters, and its buffers as they are."""
+    model = normed_model().bfloat16()
+    optimizer = optim.SGD(model.parameters(), lr=0.01, master_weights=True)
+    options = {"half_life": "2ba", "optimizer": optimizer, "buffers": model}
+    average = optim.WeightAverage(model.parameters(), Clock("10ba"), **options)
+    level = model[1].running_mean
+    expected = level.float()
+    for _ in range(3):
+        model(torch.randn(6, 3).bfloat16()).square().mean().backward()
+        optimizer.step()
+        average.clock.tick()
+        average.step()
+        expected.lerp_(level.float(), -math.expm1(-math.log(2) / 2))
+    assert torch.equal(average.state[level]["average"], expected)
+    own = optimizer.float32_parameters()
+    with average.swapped():
+        assert torch.equal(level, expected.bfloat16())
+    assert all(torch.equal(x, own[p]) for p, x in optimizer.float32_parameters().items())
+
+
+def test_torchs_checkpoints_name_no_buffers():
+    """Why docs/averages.md saves an average with buffers as it is: torch finds the names of parameters alone."""
+    model = normed_model()
+    average = optim.WeightAverage(model.parameters(), Clock("10ba"), buffers=model)
+    with pytest.raises(KeyError):
+        get_optimizer_state_dict(model, average)
+
+
+def trained(dtype=torch.float32, **options):
+    """A model after a step, and the average of its weights, which differs from them."""
+    model, clock = torch.nn.Linear(3, 2, dtype=dtype), Clock("10ba")
+    average = optim.WeightAverage(model.parameters(), clock, half_life="1ba", **options)
     with torch.no_grad():
         model.weight.mul_(3)
     clock.tick()
     average.step()
-    own = [p.detach().clone() for p in model.parameters()]
-    held = [average.state[p]["average"].clone() for p in model.parameters()]
-    before = model(torch.ones(3, dtype=dtype))
+    return model, average
+
+
+def weights(model):
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def averages(average):
+    return [state["average"].clone() for state in average.state.values()]
+
+
+def equal(tensors, others):
+    return all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(tensors, others, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_swapped(dtype):
+    model, average = trained(dtype)
+    own, held, x = weights(model), averages(average), torch.ones(3, dtype=dtype)
+    before = model(x)
     with average.swapped():
-        assert all(torch.equal(p, x.to(dtype)) for p, x in zip(model.parameters(), held))
-        assert not torch.equal(model(torch.ones(3, dtype=dtype)), before)
+        assert equal(weights(model), [average.to(dtype) for average in held])
+        assert equal(averages(average), held)
+        assert not torch.equal(model(x), before)
     with pytest.raises(KeyError), average.swapped(model):
         raise KeyError("an evaluation")
-    assert all(torch.equal(p, x) for p, x in zip(model.parameters(), own))
-    assert all(torch.equal(average.state[p]["average"], x) for p, x in zip(model.parameters(), held))
+    assert equal(weights(model), own) and equal(averages(average), held)
+
+
+def test_swapped_weights_that_share_storage():
+    """Two parameters on the same memory, and one on a part of it."""
+    first = torch.nn.Parameter(torch.arange(4.0))
+    params = [first, torch.nn.Parameter(first.detach()), torch.nn.Parameter(first.detach()[1:3])]
+    clock = Clock("10ba")
+    average = optim.WeightAverage(params, clock, half_life="1ba")
+    first.detach().add_(2.0)
+    clock.tick()
+    average.step()
+    held = averages(average)
+    with average.swapped():
+        assert first.tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert first.tolist() == [2.0, 3.0, 4.0, 5.0] and equal(averages(average), held)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_swapped_and_cast(dtype):
+    """A cast inside the block stays, as it does outside; the values are those of the weights."""
+    model, average = trained()
+    own, held = weights(model), averages(average)
+    with average.swapped():
+        model.to(dtype)
+        average.state_dict()
+    assert equal(weights(model), [weight.to(dtype) for weight in own])
+    assert all(torch.equal(x.to(y.dtype), y) for x, y in zip(averages(average), held))
+
+
+def pickled(average):
+    return pickle.loads(pickle.dumps(average))
+
+
+def saved(average):
+    _, other = trained()
+    other.load_state_dict(saved_and_read(average.state_dict()))
+    return other
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, saved])
+def test_copied_inside(copied):
+    """A copy that is made inside the block has the averages, and is not swapped itself."""
+    _, average = trained()
+    held = averages(average)
+    with average.swapped():
+        other = copied(average)
+        assert equal(averages(other), held)
+        other.clock.tick()
+        other.step()
+        average.load_state_dict(other.state_dict())
+    assert equal(averages(average), averages(other))
+    assert average.param_groups[0]["last_batch"] == other.param_groups[0]["last_batch"] == 2
 
 
 INSIDE = {
     "step()": lambda average, optimizer: average.step(),
-    "state_dict()": lambda average, optimizer: average.state_dict(),
-    "load_state_dict()": lambda average, optimizer: average.load_state_dict({}),
     "reset_state()": lambda average, optimizer: average.reset_state(),
+    "add_param_group()": lambda average, optimizer: average.add_param_group({"params": [parameter(1.0)]}),
     "swapped()": lambda average, optimizer: average.swapped().__enter__(),
     "a step of SGD": lambda average, optimizer: optimizer.step(),
     "a step of AdamW": lambda average, optimizer: torch.optim.AdamW(optimizer.param_groups[0]["params"]).step(),
@@ -435,6 +662,26 @@ def test_refused_inside(what, kind):
     average.step()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_master_weights_inside(known):
+    """The average's bits do not fit the low 16 bits of the weights, whether the average knows the optimizer or not."""
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = optim.SGD([weight], lr=0.001, master_weights=True)
+    clock = Clock("10ba")
+    average = optim.WeightAverage([weight], clock, half_life="1ba", optimizer=optimizer if known else None)
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    clock.tick()
+    average.step()
+    own = optimizer.float32_parameters()
+    with average.swapped():
+        average.state_dict()
+        for refused in (optimizer.float32_parameters, lambda: optimizer.load_float32_parameters(own)):
+            with pytest.raises(RuntimeError, match=re.escape("SGD: master weights are neither read nor loaded")):
+                refused()
+    assert torch.equal(optimizer.float32_parameters()[weight], own[weight])
+
+
 ERRORS = [
     (lambda p, c: optim.WeightAverage(p, None), "clock=None: pass the timesched.Clock"),
     (lambda p, c: optim.WeightAverage(p, c, half_life=0), "half_life=0: a share of the time so far is above 0"),
@@ -445,6 +692,7 @@ ERRORS = [
     (lambda p, c: optim.WeightAverage(p, c, start=5), "has no unit"),
     (lambda p, c: optim.WeightAverage(p, c, optimizer=torch.optim.SGD(p)), "pass one of optim"),
     (lambda p, c: optim.WeightAverage([torch.nn.Parameter(torch.ones(1, dtype=torch.int64), False)], c), "torch.int64"),
+    (lambda p, c: optim.WeightAverage(p, c, buffers=True), "WeightAverage.buffers=True: this is no module."),
     (lambda p, c: optim.WeightAverage(p, c).step(lambda: 1.0), "computes no loss"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="9tok").step(), "This clock has counted no tokens in 1ba"),
     (lambda p, c: optim.WeightAverage(p, c, half_life="1ba", start="9sp").step(), "has counted no samples in 1ba"),

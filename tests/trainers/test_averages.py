@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.tuner import Tuner
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import optim
@@ -116,6 +117,17 @@ def test_transformers(tmp_path: Path) -> None:
     assert again.losses == {12: weights.losses[12]}
 
 
+def test_transformers_casts_the_model(tmp_path: Path) -> None:
+    """`bf16_full_eval` casts the model within an evaluation, and leaves it so: what stays are the weights."""
+    trainer, weights = new_trainer(tmp_path, bf16_full_eval=True)
+    transformers.schedule(trainer, LinearScheduler(), average=AVERAGE, evaluate_averaged=True)
+    trainer.train()
+    average = of(trainer.lr_scheduler.average)
+    trainer.evaluate()
+    assert torch.equal(flat(trainer.model.parameters()), weights.after[STEPS].bfloat16())
+    assert torch.equal(of(trainer.lr_scheduler.average), average)
+
+
 def test_transformers_without_it(tmp_path: Path) -> None:
     trainer, _ = new_trainer(tmp_path)
     transformers.schedule(trainer, LinearScheduler(), save_at=["6ba"])
@@ -154,6 +166,7 @@ class Module(LightningModule):
         super().__init__()
         torch.manual_seed(0)
         self.net, self.options = torch.nn.Linear(8, 1), options
+        self.before: list[torch.Tensor] = []
         self.after: list[torch.Tensor] = []
         self.validated: list[torch.Tensor] = []
 
@@ -165,24 +178,32 @@ class Module(LightningModule):
         if self.options.get("fails") and not self.trainer.sanity_checking:
             raise KeyError("in a validation")
 
+    def on_train_batch_start(self, *arguments: Any) -> None:
+        self.before.append(flat(self.net.parameters()))
+
     def on_train_batch_end(self, *arguments: Any) -> None:
         self.after.append(flat(self.net.parameters()))
 
     def configure_optimizers(self) -> Any:
         optimizer = optim.AdamW(self.net.parameters(), lr=0.05)
-        average = self.options.get("average", AVERAGE)
-        return lightning.schedule(self, optimizer, LinearScheduler(), average=average, evaluate_averaged=True)
+        ours = {name: value for name, value in self.options.items() if name in ("average", "max_duration")}
+        options: Any = {"average": AVERAGE, "evaluate_averaged": True, **ours}
+        return lightning.schedule(self, optimizer, LinearScheduler(), **options)
+
+
+QUIET: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+LOADER = torch.utils.data.DataLoader(IDS[:24].float(), SIZE)  # two epochs are STEPS batches
+VALIDATION = torch.utils.data.DataLoader(IDS[:4].float(), SIZE)
 
 
 def fitted(folder: Path, path: str | None = None, **options: Any) -> tuple[Module, Any]:
     module = Module(**options)
     trainer = LightningTrainer(
-        **{"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False},
+        **QUIET,
         callbacks=[ModelCheckpoint(folder, filename="{step}", save_top_k=-1, monitor=None)],
-        **{"max_epochs": 2, "num_sanity_val_steps": 1},
+        **{"accelerator": "cpu", "max_epochs": 2, "num_sanity_val_steps": 1},
     )
-    loader = torch.utils.data.DataLoader(IDS[:24].float(), SIZE)  # two epochs are STEPS batches
-    trainer.fit(module, loader, torch.utils.data.DataLoader(IDS[:4].float(), SIZE), ckpt_path=path)
+    trainer.fit(module, LOADER, VALIDATION, ckpt_path=path)
     return module, trainer
 
 
@@ -202,11 +223,52 @@ def test_lightning(tmp_path: Path) -> None:
     assert torch.equal(resumed.after[-1], module.after[-1])
 
 
+@pytest.mark.parametrize("first", ["fit", "lr_find"])
+def test_lightning_fits_again(tmp_path: Path, first: str) -> None:
+    """Each fit evaluates its own average: every batch begins with the weights that the batch before ended with."""
+    module = Module()
+    options = {"accelerator": "cpu", "max_epochs": 1, "num_sanity_val_steps": 0, "enable_checkpointing": False}
+    trainer = LightningTrainer(**QUIET, **options, default_root_dir=tmp_path)
+    if first == "fit":
+        trainer.fit(module, LOADER, VALIDATION)
+    else:
+        Tuner(trainer).lr_find(module, LOADER, VALIDATION, num_training=4, update_attr=False)
+    module.before, module.after, module.validated = [], [], []
+    trainer.fit_loop.max_epochs = 3 if first == "fit" else 2
+    module.options["max_duration"] = f"{STEPS}ba"
+    trainer.fit(module, LOADER, VALIDATION)
+    assert len(module.after) == STEPS
+    assert all(torch.equal(x, y) for x, y in zip(module.before[1:], module.after[:-1], strict=True))
+    assert torch.equal(flat(module.net.parameters()), module.after[-1])
+    assert not torch.equal(module.validated[-1], module.after[-1])
+
+
+def test_lightning_validates_a_checkpoint(tmp_path: Path) -> None:
+    """`trainer.validate()` runs on the weights of the checkpoint, or on those of the model; the average stays."""
+    module, trainer = fitted(tmp_path)
+    average = trainer.lr_scheduler_configs[0].scheduler.average
+    held = of(average)
+    trainer.validate(module, VALIDATION, verbose=False)
+    assert torch.equal(module.validated[-1], module.after[-1])
+    trainer.validate(module, VALIDATION, ckpt_path=str(tmp_path / "step=6.ckpt"), verbose=False)
+    assert torch.equal(module.validated[-1], module.after[5])
+    with average.swapped():
+        trainer.validate(module, VALIDATION, verbose=False)
+    assert torch.equal(module.validated[-1], held) and torch.equal(of(average), held)
+    assert torch.equal(flat(module.net.parameters()), module.after[5])
+
+
 def test_lightning_restores_after_an_error(tmp_path: Path) -> None:
     module = Module(fails=True)
     trainer = LightningTrainer(
-        **{"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False},
-        **{"max_epochs": 1, "val_check_interval": 4, "num_sanity_val_steps": 0, "enable_checkpointing": False},
+        **QUIET,
+        **{
+            "accelerator": "cpu",
+            "max_epochs": 1,
+            "val_check_interval": 4,
+            "num_sanity_val_steps": 0,
+            "enable_checkpointing": False,
+        },
     )
     loader = torch.utils.data.DataLoader(IDS.float(), SIZE)
     with pytest.raises(KeyError, match="in a validation"):
@@ -261,8 +323,8 @@ def test_accelerate(tmp_path: Path) -> None:
     average = run[-1].average
     torch.testing.assert_close(of(average).double(), averaged(after)[-1], rtol=0, atol=ROUNDED)
     with average.swapped():
-        assert torch.equal(flat(run[1].parameters()), of(average)) is False  # the state holds the weights meanwhile
-        assert torch.equal(of(average), after[-1])
+        assert torch.equal(flat(run[1].parameters()), of(average))
+    assert torch.equal(flat(run[1].parameters()), after[-1])
     resumed = made()
     resumed[0].load_state(str(tmp_path))
     train(resumed, 5, STEPS)

@@ -202,15 +202,19 @@ class Schedules(Callback):
 
     def eval_start(self, state: Any, logger: Any) -> None:
         """Put the average in place of the weights, if that is what is evaluated."""
+        self._swapped.close()
         if self.evaluate_averaged and self.average is not None:
             self._swapped.enter_context(self.average.swapped(state.model))
 
     def eval_end(self, state: Any, logger: Any) -> None:
-        """Put the weights back."""
+        """Put the weights back, also where an evaluation ended with an error."""
         self._swapped.close()
+
+    batch_start = predict_start = close = eval_end
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
+        self._swapped.close()
         if self._clock is None:
             if self._loaded is not None or state.timestamp.batch > 0:
                 raise ValueError(
@@ -258,6 +262,7 @@ class Schedules(Callback):
         It is one tuple under one key, whatever there is: a sharded checkpoint is read into what is there before, and
         torch.distributed.checkpoint does not look into a tuple.
         """
+        self._swapped.close()  # the checkpoint has the model's tensors, which hold the weights from now on
         if self._clock is None:
             return {"schedules": self._loaded}
         states = ({**self._about(each), "state": each.state_dict(), "batch": self._batch} for each in self.schedulers)

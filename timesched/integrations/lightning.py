@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -64,7 +65,7 @@ def schedule(
 
     `average`: a function of the optimizer's parameters and the clock, such as `functools.partial(optim.WeightAverage,
     half_life="200Mtok")`, whose average of the weights is stepped with the schedules and saved in their state. It is
-    `self.lr_schedulers().average`; with `evaluate_averaged`, validation runs on it.
+    `self.lr_schedulers().average`; with `evaluate_averaged`, the validations of a fit run on it.
 
     A checkpoint of Lightning is enough to resume exactly. `on_change`: what is done with one of other schedules or of
     another length of the run, as in `timesched.bind`.
@@ -102,10 +103,10 @@ def schedule(
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
     averaged = average_of(optimizer, counting.clock, average)
     made = _CallbackSchedulers(optimizer, counting, entries, on_change, averaged)
-    others = [each for each in trainer.callbacks if each not in found]
+    others = [each for each in trainer.callbacks if each not in found and not _is_of_earlier_fit(each, counting)]
     if evaluate_averaged:
         # First of all: a Checkpoint callback saves at the end of a validation, and has to find the weights.
-        others.insert(0, _Averaged(made.average))
+        others.insert(0, _Averaged(made.average, counting))
     trainer.callbacks[:] = [*others, counting]
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": "step"}}
 
@@ -271,15 +272,16 @@ class _Counting(Callback):
 
 
 class _Averaged(Callback):
-    """Has a validation run on an average of the weights."""
+    """Has the validations of a fit run on an average of the weights; `counting` is the callback of that fit."""
 
-    def __init__(self, average: Any) -> None:
-        self.average = average
+    def __init__(self, average: Any, counting: _Counting) -> None:
+        self.average, self.counting = average, counting
         self.swapped = ExitStack()  # whose end, if it is in use, puts the weights back
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Put the average in place."""
-        self.swapped.enter_context(self.average.swapped(pl_module))
+        """Put the average in place, but not in `trainer.validate()`, which may have loaded other weights."""
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.swapped.enter_context(self.average.swapped(pl_module))
 
     def on_validation_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Put the weights back, before anybody saves them."""
@@ -288,6 +290,11 @@ class _Averaged(Callback):
     def on_exception(self, trainer: Any, pl_module: LightningModule, exception: BaseException) -> None:
         """The same where a validation failed."""
         self.swapped.close()
+
+
+def _is_of_earlier_fit(callback: Callback, counting: _Counting) -> bool:
+    """Whether a callback would have validations run on the average of an earlier fit of the Trainer."""
+    return isinstance(callback, _Averaged) and callback.counting is not counting
 
 
 def count_tensors(batch: Any) -> dict[str, int]:

@@ -26,7 +26,25 @@ from tests.optim._distributed.common import (
 from timesched import Clock
 
 KINDS = {"exponential": {"half_life": "30sp"}, "mean": {"start": "20sp"}, "share": {"half_life": 0.1}}
+BUFFERS = "buffers"  # the kind of a model that has one, with an exponential average
+KINDS[BUFFERS] = KINDS["exponential"]
 FIRST, LAST, BOUND = 5, 9, 1e-10
+
+
+class Buffered(Network):
+    """With a buffer that each forward pass replaces, by the same values on all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.level = self.level * 0.5 + 1
+        return super().forward(x) + self.level.sum()
+
+
+def network(kind: str) -> Network:
+    return Buffered() if kind == BUFFERS else Network()
 
 
 class Run:
@@ -36,7 +54,8 @@ class Run:
         self.model = model
         self.clock = Clock("200sp", samples_per_batch=8, process_group=False)
         self.optimizer = optim.AdamW(model.parameters(), lr=0.01)
-        self.average = optim.WeightAverage(model.parameters(), self.clock, **KINDS[kind])
+        options = {**KINDS[kind], "buffers": model if kind == BUFFERS else None}
+        self.average = optim.WeightAverage(model.parameters(), self.clock, **options)
 
     def train(self, first: int, last: int) -> None:
         train(self.model, [self.optimizer], first, last, self.after)
@@ -49,7 +68,7 @@ class Run:
 @functools.cache
 def alone(kind: str) -> tuple[dict[int, dict[str, Tensor]], dict[str, Tensor]]:
     """The run of one process: weights and averages after two steps, and what it evaluates with the average."""
-    run, found = Run(Network(), kind), {}
+    run, found = Run(network(kind), kind), {}
     for first, last in ((1, FIRST), (FIRST + 1, LAST)):
         run.train(first, last)
         found[last] = copies(run.model, [run.average])
@@ -59,14 +78,14 @@ def alone(kind: str) -> tuple[dict[int, dict[str, Tensor]], dict[str, Tensor]]:
 
 
 def sharded(kind: str, folder: Path) -> None:
-    run = Run(shard(Network()), kind)
+    run = Run(shard(network(kind)), kind)
     for first, last in ((1, FIRST), (FIRST + 1, LAST)):
         run.train(first, last)
         assert_parts(run.model, [run.average], alone(kind)[0][last], BOUND)
 
 
 def ddp(kind: str, folder: Path) -> None:
-    model = Network()
+    model = network(kind)
     run = Run(model, kind)
     run.model = nn.parallel.DistributedDataParallel(model)
     run.train(1, LAST)
@@ -75,7 +94,7 @@ def ddp(kind: str, folder: Path) -> None:
 
 def swapped(kind: str, folder: Path) -> None:
     """Evaluate, swap, evaluate, leave, train: FSDP gathers the averages, then the weights; bits as without."""
-    plain, other = Run(shard(Network()), kind), Run(shard(Network()), kind)
+    plain, other = Run(shard(network(kind)), kind), Run(shard(network(kind)), kind)
     x = batch(0)[0]
     for run in (plain, other):
         run.train(1, LAST)
@@ -95,40 +114,41 @@ def swapped(kind: str, folder: Path) -> None:
 
 
 def bits(run: Run) -> dict[str, Tensor]:
-    """Shards of the weights and of their averages; the model itself shows what it has gathered."""
-    found = {}
-    for i, (p, state) in enumerate(run.average.state.items()):
-        found |= {f"{i}": local(p.detach()).clone(), f"{i} average": local(state["average"]).clone()}
-    return found
+    """Buffers, shards of the weights, and shards of all averages; the model itself shows what it has gathered."""
+    found = {name: x.clone() for name, x in run.model.named_buffers()}
+    found |= {f"{i}": local(p.detach()).clone() for i, p in enumerate(run.average.param_groups[0]["params"])}
+    return found | {f"{i} average": local(x["average"]).clone() for i, x in enumerate(run.average.state.values())}
 
 
 def save(kind: str, folder: Path) -> None:
     """Under a key of its own, beside the model and its optimizer."""
-    run = Run(shard(Network()), kind)
+    run = Run(shard(network(kind)), kind)
     run.train(1, FIRST)
-    dcp.save(_content(run), checkpoint_id=folder / f"average {kind}")
+    dcp.save(_content(run, kind), checkpoint_id=folder / f"average {kind}")
 
 
 def load(kind: str, folder: Path) -> None:
     """On 2 and 4 processes, sharded, and whole."""
-    for model in (shard(Network()), Network()):
+    for model in (shard(network(kind)), network(kind)):
         run = Run(model, kind)
-        there = _content(run)
+        there = _content(run, kind)
         dcp.load(there, checkpoint_id=folder / f"average {kind}")
         model.load_state_dict(there["model"])
         set_optimizer_state_dict(model, run.optimizer, there["optimizer"])
         run.clock.load_state_dict(there["clock"])
-        set_optimizer_state_dict(model, run.average, there["average"])
+        if kind != BUFFERS:
+            set_optimizer_state_dict(model, run.average, there["average"])
         assert_parts(model, [run.average], alone(kind)[0][FIRST], BOUND)
         assert isinstance(next(iter(run.average.state)), DTensor) is isinstance(next(model.parameters()), DTensor)
         run.train(FIRST + 1, LAST)
         assert_parts(model, [run.average], alone(kind)[0][LAST], BOUND)
 
 
-def _content(run: Run) -> dict[str, object]:
+def _content(run: Run, kind: str) -> dict[str, object]:
+    """What a checkpoint has. An average of buffers, which have no names there, is saved and loaded as it is."""
     return {
         "model": run.model.state_dict(),
         "optimizer": get_optimizer_state_dict(run.model, run.optimizer),
-        "average": get_optimizer_state_dict(run.model, run.average),
+        "average": run.average if kind == BUFFERS else get_optimizer_state_dict(run.model, run.average),
         "clock": run.clock.state_dict(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -153,10 +154,10 @@ def alone(name: str) -> dict[int, dict[str, Tensor]]:
 
 
 def named(model: nn.Module, optimizers: Iterable[optim.Optimizer]) -> dict[str, Tensor]:
-    """All parameters and states by name."""
+    """All parameters, buffers and states by name."""
     states = {p: state for optimizer in optimizers for p, state in optimizer.state.items()}
     found = {}
-    for name, p in model.named_parameters():
+    for name, p in chain(model.named_parameters(), model.named_buffers()):
         found[name] = p.detach()
         found.update((f"{name}: {key}", value) for key, value in states.get(p, {}).items())
     return found
