@@ -6,6 +6,7 @@ from pathlib import Path
 # Doctests are collected from every module of the package, and each of these needs the trainer of its name.
 TRAINERS = ("composer", "transformers", "lightning", "accelerate", "torchtitan")
 collect_ignore = [f"timesched/integrations/{name}.py" for name in TRAINERS if importlib.util.find_spec(name) is None]
+collect_ignore += [] if importlib.util.find_spec("composer") else ["timesched/integrations/composer_state.py"]
 collect_ignore += ["docs/conf.py", "docs/_ext"]  # for Sphinx, which the tests' environments lack
 
 # Composer's environment is for Composer: see tests/conftest.py.

@@ -63,6 +63,7 @@ WORDS = {
     "checkpoints#another-schedule-or-a-longer-run": "extend, longer run, on_change",
     "trainers": "trainer, trainers, gradient accumulation, FSDP2, FSDP",
     "trainers/hugging_face": "transformers, Trainer, TrainingArguments, TRL, SFTTrainer",
+    "trainers/hugging_face#use-muon-or-groups-of-your-own-also-under-fsdp": "optimizer_cls_and_kwargs, FSDP Muon",
     "trainers/lightning": "Lightning, PyTorch Lightning, configure_optimizers, LearningRateMonitor",
     "trainers/lightning#lightningcli-and-hydra": "LightningCLI, Hydra, class_path, _target_",
     "trainers/accelerate": "accelerate, Accelerator",

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from timesched.binding.evaluation import decay_has_begun, evaluator, text_of, units_of
+from timesched.binding.evaluation import as_several, decay_has_begun, evaluator, is_for_composer, text_of, units_of
 from timesched.binding.groups import ScheduledGroups, named_values, tag_list
 from timesched.binding.keys import Key, checked_count, finite, is_number
 from timesched.binding.owner import UNBOUND, own, refuse_two_owners
@@ -457,6 +457,8 @@ class Bound:
         """
         if state["schedule"] != self._name():
             return True
+        if isinstance(self.clock, Clock) and any(map(is_for_composer, as_several(self.schedule))):
+            return True  # its text is the name of its class, whatever its arguments are
         horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
         if state.get("horizon") == horizon:
             return False

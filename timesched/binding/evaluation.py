@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
@@ -48,6 +50,11 @@ def text_of(schedule: Any) -> str:
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
+def is_for_composer(schedule: Any) -> bool:
+    """Whether its class derives from Composer's `ComposerScheduler`: not so while Composer is not imported."""
+    return isinstance(schedule, getattr(sys.modules.get("composer.optim.scheduler"), "ComposerScheduler", ()))
+
+
 # The value
 
 
@@ -57,11 +64,17 @@ def evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
     return factors[0] if len(factors) == 1 else lambda clock: math.prod(factor(clock) for factor in factors)
 
 
-def _evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
+def _evaluator(schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None) -> Evaluator:
+    """The evaluator of one schedule; `units` gets the units that a scheduler written for Composer reads."""
     if isinstance(schedule, Schedule):
         return schedule._now if ssr is None else partial(schedule._now, ssr=ssr)
     own = getattr(clock, "ssr", None) if ssr is None else ssr
     ratio = 1.0 if own is None else own
+    function = schedule
+    if is_for_composer(schedule) and isinstance(clock, Clock):
+        from timesched.integrations.composer_state import call_on_clock
+
+        function = partial(call_on_clock, schedule, set() if units is None else units)
     try:
         inspect.signature(schedule).bind(clock, ratio)
     except TypeError:
@@ -70,20 +83,21 @@ def _evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
                 f"{schedule!r} takes the state alone, and so cannot follow the scale-schedule ratio {ratio}: "
                 f"let it take (state, ssr)."
             ) from None
-        return lambda clock: _multiplier(schedule, clock)
-    return lambda clock: _multiplier(schedule, clock, ratio)
+        return lambda clock: _multiplier(schedule, function, clock)
+    return lambda clock: _multiplier(schedule, function, clock, ratio)
 
 
-def _multiplier(function: Any, *arguments: Any) -> float:
+def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
+    """The value of a user's schedule as a float; `function` calls it."""
     try:
         value = function(*arguments)
     except TypeError as error:
         raise TypeError(
-            f"{name_of(function)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
+            f"{name_of(schedule)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
             f"state.timestamp.batch.value for the batches so far."
         ) from error
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-        raise ValueError(f"{function!r} returned {value!r}: a schedule returns a finite number.")
+        raise ValueError(f"{schedule!r} returned {value!r}: a schedule returns a finite number.")
     return float(value)
 
 
@@ -91,10 +105,15 @@ def _multiplier(function: Any, *arguments: Any) -> float:
 
 
 def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
-    """The units that are counted on a clock, as far as the schedules say so: functions of a user do not."""
+    """The units that are counted on a clock, as far as the schedules say so: functions of a user do not. A scheduler
+    written for Composer is called once, and has read those that it needs at the clock's moment.
+    """
     units: set[TimeUnit] = set()
-    for one in schedules_in(schedule):
-        units.update(one.units(clock))
+    for one in as_several(schedule):
+        if isinstance(one, Schedule):
+            units.update(one.units(clock))
+        elif is_for_composer(one):
+            _evaluator(one, clock, None, units)(clock)
     return units
 
 

@@ -57,7 +57,8 @@ def bind(
 
     Args:
         schedule: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
-            whose multipliers are multiplied.
+            whose multipliers are multiplied. If its class derives from Composer's `ComposerScheduler`, a `Clock` is
+            given to it as a state of Composer's types, with timestamp, max_duration and dataloader_len.
         optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
             notes one, as `initial_lr`.
         clock: the `Clock` of the run, or another state, such as Composer's.
@@ -77,7 +78,8 @@ def bind(
         groups raises from then on.
 
     Raises:
-        ValueError: no group has the tags, or a group has no such number; nothing is changed then.
+        ValueError: no group has the tags, or a group has no such number. Also for a scheduler written for Composer that
+            cannot convert its times, or whose clock has a length that is not a whole count. Nothing is changed then.
         TypeError: `clock` is not a clock, `schedule` is not one, or a `HalfLife` is in a list or for "lr".
 
     >>> import torch

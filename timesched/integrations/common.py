@@ -26,10 +26,10 @@ from timesched.time.value import Time
 class Binding:
     """A schedule, its key and its tags: the arguments of `timesched.bind` that are known before the run is.
 
-    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, or a list of them, which multiply the initial
-    value; a `HalfLife` is the value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`, ... `tags`: only groups that carry
-    one of these; None for all groups, `[None]` for those without. Raises `TypeError` for what is not a schedule and for
-    a list with a `HalfLife`, `ValueError` for an empty list and for no such key.
+    `schedule`: a schedule, a function of `(state)` or `(state, ssr)`, a scheduler written for Composer, or a list of
+    them, which multiply the initial value; a `HalfLife` is the value. `key`: `"weight_decay"`, `"lr"`, `"betas[0]"`,
+    ... `tags`: only groups that carry one of these; None for all groups, `[None]` for those without. Raises `TypeError`
+    for what is not a schedule and for a list with a `HalfLife`, `ValueError` for an empty list and for no such key.
 
     >>> from timesched import LinearScheduler
     >>> Binding(LinearScheduler(alpha_f=0.1), "weight_decay", tags="head").schedule.alpha_f
