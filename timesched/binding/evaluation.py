@@ -98,12 +98,21 @@ def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     return units
 
 
-def decay_has_begun(schedule: Any, clock: Any, ssr: float | None) -> bool:
-    """Whether one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does."""
-    horizon = Horizon.of(clock, ssr)
+def phase_of(schedule: Any, clock: Any, ssr: float | None) -> str | None:
+    """The phase in which another length of the run may change the value: "decay", "warmup" or None.
+
+    "decay": one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does. "warmup": one of
+    them begins with a warmup, which is not over.
+    """
+    horizon, phase = Horizon.of(clock, ssr), None
     for one in schedules_in(schedule):
-        begins = [time for name, time in one.marks(horizon) if name == "decay"]
-        for begin, counter in [horizon.place(time, scale=False) for time in begins]:
-            if counts_of(clock.timestamp, (counter,))[0] >= begin:
-                return True
-    return False
+        first = True
+        for name, time in one.marks(horizon):
+            count, counter = horizon.place(time, scale=False)
+            reached = counts_of(clock.timestamp, (counter,))[0] >= count
+            if name == "decay" and reached:
+                return name
+            if name == "warmup" and first and not reached:
+                phase = name
+            first = first and name not in ("phase", "warmup")  # a later schedule may have a warmup, too
+    return phase
