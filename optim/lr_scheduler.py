@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from timesched.horizon import Horizon
-from timesched.time.timestamp import Timestamp
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
@@ -85,14 +84,14 @@ class LRScheduler(Scheduler):
 
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)
-        if hasattr(torch.optim.lr_scheduler, type(self).__name__):
+        if self._has_positional and hasattr(torch.optim.lr_scheduler, type(self).__name__):
             with suppress(ValueError):  # of times that do not convert
                 self._warn_of_counts()
 
     def _warn_of_counts(self) -> None:
         """Warn of a learning rate that may be a count, given by position as in torch."""
         horizon = Horizon.of(self.clock or Horizon(None))
-        times = [Timestamp(), *(time for _, time in self._schedule.marks(horizon))]
+        times = ["0ba", *(time for _, time in self._schedule.marks(horizon))]
         highest = max(self._schedule.at(time, horizon) for time in times)
         initial = min(float(group["initial_lr"]) for _, group in self._groups.selected)
         if highest > max(1.0, 10 * initial) and highest.is_integer():

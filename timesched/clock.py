@@ -25,6 +25,7 @@ _COUNTED = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUn
 _MICROSECOND = datetime.timedelta(microseconds=1)
 # Ticks after which a scheduler was forgotten: where none has stepped, and where another one has.
 _TICKS_ALONE, _TICKS_BESIDE = 3, 100
+_NOT_KEPT = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
 
 
 class Clock:
@@ -407,13 +408,11 @@ class Clock:
         self._waiting = ticks, steps
         if ticks == _TICKS_ALONE and self._steps_of_listeners() == steps:
             self._waiting = None
-            text = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
-            if self._listeners:
-                text = (
-                    f"This clock was ticked {ticks} times, and {_named(self._listeners)}, which follows it, was never "
-                    f"stepped: call scheduler.step() after clock.tick()."
-                )
-            warnings.warn(text, stacklevel=3)
+            text = (
+                f"This clock was ticked {ticks} times, and {_named(self._listeners)}, which follows it, was never "
+                f"stepped: call scheduler.step() after clock.tick()."
+            )
+            warnings.warn(text if self._listeners else _NOT_KEPT, stacklevel=3)
         elif ticks > max(_TICKS_BESIDE, self.dataloader_len or 0):  # some are stepped once in an epoch
             self._waiting = None
             forgotten = [each for each in self._listeners if each.is_forgotten()]

@@ -252,10 +252,8 @@ class Horizon:
                 f"{it}, as {' and '.join(f'{name}=...' for name in missing)}, to the Clock, the Horizon or the adapter "
                 f"of the trainer, or write both times in one unit."
             )
-        converted = count
-        for k in needed:
-            converted = converted * self.rates[k] if i < j else Fraction(converted) / self.rates[k]
-        return converted
+        factor: Exact = math.prod(self.rates[k] for k in needed)
+        return count * factor if i < j else Fraction(count) / factor
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.

@@ -344,6 +344,7 @@ WITH_WARMUP = LinearWithWarmupScheduler("0.04dur")
         (WITH_WARMUP, 50, None),
         (LinearWithWarmupScheduler("4ba"), 3, None),  # which no length moves
         (SequenceScheduler([LinearScheduler(t_max="0.1dur"), WITH_WARMUP], ["0.1dur"]), 3, None),  # a later one
+        (SequenceScheduler([ConstantScheduler(), WITH_WARMUP], ["2ba"]), 5, "goes from 0.75 to 0.37"),
     ],
 )
 @pytest.mark.parametrize("lengthen", [lambda clock: clock.extend("200ba"), lambda clock: clock.end_after("197ba")])

@@ -516,8 +516,7 @@ class Bound:
     def _look_at_first_steps(self, began: Beginning) -> None:
         """Warn once where the clock does not move, or later, or counts what other ranks may not."""
         if int(self._count) == began.steps:
-            is_early = self.clock.timestamp == began.timestamp and self.is_forgotten()
-            self._began = began._replace(is_early=is_early)
+            self._began = began._replace(is_early=self.clock.timestamp == began.timestamp and self.is_forgotten())
         else:
             self._began = None
             warn_in_second_step(self, began)

@@ -101,18 +101,18 @@ def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
 def phase_of(schedule: Any, clock: Any, ssr: float | None) -> str | None:
     """The phase in which another length of the run may change the value: "decay", "warmup" or None.
 
-    "decay": one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does. "warmup": one of
-    them begins with a warmup, which is not over.
+    "decay": one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does. "warmup": the
+    end of a warmup is the next mark of one of them.
     """
     horizon, phase = Horizon.of(clock, ssr), None
     for one in schedules_in(schedule):
-        first = True
+        ahead = []
         for name, time in one.marks(horizon):
             count, counter = horizon.place(time, scale=False)
-            reached = counts_of(clock.timestamp, (counter,))[0] >= count
-            if name == "decay" and reached:
+            if counts_of(clock.timestamp, (counter,))[0] < count:
+                ahead.append(name)
+            elif name == "decay":
                 return name
-            if name == "warmup" and first and not reached:
-                phase = name
-            first = first and name not in ("phase", "warmup")  # a later schedule may have a warmup, too
+        if ahead[:1] == ["warmup"]:
+            phase = "warmup"
     return phase

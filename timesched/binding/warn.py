@@ -13,10 +13,10 @@ from torch.optim import Optimizer
 from timesched.binding.evaluation import schedules_in
 from timesched.time.timestamp import Timestamp
 
-# What is said of a phase of a schedule where another length of the run changes the value.
+# The texts of `Bound.warn_of_jump`, by the phase of the schedule.
 PHASES = {
     "warmup": ("is not over", "goes", "Change the length of the run between the warmup and the decay."),
-    "decay": ("had begun", "goes back", "Continue from a checkpoint of before the decay."),
+    "decay": ("had begun", "goes back", "Continue from a checkpoint from before the decay."),
 }
 
 
@@ -38,9 +38,8 @@ def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
     for i in indices:
         for p in optimizer.param_groups[i]["params"]:
             state = optimizer.state.get(p)
-            step = state.get("step") if isinstance(state, Mapping) else None
-            tensors = [each for each in (p, step) if isinstance(each, Tensor) and not each.is_inference()]
-            changes.append(sum(each._version for each in tensors))
+            tensors = [p, state.get("step")] if isinstance(state, Mapping) else [p]
+            changes.append(sum(t._version for t in tensors if isinstance(t, Tensor) and not t.is_inference()))
     return changes
 
 

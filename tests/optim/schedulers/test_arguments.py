@@ -175,7 +175,7 @@ def test_other_calls(call, words):
     assert on.param_groups[0]["lr"] == 0.5
 
 
-ORDER = r"reaches {:g}, and the optimizer has 0.5. The arguments are learning rates, in another order than torch's: pass"
+ORDER = r"reaches {:g}, and the optimizer has 0.5. The arguments are learning rates, in another order than torch's"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,7 @@ ORDER = r"reaches {:g}, and the optimizer has 0.5. The arguments are learning ra
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 1000), 1000),
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 20, clock=timesched.Clock("90sp", samples_per_batch=3)), 20),
         (lambda on: lr_scheduler.CosineAnnealingWarmRestarts(on, 10, 2), 10),
+        (lambda on: lr_scheduler.OneCycleLR(on, initial_learning_rate=0.1, max_lr=1000), None),
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 5.0), None),  # ten times that of the optimizer
         (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 7.5), None),  # no count
         (lambda on: lr_scheduler.CosineDecayLR(on, 10, 2, 10), None),  # which torch does not have
