@@ -345,8 +345,8 @@ class Clock:
 
     def _end_with(self, horizon: Horizon) -> None:
         """Set a horizon of another length; warns where that moves a warmup that is not over, or undoes a decay."""
-        phases = [] if self.done else [(each, each.phase()) for each in list(self._listeners)]
-        before = [(each, phase, each.get()) for each, phase in phases if phase is not None]
+        phases = [] if self.done else [(listener, listener.current_phase()) for listener in list(self._listeners)]
+        before = [(listener, phase, listener.get()) for listener, phase in phases if phase is not None]
         self._set(horizon=horizon)
         for listener, phase, values in before:
             listener.warn_of_jump(phase, values)
@@ -386,7 +386,7 @@ class Clock:
         self._listeners.discard(listener)
         self._wait_for_a_step()
 
-    # A loop that ticks and forgets `scheduler.step()`: looked at from each bind or load to the first step
+    # A loop that ticks and forgets `scheduler.step()`: looked for after each bind and load
 
     def stop_waiting(self) -> None:
         """Do not warn where ticks pass without a step: somebody writes the values."""
@@ -415,7 +415,7 @@ class Clock:
             warnings.warn(text if self._listeners else _NOT_KEPT, stacklevel=3)
         elif ticks > max(_TICKS_BESIDE, self.dataloader_len or 0):  # some are stepped once in an epoch
             self._waiting = None
-            forgotten = [each for each in self._listeners if each.is_forgotten()]
+            forgotten = [listener for listener in self._listeners if listener.is_forgotten()]
             if 0 < len(forgotten) < len(self._listeners):
                 warnings.warn(
                     f"This clock was ticked {ticks} times, and {_named(forgotten)} was never stepped, while other "
@@ -485,7 +485,7 @@ class Clock:
 
 
 def _named(schedulers: Iterable[Any]) -> str:
-    return " and ".join(sorted(each._name() for each in schedulers))
+    return " and ".join(sorted(scheduler._name() for scheduler in schedulers))
 
 
 def _checked(time: Time[Any] | str, where: str) -> Time[Any]:

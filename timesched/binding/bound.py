@@ -368,7 +368,7 @@ class Bound:
 
     # A warmup or a decay, and a run that gets another length
 
-    def phase(self) -> str | None:
+    def current_phase(self) -> str | None:
         """The phase in which another length of the run may change the value: "warmup", "decay" or None."""
         return phase_of(self.schedule, self.clock, self.ssr)
 

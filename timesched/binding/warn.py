@@ -38,8 +38,8 @@ def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
     for i in indices:
         for p in optimizer.param_groups[i]["params"]:
             state = optimizer.state.get(p)
-            tensors = [p, state.get("step")] if isinstance(state, Mapping) else [p]
-            changes.append(sum(t._version for t in tensors if isinstance(t, Tensor) and not t.is_inference()))
+            counters = [p, state.get("step")] if isinstance(state, Mapping) else [p]
+            changes.append(sum(x._version for x in counters if isinstance(x, Tensor) and not x.is_inference()))
     return changes
 
 

@@ -225,8 +225,8 @@ class Schedules(Callback):
             self._refuse_shared(self.schedulers, state)  # fit() takes schedulers, too
             self._clock.max_duration = state.max_duration
         self._go_on(state)
-        readers = [each for each in (*self.schedulers, self.average) if hasattr(each, "units")]
-        self._reads_tokens = any(TimeUnit.TOKEN in each.units() for each in readers)
+        readers = [reader for reader in (*self.schedulers, self.average) if hasattr(reader, "units")]
+        self._reads_tokens = any(TimeUnit.TOKEN in reader.units() for reader in readers)
 
     def _go_on(self, state: Any) -> None:
         """Write the values of now, after the one step that a callback before this one kept from its turn, if it did."""
