@@ -7,11 +7,16 @@ key="momentum")`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
 from .closed_form.formulas import Steps
@@ -76,6 +81,25 @@ class LRScheduler(Scheduler):
 
     def _overrides_hook(self) -> bool:
         return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
+
+    def _construct(self, *arguments: Any) -> None:
+        super()._construct(*arguments)
+        if self._has_positional and hasattr(torch.optim.lr_scheduler, type(self).__name__):
+            with suppress(ValueError):  # of times that do not convert
+                self._warn_of_counts()
+
+    def _warn_of_counts(self) -> None:
+        """Warn of a learning rate that may be a count, given by position as in torch."""
+        horizon = Horizon.of(self.clock or Horizon(None))
+        times = ["0ba", *(time for _, time in self._schedule.marks(horizon))]
+        highest = max(self._schedule.at(time, horizon) for time in times)
+        initial = min(float(group["initial_lr"]) for _, group in self._groups.selected)
+        if highest > max(1.0, 10 * initial) and highest.is_integer():
+            warnings.warn(
+                f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. The "
+                f"arguments are learning rates, in another order than torch's: pass them by name.",
+                stacklevel=4,
+            )
 
     # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
 

@@ -76,6 +76,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
     argument_names: ClassVar[Mapping[str, str]] = {}  # where they are not those of the fields of a closed form
+    _has_positional: bool = False  # arguments besides the optimizer
     scales: int = 0  # how often a group's own factor multiplies the value
 
     if TYPE_CHECKING:  # the arguments of a class are attributes of their names
@@ -92,9 +93,11 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                     f"value is."
                 )
 
-    def __new__(cls, /, *_: Any, **given: Any) -> Self:
+    def __new__(cls, /, *by_position: Any, **given: Any) -> Self:
         refuse_unknown(cls, given)  # before the constructor does, without a hint
-        return super().__new__(cls)
+        scheduler = super().__new__(cls)
+        scheduler._has_positional = len(by_position) > 1
+        return scheduler
 
     def __init__(
         self,

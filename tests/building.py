@@ -28,6 +28,15 @@ def tick(clock, batches, *schedulers, **amounts):
             scheduler.step()
 
 
+def update(*optimizers):
+    """One step of each optimizer, with gradients of 1."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.grad = torch.ones_like(p)
+        optimizer.step()
+
+
 def run(steps, clock, optimizer, scheduler, **amounts):
     """The first group's learning rate after each step of a loop; `clock`: None where the scheduler counts steps."""
     found = []

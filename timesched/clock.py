@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,9 @@ from timesched.time.value import Time
 # What tick() counts, and the rate from which it follows.
 _COUNTED = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
 _MICROSECOND = datetime.timedelta(microseconds=1)
-_TICKS_ALONE = 3  # before the first step of a scheduler; more are a step that was forgotten
+# Ticks after which a scheduler was forgotten: where none has stepped, and where another one has.
+_TICKS_ALONE, _TICKS_BESIDE = 3, 100
+_NOT_KEPT = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
 
 
 class Clock:
@@ -372,9 +374,9 @@ class Clock:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
         `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
-        has in `dur` moves with it. Warns where that undoes a decay that has begun, as of a
-        `WarmupStableDecayScheduler`. Raises `ValueError` for a length that is not above the present one, and what a
-        scheduler that follows raises when it cannot write; nothing is changed then.
+        has in `dur` moves with it. Warns where that changes the value within a warmup, or undoes a decay that has
+        begun, as of a `WarmupStableDecayScheduler`. Raises `ValueError` for a length that is not above the present
+        one, and what a scheduler that follows raises when it cannot write; nothing is changed then.
 
         >>> clock = Clock("10ba", stop_at="2ba")
         >>> clock.extend("20ba")
@@ -404,12 +406,12 @@ class Clock:
         self._end_with(self.horizon._ending_after(self.timestamp, time))
 
     def _end_with(self, horizon: Horizon) -> None:
-        """Set a horizon of another length; warns where that undoes a decay that has begun."""
-        decaying = [] if self.done else [each for each in list(self._listeners) if each.is_decaying()]
-        before = [each.get() for each in decaying]
+        """Set a horizon of another length; warns where that moves a warmup that is not over, or undoes a decay."""
+        phases = [] if self.done else [(listener, listener.current_phase()) for listener in list(self._listeners)]
+        before = [(listener, phase, listener.get()) for listener, phase in phases if phase is not None]
         self._set(horizon=horizon)
-        for listener, values in zip(decaying, before):
-            listener.warn_of_return(values)
+        for listener, phase, values in before:
+            listener.warn_of_jump(phase, values)
 
     def _set(self, **changed: Any) -> None:
         """Change attributes, and have all that follows write its value; nothing is changed where one cannot."""
@@ -444,33 +446,44 @@ class Clock:
     def forget(self, listener: Any) -> None:
         """Undo `notify`."""
         self._listeners.discard(listener)
+        self._wait_for_a_step()
 
-    # A loop that ticks and forgets `scheduler.step()`: looked at from each bind or load to the first step
+    # A loop that ticks and forgets `scheduler.step()`: looked for after each bind and load
 
     def stop_waiting(self) -> None:
         """Do not warn where ticks pass without a step: somebody writes the values."""
         self._waiting = None
 
+    def allow_late_steps(self) -> None:
+        """Do not warn where no scheduler was stepped in the first ticks, as an adapter may step them later."""
+        if self._waiting is not None:
+            ticks, steps = self._waiting
+            self._waiting = max(ticks, _TICKS_ALONE), steps
+
     def _wait_for_a_step(self) -> None:
-        if self._listeners:
-            self._waiting = 0, self._steps_of_listeners()
+        self._waiting = (0, self._steps_of_listeners()) if self._listeners else None
 
     def _look_for_a_step(self) -> None:
-        """Warn, once, where ticks pass and none of the schedulers that follow is stepped."""
+        """Warn, once, where ticks pass and none of the schedulers that follow is stepped, or not all of them."""
         assert self._waiting is not None
-        ticks, steps = self._waiting
-        if self._steps_of_listeners() != steps:
+        ticks, steps = self._waiting[0] + 1, self._waiting[1]
+        self._waiting = ticks, steps
+        if ticks == _TICKS_ALONE and self._steps_of_listeners() == steps:
             self._waiting = None
-        elif ticks + 1 < _TICKS_ALONE:
-            self._waiting = ticks + 1, steps
-        else:
-            self._waiting = None
-            names = " and ".join(sorted(each._name() for each in self._listeners))
-            warnings.warn(
-                f"This clock was ticked {_TICKS_ALONE} times, and {names}, which follows it, was never stepped: call "
-                f"scheduler.step() after clock.tick().",
-                stacklevel=3,
+            text = (
+                f"This clock was ticked {ticks} times, and {_named(self._listeners)}, which follows it, was never "
+                f"stepped: call scheduler.step() after clock.tick()."
             )
+            warnings.warn(text if self._listeners else _NOT_KEPT, stacklevel=3)
+        elif ticks > max(_TICKS_BESIDE, self.dataloader_len or 0):  # some are stepped once in an epoch
+            self._waiting = None
+            forgotten = [listener for listener in self._listeners if listener.is_forgotten()]
+            if 0 < len(forgotten) < len(self._listeners):
+                warnings.warn(
+                    f"This clock was ticked {ticks} times, and {_named(forgotten)} was never stepped, while other "
+                    f"schedulers were: call the step() of each after clock.tick().",
+                    stacklevel=3,
+                )
 
     def _steps_of_listeners(self) -> int:
         return sum(int(listener.last_epoch) for listener in self._listeners)
@@ -531,6 +544,10 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
+
+
+def _named(schedulers: Iterable[Any]) -> str:
+    return " and ".join(sorted(scheduler._name() for scheduler in schedulers))
 
 
 def _checked(time: Time[Any] | str, where: str) -> Time[Any]:

@@ -227,7 +227,7 @@ class Horizon:
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
         """An exact count of one unit as an exact count of another; with a batch plan, from the start of the run.
 
-        Raises `ValueError` naming the first rate that is missing, or saying that none can exist.
+        Raises `ValueError` naming the rates that are missing, or saying that none can exist.
         """
         old, new = TimeUnit(old), TimeUnit(new)
         if old is new or count == 0:
@@ -242,18 +242,18 @@ class Horizon:
             return self.change(self._stages.samples(self.change(count, old, TimeUnit.BATCH)), TimeUnit.SAMPLE, new)
         if self._stages is not None and j <= 1 < i:
             return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
-        found = count
-        for k in range(min(i, j), max(i, j)):
-            rate = self.rates[k]
-            if rate is None:
-                hint = " (the state's dataloader_len)" if k == 0 else ""
-                raise ValueError(
-                    f"{number_text(count)}{old.value} cannot be converted to {new.value}: {_RATES[k]}{hint} is not "
-                    f"known. Give it, as {_RATES[k]}=..., to the Clock, the Horizon or the adapter of the trainer, or "
-                    f"write both times in one unit."
-                )
-            found = found * rate if i < j else Fraction(found) / rate
-        return found
+        needed = range(min(i, j), max(i, j))
+        missing = [_RATES[k] for k in needed if self.rates[k] is None]
+        if missing:
+            names = " and ".join(missing).replace(_RATES[0], f"{_RATES[0]} (the state's dataloader_len)")
+            is_not, it = ("is not", "it") if len(missing) == 1 else ("are not", "them")
+            raise ValueError(
+                f"{number_text(count)}{old.value} cannot be converted to {new.value}: {names} {is_not} known. Give "
+                f"{it}, as {' and '.join(f'{name}=...' for name in missing)}, to the Clock, the Horizon or the adapter "
+                f"of the trainer, or write both times in one unit."
+            )
+        factor: Exact = math.prod(self.rates[k] for k in needed)
+        return count * factor if i < j else Fraction(count) / factor
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.
@@ -284,7 +284,7 @@ class Horizon:
     def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
         """A time of this run in another unit, exactly; to `dur`, the fraction of the (scaled) run.
 
-        Raises `ValueError` naming the rate that is missing, and `TimeError` where the result is no whole count.
+        Raises `ValueError` naming the rates that are missing, and `TimeError` where the result is no whole count.
         """
         time, unit = Time.from_input(time), TimeUnit(unit)
         count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)

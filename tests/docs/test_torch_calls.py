@@ -5,6 +5,7 @@ And those of docs/differences/torch.md: what a call of torch's means here, and w
 
 import inspect
 import re
+import warnings
 
 import pytest
 import torch
@@ -65,13 +66,16 @@ def test_every_scheduler_of_torch_has_a_row():
 
 
 def outcome(module, code):
-    """What a cell says of a call: the rates of the steps 0, 4 and 8, or the error."""
+    """What a cell says of a call: the rates of the steps 0, 4 and 8, or the error, or also a warning."""
     o = sgd(lr=0.1)
-    try:
-        scheduler = eval(code, {**vars(module), "o": o})
-    except (TypeError, ValueError):
-        return "an error"
-    return f"`{', '.join(str(round(rate, 4)) for rate in rates(o, scheduler, 8)[::4])}`"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            scheduler = eval(code, {**vars(module), "o": o})
+        except (TypeError, ValueError):
+            return "an error"
+    warned = ", with a warning" * any("in another order than torch's" in str(each.message) for each in caught)
+    return f"`{', '.join(str(round(rate, 4)) for rate in rates(o, scheduler, 8)[::4])}`{warned}"
 
 
 @pytest.mark.parametrize("row", SAME_CALLS, ids=lambda row: row[0].strip("`").partition("(")[0])

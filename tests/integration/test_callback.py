@@ -11,12 +11,15 @@ from typing import Any
 import composer.optim
 import pytest
 import torch
+from composer import DataSpec, Event
 from composer.callbacks import LRMonitor
 from composer.loggers import InMemoryLogger
 from composer.utils.checkpoint import save_checkpoint
 
+import optim
 from optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from optim.weight_decay_scheduler import ConstantWD, CosineDecayWD, LinearWD, PiecewiseConstantWD
+from tests.integration import training
 from tests.integration.callback_runs import (
     BATCHES,
     BETA,
@@ -40,7 +43,18 @@ from tests.integration.callback_runs import (
     torchs,
 )
 from tests.integration.resume import in_another_process
-from tests.integration.training import BATCHES_PER_EPOCH, At, Crash, Stream, assert_goes_on, data, die, finish
+from tests.integration.training import (
+    BATCHES_PER_EPOCH,
+    At,
+    Crash,
+    Stream,
+    assert_goes_on,
+    data,
+    die,
+    finish,
+    split,
+    windows,
+)
 from timesched import BatchPlan, Clock, ConstantScheduler, HalfLife, Horizon, LinearScheduler, MultiStepScheduler, bind
 from timesched.integrations.composer import Binding, Schedules
 
@@ -96,6 +110,55 @@ def test_the_ratio() -> None:
     assert record.of("weight_decay", BIAS) == falling(0.2, 0, 10, 10)
 
 
+def test_a_checkpoint_at_the_end_of_an_epoch_resumes_with_another_batch_size(tmp_path: Path) -> None:
+    """Within an epoch, Composer skips as many batches as were done, whatever their size: samples are seen again."""
+    rows, line = windows()[:24], Binding(LINE, "weight_decay")
+    options = training.saving(tmp_path, (3, Event.BATCH_CHECKPOINT), (6, Event.EPOCH_CHECKPOINT))
+    finish(*make_trainer([Schedules(line)], max_duration="2ep", train_dataloader=data(rows, 4), **options))
+    values = {}
+    for batch, size, samples in ((6, 8, 48), (3, 2, 54)):
+        options = {"train_dataloader": data(rows, size), "load_path": str(tmp_path / f"{batch}.pt")}
+        trainer, record = make_trainer([Schedules(line)], max_duration="2ep", **options)
+        finish(trainer, record)
+        assert trainer.state.timestamp.sample == samples
+        values[batch] = record.of("weight_decay", BIAS)
+    assert values[6] == pytest.approx([WEIGHT_DECAY * left for left in (1 / 2, 1 / 3, 1 / 6)], rel=1e-15)
+
+
+DATA_SPEC = r"has counted no tokens\. Pass Trainer\(train_dataloader=DataSpec\(loader, get_num_tokens_in_batch="
+AVERAGE_IN_TOKENS = partial(optim.WeightAverage, half_life="100tok")
+
+
+@pytest.mark.parametrize(
+    ("schedules", "length", "words"),
+    [
+        (Schedules(Binding(LinearScheduler(t_max="400tok"), "weight_decay")), "8ba", DATA_SPEC),
+        (
+            Schedules(partial(CosineDecayLR, initial_learning_rate=0.1, end_learning_rate=0.0, total_iters="400tok")),
+            "8ba",
+            DATA_SPEC,
+        ),
+        (Schedules(Binding(LINE, "weight_decay")), "400tok", DATA_SPEC),  # which would never end
+        (Schedules(Binding(LINE, "weight_decay"), average=AVERAGE_IN_TOKENS), "8ba", DATA_SPEC),
+    ],
+)
+def test_tokens_that_nobody_counts_are_refused_after_the_first_batch(schedules: Any, length: str, words: str) -> None:
+    uncounted = DataSpec(data().dataloader, split_batch=split)
+    trainer, record = make_trainer([schedules], max_duration=length, train_dataloader=uncounted)
+    with pytest.raises(ValueError, match=words):
+        trainer.fit()
+    assert len(record.times) == 1
+
+
+def test_uncounted_tokens_that_nobody_reads_are_nothing() -> None:
+    """Not for a schedule in batches, nor for one that counts its own steps."""
+    uncounted = DataSpec(data().dataloader, split_batch=split)
+    schedules = Schedules(Binding(LinearScheduler(t_max="4ba"), "betas[0]"), counted, torchs)
+    trainer, record = make_trainer([schedules], max_duration="4ba", train_dataloader=uncounted)
+    finish(trainer, record)
+    assert len(record.times) == 4
+
+
 def test_half_lives() -> None:
     """They are written as they are, in the units that Composer's state converts, and in a Trainer multiply nothing."""
     entries = Binding(HalfLife("0.25ep"), "betas[1]"), Binding(HalfLife.of(0.95, batch="1ba"), "betas[0]", "matrix")
@@ -110,7 +173,7 @@ def test_half_lives() -> None:
     trainer, record = make_trainer([Schedules(tokens, samples_per_batch=plan, tokens_per_sample=128)])
     finish(trainer, record)
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
-    with pytest.raises(ValueError, match="samples_per_batch is not known"):
+    with pytest.raises(ValueError, match="samples_per_batch and tokens_per_sample are not known"):
         done(tokens)
     with pytest.raises(ValueError, match="samples_per_batch is 0"):
         Schedules(tokens, samples_per_batch=0)

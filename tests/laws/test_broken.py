@@ -111,9 +111,21 @@ class StretchesItsWarmup(Schedule):
         return frame.span(self.t_warmup).done
 
 
-def test_the_error_of_a_warmup_that_the_ratio_stretches_has_the_fix():
-    with pytest.raises(LawBroken, match=r"law 'ratio': .* t_warmup keeps its length: read it with scale=False"):
-        check_schedule_laws(StretchesItsWarmup(), laws=["ratio"])
+@dataclass(frozen=True, eq=False, repr=False)
+class DecaysInItsWarmup(Schedule):
+    t_warmup: object = time("10ba")
+
+    def resolve(self, frame):
+        warmup, run = frame.span(self.t_warmup, scale=False).done, frame.span("1dur").left
+        return lambda counts: warmup(counts) * run(counts)
+
+
+@pytest.mark.parametrize("schedule", [StretchesItsWarmup(), DecaysInItsWarmup()])
+def test_the_error_of_a_warmup_that_the_ratio_moves_has_the_fix(schedule):
+    """It does not claim that `scale=False` is missing."""
+    words = r"law 'ratio': .* read it with scale=False.*\. Where it is read so, another time of the schedule moves"
+    with pytest.raises(LawBroken, match=words):
+        check_schedule_laws(schedule, laws=["ratio"])
 
 
 LINE = Promise(start=1.0, low=0.0, high=1.0, continuous=True, falls=True)
@@ -157,7 +169,7 @@ def goes_down_in_steps(mark):
 @pytest.mark.parametrize(
     ("shape", "t_max"),
     [
-        *((drops, t_max) for t_max in ("30ba", "0.5dur", "7ep", "30ep")),
+        *((drops, t_max) for t_max in ("30ba", "0.5dur", "7ep", "30ep", "100ba", "1000ba")),
         *((passes_a_milestone, t_max) for t_max in ("1001ba", "0.5dur", "30ep")),
         (goes_down_in_steps, "30ep"),
     ],
@@ -171,6 +183,28 @@ def test_what_comes_one_batch_late_is_found(shape, t_max):
 
     with pytest.raises(LawBroken, match="law 'ratio': "):
         check_schedule_laws(Broken(t_max=t_max, how=late), laws=["ratio"])
+
+
+@pytest.mark.parametrize("milestone", [30, 101, 999])
+def test_a_late_milestone_of_a_function_is_found(milestone):
+    def drops_late(state, ssr=1.0):
+        return 1.0 if state.timestamp.batch.value < milestone * ssr + 1 else 0.1
+
+    with pytest.raises(LawBroken, match="law 'ratio': "):
+        check_schedule_laws(drops_late, laws=["ratio"])
+
+
+def rises_at_its_end(schedule, frame):
+    mark = frame.mark(schedule.t_max)
+    return lambda counts: 2.0 if counts[0] == mark.count else 1.0
+
+
+def test_an_end_without_until_is_that_of_the_run():
+    """Also where the end is wrong in runs of one length alone: those that end at a time of the schedule."""
+    check_schedule_laws(LinearInOneUnit(), Promise(end=0.0), laws=["ends"], max_examples=50)
+    for schedule, end in ((LinearInOneUnit(), 0.5), (Broken(t_max="700ba", how=rises_at_its_end), 1.0)):
+        with pytest.raises(LawBroken, match=f"law 'ends': .* ends at {end}"):
+            check_schedule_laws(schedule, Promise(end=end), laws=["ends"])
 
 
 @pytest.mark.parametrize(

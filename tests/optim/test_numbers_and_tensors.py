@@ -26,7 +26,7 @@ def types(on, *keys):
 
 def test_numbers_stay_numbers_where_nobody_compiles():
     """Over steps, loads, copies and groups that come later; what loggers ask for are numbers, too."""
-    on, clock = optimizer(), Clock("10ba")
+    on, clock = optimizer({"weight_decay": 0.1}), Clock("10ba")
     schedulers = [LinearLR(on, 0.1, 0.0, 10), bind(LinearScheduler(), on, clock, key="weight_decay")]
     for _ in range(3):
         on.step()

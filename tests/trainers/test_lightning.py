@@ -167,6 +167,7 @@ class TwoOptimizers(Model):
     def __init__(self, **options):
         super().__init__(COSINE, **options)
         self.automatic_optimization = False
+        self.stepped, self.length = (0, 1), TOKENS
 
     def training_step(self, batch, batch_idx):
         schedulers = self.lr_schedulers()
@@ -176,12 +177,13 @@ class TwoOptimizers(Model):
                 self.used.append((at, optimizer.param_groups[0]["lr"]))
                 optimizer.step()
                 optimizer.zero_grad()
-                schedulers[at].step()
+                if at in self.stepped:
+                    schedulers[at].step()
 
     def configure_optimizers(self):
         first, second = (optim.SGD(part.parameters(), lr=0.1) for part in self.net)
         made = [
-            schedule(self, first, COSINE, max_duration=TOKENS),
+            schedule(self, first, COSINE, max_duration=self.length),
             schedule(self, second, LinearScheduler(), **self.options),
         ]
         self.clock, other = (each["lr_scheduler"]["scheduler"].clock for each in made)
@@ -204,6 +206,18 @@ def test_manual_optimization_of_two_optimizers_on_one_clock(tmp_path):
         rows = list(csv.DictReader((Path(logger.log_dir) / "metrics.csv").read_text().splitlines()))
         assert [float(row["lr"]) for row in rows] == [lr for at, lr in model.used if at == 0]
         assert [float(row["lr-1"]) for row in rows[1::2]] == linear
+
+
+@pytest.mark.parametrize(("stepped", "words"), [((0,), "LinearScheduler"), ((1,), "CosineAnnealing"), ((), None)])
+def test_a_scheduler_that_manual_optimization_forgets_is_said(stepped, words, tmp_path):
+    """Where none is stepped, the values may be written by somebody else."""
+    model = TwoOptimizers()
+    model.stepped, model.length = stepped, "9999tok"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer(tmp_path, max_epochs=10).fit(model, Loader())
+    texts = [str(each.message) for each in caught if "was never stepped" in str(each.message)]
+    assert len(texts) == (words is not None) and all(f"ticked 101 times, and {words}" in text for text in texts)
 
 
 def test_lr_find_leaves_no_trace_and_its_rate_is_the_initial_one(tmp_path):

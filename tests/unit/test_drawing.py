@@ -194,7 +194,9 @@ def polyline(shown):
 
 def test_a_notebook_shows_what_a_scheduler_does():
     weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = optim.SGD([{"params": [weight], "tags": "head"}, {"params": []}], lr=0.2, weight_decay=0.1)
+    optimizer = optim.SGD(
+        [{"params": [weight], "tags": "head"}, {"params": []}], lr=0.2, momentum=0.9, weight_decay=0.1
+    )
     clock = Clock("4ba")
     bound = bind(LinearScheduler(), optimizer, clock, tags="head")
     clock.tick()

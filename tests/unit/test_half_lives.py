@@ -180,7 +180,12 @@ def test_a_curve_under_a_plan_is_differentiated_and_compiled_in_its_own_unit():
 @pytest.mark.parametrize(
     ("time", "rates", "words"),
     [
-        ("5tok", {}, "1ba cannot be converted to tok: samples_per_batch is not known"),
+        (
+            "5tok",
+            {},
+            "1ba cannot be converted to tok: samples_per_batch and tokens_per_sample are not known. Give them, as "
+            "samples_per_batch=... and tokens_per_sample=..., to the Clock",
+        ),
         ("5tok", {"samples_per_batch": 8}, "tokens_per_sample is not known"),
         ("5tok", {"samples_per_batch": BatchPlan({"0sp": 8, "160sp": 16})}, "tokens_per_sample is not known"),
         ("5sp", {"batches_per_epoch": 8, "tokens_per_sample": 8}, "samples_per_batch is not known"),
@@ -192,6 +197,14 @@ def test_a_curve_under_a_plan_is_differentiated_and_compiled_in_its_own_unit():
 def test_a_missing_rate_is_named(time, rates, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         HalfLife(time).at("0ba", Horizon("10ba", **rates))
+
+
+def test_a_beta_follows_the_rates_and_not_what_tick_is_given():
+    optimizer, clock = sgd(momentum=0.9), Clock("10ba", samples_per_batch=4)
+    scheduler = bind(HalfLife("4sp"), optimizer, clock, key="momentum")
+    for samples in (4, 1, 100):
+        clock.tick(samples=samples), scheduler.step()
+        assert optimizer.param_groups[0]["momentum"] == 0.5
 
 
 def test_a_share_of_a_run_needs_its_length():
@@ -218,7 +231,7 @@ def test_a_share_of_a_run_needs_its_length():
         (lambda: weight_decay_for(5, 0.1, RUN), "weight_decay_for: time: 5 has no unit"),
         (lambda: weight_decay_for("5tok", 0.0, RUN), "weight_decay_for: lr is 0.0: it has to be more than 0"),
         (lambda: weight_decay_for("5tok", -0.1, RUN), "weight_decay_for: lr is -0.1: it has to be more than 0"),
-        (lambda: weight_decay_for("5tok", 0.1, Horizon("9ba")), "samples_per_batch is not known"),
+        (lambda: weight_decay_for("5tok", 0.1, Horizon("9ba")), "samples_per_batch and tokens_per_sample are"),
         (lambda: weight_decay_for("5sec", 0.1, RUN), "no rate links 'sec'"),
         *(
             (

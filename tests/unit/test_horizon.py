@@ -68,9 +68,13 @@ def test_convert():
 
 
 def test_the_missing_rate_is_named():
-    for time, unit, missing in (("1ep", "tok", "batches_per_epoch"), ("1tok", "ba", "samples_per_batch")):
+    for time, unit, missing in (("1ep", "ba", "batches_per_epoch"), ("1tok", "sp", "tokens_per_sample")):
         with pytest.raises(ValueError, match=rf"{missing}.* is not known. Give it, as {missing}="):
             Horizon("1iter").convert(time, unit)
+    epochs = r"batches_per_epoch \(the state's dataloader_len\)"
+    words = f"{epochs} and samples_per_batch and tokens_per_sample are not known. Give them, as batches_per_epoch"
+    with pytest.raises(ValueError, match=words):
+        Horizon("1iter").convert("1tok", "ep")
 
 
 def test_an_epoch_is_counted_in_batches_only_if_its_length_is_known():

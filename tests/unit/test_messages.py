@@ -78,6 +78,36 @@ def test_a_run_is_extended_whatever_its_length_converts_to():
 
 
 @pytest.mark.parametrize(
+    ("key", "decays", "tags", "warns"),
+    [
+        ("weight_decay", (0.0, 0.0), None, True),
+        ("weight_decay", (0.0, 0.1), None, False),
+        ("weight_decay", (0.0, 0.1), "body", True),
+        ("lr", (0.0, 0.0), None, False),
+    ],
+)
+def test_a_multiple_of_zero_is_a_warning(key, decays, tags, warns):
+    optimizer = sgd(*({"weight_decay": decay, "tags": name} for decay, name in zip(decays, ("body", "head"))))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bind(LinearScheduler(), optimizer, Clock("10ba"), key, tags)
+    texts = [str(each.message) for each in caught]
+    assert (
+        texts
+        == [
+            "bind.key='weight_decay': the value is 0 in every group that is selected. Multiplied, it stays 0: "
+            "give the optimizer a weight_decay above 0."
+        ]
+        * warns
+    )
+    assert all(each.filename == __file__ for each in caught)
+
+
+def test_a_value_in_place_of_zero_is_no_warning():
+    bind(HalfLife("2ba"), sgd(), Clock("10ba"), key="momentum")  # a warning would be an error here
+
+
+@pytest.mark.parametrize(
     ("schedule", "ssr", "end"),
     [
         (LinearWithWarmupScheduler("20ba"), 1.0, "20ba"),

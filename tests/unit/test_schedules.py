@@ -152,7 +152,7 @@ MIXED = [
     InverseSquareRootWithWarmupScheduler("10ba", "10tok", "10tok"),
     WarmupScheduler(PowerScheduler("10tok"), "10ba"),
 ]
-NO_RATE = "Cannot use warmup scheduler .* samples_per_batch is not known.*Clock"
+NO_RATE = "Cannot use warmup scheduler .* samples_per_batch and tokens_per_sample are not known.*Clock"
 NO_ROOM = "t_warmup \\({}ba\\) and t_decay \\({}ba\\) take longer than t_max \\({}ba\\)"
 STABLE, POINTS = WarmupStableDecayScheduler("0.5dur", "51ba"), PiecewiseScheduler([["0.5dur", 1.0], ["60ba", 0.5]])
 

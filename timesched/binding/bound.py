@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from timesched.binding.evaluation import as_several, decay_has_begun, evaluator, is_for_composer, text_of, units_of
+from timesched.binding.evaluation import as_several, evaluator, is_for_composer, phase_of, text_of, units_of
 from timesched.binding.groups import ScheduledGroups, named_values, tag_list
 from timesched.binding.keys import Key, checked_count, finite, is_number
 from timesched.binding.owner import UNBOUND, own, refuse_two_owners
 from timesched.binding.saved import are_close, refuse_other, refuse_wrong_kind
-from timesched.binding.warn import warn_in_second_step
+from timesched.binding.warn import PHASES, Beginning, count_changes, warn_in_second_step
 from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.ops import check_compiler, refuse_graph
@@ -89,7 +89,7 @@ class Bound:
         self.on_change = on_change  # what a load does where the present schedule has another value
         self.refusal: str | None = None  # why it may not write: superseded, or unbound
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
-        self._began: tuple[int, Timestamp] | None = None  # its steps, and where the clock stood; until its second step
+        self._began: Beginning | None = None  # until its second step, if it follows a `Clock`
         self._groups = ScheduledGroups(optimizer, self._key, self.tags)
         self._prepare()
         self._add_groups()
@@ -135,7 +135,7 @@ class Bound:
             )
         self.catch_up()
         if self._began is not None:
-            self._warn_in_second_step(*self._began)
+            self._look_at_first_steps(self._began)
         self._write(self._value(1))
         self._advance()
 
@@ -366,20 +366,21 @@ class Bound:
         if isinstance(self.clock, Clock):
             self.clock.forget(self)
 
-    # A decay that has begun, and a run that becomes longer
+    # A warmup or a decay, and a run that gets another length
 
-    def is_decaying(self) -> bool:
-        """Whether a decay of its own has begun, as of a `WarmupStableDecayScheduler`."""
-        return decay_has_begun(self.schedule, self.clock, self.ssr)
+    def current_phase(self) -> str | None:
+        """The phase in which another length of the run may change the value: "warmup", "decay" or None."""
+        return phase_of(self.schedule, self.clock, self.ssr)
 
-    def warn_of_return(self, before: list[Any]) -> None:
-        """Warn where the values are not those within a decay, from before the run became longer."""
+    def warn_of_jump(self, phase: str, before: list[Any]) -> None:
+        """Warn where another length of the run changed the values within a phase."""
         now = self.get()
         for i in self.indices:
             if now[i] != before[i]:
+                state, goes, advice = PHASES[phase]
                 warnings.warn(
-                    f"The decay of {self._name()} had begun: in a run of {self.clock.max_duration} {self.key!r} goes "
-                    f"back from {before[i]:.4g} to {now[i]:.4g}. Continue from a checkpoint of before the decay.",
+                    f"The {phase} of {self._name()} {state}: in a run of {self.clock.max_duration} {self.key!r} {goes} "
+                    f"from {before[i]:.4g} to {now[i]:.4g}. {advice}",
                     stacklevel=4,
                 )
                 return
@@ -506,22 +507,33 @@ class Bound:
         self._prepare()
         self._own()
 
-    # What is looked at in the second step
+    # The first two steps: are they taken, and after the tick of the clock?
 
     def _begin(self) -> None:
-        """Look at the clock in the second step from now on."""
-        clock = self.clock
-        self._began = (int(self._count), clock.timestamp) if isinstance(clock, Clock) else None
+        """Look at the clock in the first two steps from now on."""
+        if isinstance(self.clock, Clock):
+            changes = count_changes(self.optimizer, self.indices)
+            self._began = Beginning(int(self._count), self.clock.timestamp, changes)
 
-    def _warn_in_second_step(self, steps: int, first: Timestamp) -> None:
-        """Say so once where the clock does not move, or counts what other ranks may not."""
-        if int(self._count) != steps:
+    def _look_at_first_steps(self, began: Beginning) -> None:
+        """Warn once where the clock does not move, or later, or counts what other ranks may not."""
+        if int(self._count) == began.steps:
+            self._began = began._replace(is_early=self.clock.timestamp == began.timestamp and self.is_forgotten())
+        else:
             self._began = None
-            warn_in_second_step(self, first)
+            warn_in_second_step(self, began)
+
+    def is_forgotten(self) -> bool:
+        """Whether the optimizer has stepped since this one was made or loaded, and this one has not."""
+        began = self._began
+        if began is None or int(self._count) != began.steps:
+            return False
+        changes = count_changes(self.optimizer, self.indices)
+        return changes[: len(began.changes)] != began.changes  # groups may have been added
 
     def units(self) -> set[TimeUnit]:
         """The units that are counted on the clock, as far as the schedules say so: functions of a user do not."""
-        return units_of(self.schedule, self.clock)
+        return set() if self.clock is None else units_of(self.schedule, self.clock)
 
 
 class BoundLR(Bound, LambdaLR):

@@ -117,12 +117,21 @@ def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     return units
 
 
-def decay_has_begun(schedule: Any, clock: Any, ssr: float | None) -> bool:
-    """Whether one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does."""
-    horizon = Horizon.of(clock, ssr)
+def phase_of(schedule: Any, clock: Any, ssr: float | None) -> str | None:
+    """The phase in which another length of the run may change the value: "decay", "warmup" or None.
+
+    "decay": one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does. "warmup": the
+    end of a warmup is the next mark of one of them.
+    """
+    horizon, phase = Horizon.of(clock, ssr), None
     for one in schedules_in(schedule):
-        begins = [time for name, time in one.marks(horizon) if name == "decay"]
-        for begin, counter in [horizon.place(time, scale=False) for time in begins]:
-            if counts_of(clock.timestamp, (counter,))[0] >= begin:
-                return True
-    return False
+        ahead = []
+        for name, time in one.marks(horizon):
+            count, counter = horizon.place(time, scale=False)
+            if counts_of(clock.timestamp, (counter,))[0] < count:
+                ahead.append(name)
+            elif name == "decay":
+                return name
+        if ahead[:1] == ["warmup"]:
+            phase = "warmup"
+    return phase

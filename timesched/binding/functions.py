@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.bound import Bound, BoundLR, OnChange
-from timesched.binding.warn import warn_of_long_warmup
+from timesched.binding.warn import warn_of_long_warmup, warn_of_zero
 from timesched.clock import Clock
 from timesched.horizon import State
 from timesched.schedule import Schedule
@@ -94,7 +94,9 @@ def bind(
         raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
     kind = BoundLR if key == "lr" else Bound
     warn_of_long_warmup(schedule, clock, ssr)
-    return kind(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
+    scheduler = kind(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
+    warn_of_zero(scheduler)
+    return scheduler
 
 
 def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:

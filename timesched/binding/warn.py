@@ -3,11 +3,44 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 from timesched.binding.evaluation import schedules_in
 from timesched.time.timestamp import Timestamp
+
+# The texts of `Bound.warn_of_jump`, by the phase of the schedule.
+PHASES = {
+    "warmup": ("is not over", "goes", "Change the length of the run between the warmup and the decay."),
+    "decay": ("had begun", "goes back", "Continue from a checkpoint from before the decay."),
+}
+
+
+class Beginning(NamedTuple):
+    """Where a scheduler stood when it was made or loaded."""
+
+    steps: int
+    timestamp: Timestamp  # of its clock
+    changes: list[int]  # of its weights: see `count_changes`
+    is_early: bool = False  # whether its first step came after the optimizer's, and before the clock's tick
+
+
+def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
+    """How often each parameter of some groups was changed, as autograd counts it: more often after an optimizer's step.
+
+    A fused step of torch changes parameters without a count; its state "step" has one.
+    """
+    changes = []
+    for i in indices:
+        for p in optimizer.param_groups[i]["params"]:
+            state = optimizer.state.get(p)
+            counters = [p, state.get("step")] if isinstance(state, Mapping) else [p]
+            changes.append(sum(x._version for x in counters if isinstance(x, Tensor) and not x.is_inference()))
+    return changes
 
 
 def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
@@ -25,10 +58,26 @@ def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
                     )
 
 
-def warn_in_second_step(scheduler: Any, first: Timestamp) -> None:
-    """Warn where the clock of a scheduler still is where it was in the first step, or where ranks may differ."""
+def warn_of_zero(scheduler: Any) -> None:
+    """Warn of a scheduler that multiplies 0 in all its groups."""
+    if scheduler.relative and not any(scheduler.factors):
+        warnings.warn(
+            f"bind.key={scheduler.key!r}: the value is 0 in every group that is selected. Multiplied, it stays 0: give "
+            f"the optimizer a {scheduler.key} above 0.",
+            stacklevel=3,
+        )
+
+
+def warn_in_second_step(scheduler: Any, began: Beginning) -> None:
+    """Warn where the clock of a scheduler does not move, or moves after the step, or where ranks may differ."""
     clock, name = scheduler.clock, scheduler._name
-    if clock.timestamp == first:
+    if began.is_early and clock.timestamp.batch.value == began.timestamp.batch.value + 1:
+        warnings.warn(
+            f"This {name()} is stepped before clock.tick(), and each value comes one batch late: call scheduler.step() "
+            f"after clock.tick().",
+            stacklevel=4,
+        )
+    if clock.timestamp == began.timestamp:
         warnings.warn(
             f"The clock of this {name()} has not moved in two steps: call clock.tick() after each step of the "
             f"optimizer, before scheduler.step().",

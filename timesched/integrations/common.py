@@ -234,7 +234,7 @@ class CountingSchedulers(Schedulers):
             if unit in self.units and not known:
                 what = unit.name.lower() + "s"
                 raise ValueError(f"This run counts {what}, and this batch's are not known: {self.fix.format(what)}.")
-        self.clock.stop_waiting()  # the adapter steps, in manual optimization after several batches
+        self.clock.allow_late_steps()  # in manual optimization of Lightning after several batches
         self.clock.tick(**counts)
         self.counts = None
 

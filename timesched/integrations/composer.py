@@ -21,6 +21,7 @@ from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.horizon import Horizon, read_ratio
 from timesched.schedule import Schedule
+from timesched.time.units import TimeUnit
 
 from .common import Binding, average_of, check_averaged
 
@@ -74,6 +75,7 @@ class Schedules(Callback):
     callbacks (a checkpoint has room for one), when two schedules set one number, also one of `schedulers=`, when a
     checkpoint was loaded before the length of the run was known, and where `timesched.bind` does. The schedules that
     were made before the one that fails have written their first values then, and own their keys while they live.
+    After the first batch raises `ValueError` where a schedule or the average reads tokens and the Trainer counts none.
 
     >>> from timesched import CosineAnnealingScheduler, LinearScheduler
     >>> callback = Schedules(
@@ -116,6 +118,7 @@ class Schedules(Callback):
         self._loaded_average: Any = None
         self._swapped = ExitStack()  # during an evaluation of the average: its end puts the weights back
         self._batch = 0  # the batches done when the schedulers were stepped last
+        self._reads_tokens = False  # in this fit
 
     def init(self, state: Any, logger: Any) -> None:
         """Begin with a new Trainer."""
@@ -226,6 +229,8 @@ class Schedules(Callback):
             self._refuse_shared(self.schedulers, state)  # fit() takes schedulers, too
             self._clock.max_duration = state.max_duration
         self._go_on(state)
+        readers = [reader for reader in (*self.schedulers, self.average) if hasattr(reader, "units")]
+        self._reads_tokens = any(TimeUnit.TOKEN in reader.units() for reader in readers)
 
     def _go_on(self, state: Any) -> None:
         """Write the values of now, after the one step that a callback before this one kept from its turn, if it did."""
@@ -239,6 +244,11 @@ class Schedules(Callback):
 
     def batch_end(self, state: Any, logger: Any) -> None:
         """Write the values of the next batch."""
+        if self._reads_tokens and state.timestamp.token == 0:
+            raise ValueError(
+                "Schedules: a schedule or the average reads tokens, and the Trainer has counted no tokens. Pass "
+                "Trainer(train_dataloader=DataSpec(loader, get_num_tokens_in_batch=...))."
+            )
         for scheduler in self.schedulers:
             scheduler.step()
         self._batch = int(state.timestamp.batch)

@@ -32,9 +32,9 @@ from timesched.time.value import Time
 class Promise:
     """What a schedule promises on one run. None and empty stand for no promise.
 
-    `start`: the value at 0. `end`: the value at the time `until`, and after it. `low`, `high`: the range.
-    `finite`: no value is infinite. `continuous`: no jump anywhere. `falls`, `rises`: from the time `since` on, it never
-    rises, or never falls.
+    `start`: the value at 0. `end`: the value at the time `until` and after it; `until` None is the end of the run.
+    `low`, `high`: the range. `finite`: no value is infinite. `continuous`: no jump anywhere. `falls`, `rises`: from the
+    time `since` on, it never rises, or never falls.
     `condition`: how much larger than the value the terms are that it is computed from, and what the formula makes of
     one rounding of its argument: the tolerance between floats and tensors is 1e-15 of max(1, |value|) times this.
     """
@@ -74,7 +74,9 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
     if not _has_ratio(schedule):
         return
-    sigma, drawn = draw(RATIOS), draw(_batches(run, schedule))
+    # Functions compute with a float, which is exact for these ratios; a `Schedule` is exact for any.
+    ratios = RATIOS | st.integers(2, 13).map(lambda n: Fraction(1, n)) if isinstance(schedule, Schedule) else RATIOS
+    sigma, drawn = draw(ratios), draw(_batches(run, schedule))
     if _keeps_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
         _kept_warmup(schedule, run, sigma, drawn)
     schedule = _scaled(schedule)
@@ -83,6 +85,7 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     every = sigma.denominator  # only its multiples are stretched to whole batches
     # A mark that comes one batch late in the stretched run comes up to `every` batches late in terms of this one.
     batches = {drawn, *_near(schedule, run.horizon(), every)}
+    batches.update(*(range(change, change + every + 1) for change in run.changes))
     for batch in sorted({batch // every * every for batch in batches}):
         plain = value(schedule, run.state(batch))
         stretched = value(schedule, run.state(int(batch * sigma), sigma))
@@ -127,7 +130,8 @@ def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
             raise LawBroken(
                 f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
                 f"without and {stretched!r} with ratio {sigma}. A field called t_warmup keeps its length: read it with "
-                f"scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup."
+                f"scale=False, as in frame.span(self.t_warmup, scale=False), or add a field scale_warmup. Where it is "
+                f"read so, another time of the schedule moves the values of the warmup."
             )
 
 
@@ -204,8 +208,8 @@ def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         raise LawBroken(f"law 'ends': {where} is {late!r} at batch {batch}: a schedule returns a finite number.")
     if not promised.low <= late <= promised.high:
         raise LawBroken(f"law 'ends': {where} is {late!r} at batch {batch}, not in [{promised.low}, {promised.high}].")
-    if promised.until is not None:
-        end = math.ceil(horizon.change(*promised.until, TimeUnit.BATCH))
+    if promised.end is not None:
+        end = math.ceil(horizon.change(*(promised.until or horizon.locate("1dur")), TimeUnit.BATCH))
         for at in {batch, min(end, 10**9)}:
             if at >= end and (here := value(schedule, run.state(at, sigma))) != promised.end:
                 raise LawBroken(f"law 'ends': {where} ends at {promised.end!r}, but is {here!r} at batch {at}.")

@@ -21,6 +21,7 @@ class Run:
     """A run of `batches` batches at constant rates, measured in `unit`; an iteration and a second last one batch.
 
     With a `plan`, it has the sizes of the batches; one in `dur` is for runs that are measured in batches or epochs.
+    `changes`: batches at which a schedule is known to change.
     """
 
     batches: int
@@ -29,6 +30,7 @@ class Run:
     tokens_per_sample: int = 16
     unit: TimeUnit = TimeUnit.BATCH
     plan: BatchPlan | None = None
+    changes: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
     def horizon(self, ssr: Any = 1.0) -> Horizon:
         """The horizon with all rates."""

@@ -14,6 +14,7 @@ from timesched.binding.owner import bound_to
 
 SGD = {"SGD": {"lr": 0.1}}
 RATE = {"LinearLR": LINEAR}
+MOMENTUM = {"LinearScheduler": {"key": "momentum"}}
 RUN = {"max_duration": "20ba"}
 
 
@@ -100,7 +101,7 @@ BUILD = [
     (schedulers(batches_per_epoch=10), "config: max_duration is None: a clock has to know when its run is over"),
     # what each other's entries rule out
     (schedulers(RATE, {"LinearWD": DECAY}, RATE), "of 'lr' was superseded by LinearLR"),
-    (schedulers(*[{"LinearScheduler": {"key": "momentum"}}] * 2, **RUN), "of 'momentum' was superseded by Linear"),
+    (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "of 'momentum' was superseded by Linear"),
     (sgd(adjust_learning_rate={"Linear": 0.5}), "wrap the LR scheduler in a ScalePerParamLR"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "'adjust_learning_rate' does nothing by it"),
     (sgd(weight_decay=0.1, no_decay=True) | {"schedulers": {"LinearWD": DECAY}}, f"{DECAYS}, which"),

@@ -1,5 +1,8 @@
 """Arguments that are refused: the error names scheduler, argument and value, and nothing has been changed."""
 
+import re
+import warnings
+
 import pytest
 import torch
 
@@ -170,3 +173,28 @@ def test_other_calls(call, words):
     with pytest.raises((TypeError, ValueError), match=words):
         call(on)
     assert on.param_groups[0]["lr"] == 0.5
+
+
+ORDER = r"reaches {:g}, and the optimizer has 0.5. The arguments are learning rates, in another order than torch's"
+
+
+@pytest.mark.parametrize(
+    ("call", "rate"),
+    [
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 1000), 1000),
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 20, clock=timesched.Clock("90sp", samples_per_batch=3)), 20),
+        (lambda on: lr_scheduler.CosineAnnealingWarmRestarts(on, 10, 2), 10),
+        (lambda on: lr_scheduler.OneCycleLR(on, initial_learning_rate=0.1, max_lr=1000), None),
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 5.0), None),  # ten times that of the optimizer
+        (lambda on: lr_scheduler.OneCycleLR(on, 0.1, 7.5), None),  # no count
+        (lambda on: lr_scheduler.CosineDecayLR(on, 10, 2, 10), None),  # which torch does not have
+        (lambda on: weight_decay_scheduler.OneCycleWD(on, 0.1, 1000), None),
+    ],
+)
+def test_arguments_in_the_order_of_torch_are_a_warning(call, rate):
+    on = optimizer("numbers", {}, {"lr": 50.0})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call(on)
+    assert len(caught) == (rate is not None)
+    assert all(re.search(ORDER.format(rate), str(each.message)) and each.filename == __file__ for each in caught)
