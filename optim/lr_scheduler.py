@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from timesched.binding.groups import has_factor
 from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
@@ -81,6 +82,25 @@ class LRScheduler(Scheduler):
 
     def _overrides_hook(self) -> bool:
         return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
+
+    def _own(self) -> None:
+        super()._own()
+        self._refuse_factors()
+
+    def _add_later_groups(self) -> None:
+        super()._add_later_groups()
+        self._refuse_factors()
+        if self.refusal is not None:
+            self._refuse_to_write()
+
+    def _refuse_factors(self) -> None:
+        """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still take the schedule."""
+        for i, group in () if self.scales or self.refusal else self._groups.selected:
+            if has_factor(group):
+                self.refusal = (
+                    f"does not use the adjust_learning_rate of parameter group {i}: wrap it, as in "
+                    f"ScalePerParamLR(optimizer, scheduler)"
+                )
 
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)

@@ -5,7 +5,6 @@ For a schedule that there is already, `timesched.bind(schedule, optimizer, clock
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from timesched.binding import Bound
+from timesched.binding.groups import learning_rate_factor
 from timesched.binding.keys import checked_count
 from timesched.hints import refuse_unknown
 from timesched.horizon import Horizon
@@ -148,8 +148,8 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """The closed form, with the functions that a user's class defines for it: see closed_form/hooks.py."""
         return closed_form
 
-    def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
-        return adjustment(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
+    def _factor(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
+        return learning_rate_factor(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
 
     # The closed form: `Bound` evaluates the one that the constructor was given. A user's class may define its own in
     # the method that `hook` names, where `super()` has the given one, if there is one.
@@ -256,17 +256,6 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
     def update_last_value(self) -> None:
         """Does nothing: `get_last_value()` itself reads the groups."""
-
-
-def adjustment(group: Mapping[str, Any], where: str) -> float:
-    """The factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
-    for key in ("adjust_learning_rate", "adjust_val"):
-        factor = group.get(key)
-        if factor is not None:
-            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-                raise ValueError(f"{where}: {key}={factor!r}: it has to be a finite int or float.")
-            return float(factor)
-    return 1.0
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ from torch import nn
 
 from timesched.batch_plan import BatchPlan
 from timesched.binding import Bound, bind
+from timesched.binding.groups import has_factor
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
@@ -21,7 +22,7 @@ from timesched.time.value import TimeLike
 from .. import lr_scheduler
 from ..groups import configure_param_groups
 from ..groups.parameters import named
-from ..groups.rules import FACTOR, FACTORS, claims_of_factors, comparable
+from ..groups.rules import FACTOR, claims_of_factors, comparable
 from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
 from . import resolve
@@ -358,17 +359,19 @@ def check_use(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any
     if unset:
         message = f"no scheduler sets the learning rate of parameter group {min(unset)}: give it an 'lr'."
         problems.errors.append(ValueError(f"{spec.path}: {message}"))
-    has_factors = isinstance(spec, Spec) and any(map(_has_factor, grouped.optimizer.param_groups))
-    if has_factors and not any(getattr(scheduler, "scales", 0) for scheduler in schedulers.values()):
+    has_factors = isinstance(spec, Spec) and any(map(has_factor, grouped.optimizer.param_groups))
+    if has_factors and not any(map(_uses_factors, schedulers.values())):
         message = (
-            "optimizer: 'adjust_learning_rate' does nothing by itself: wrap the LR scheduler in a "
-            "ScalePerParamLR, or give the parameters an 'lr' in 'params'."
+            "optimizer: 'adjust_learning_rate' does nothing by itself: give the config a learning-rate scheduler of "
+            "timesched or optim, or the parameters an 'lr' in 'params'."
         )
         problems.errors.append(ValueError(message))
 
 
-def _has_factor(group: Mapping[str, Any]) -> bool:
-    return any(group.get(key) is not None for key in FACTORS)
+def _uses_factors(scheduler: Any) -> bool:
+    """Whether a scheduler multiplies by the factors of the groups: a schedule of the learning rate always does."""
+    is_schedule = isinstance(scheduler, Bound) and scheduler.relative and scheduler.key == "lr"
+    return is_schedule or bool(getattr(scheduler, "scales", 0))
 
 
 def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
@@ -389,8 +392,8 @@ def _scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path
         with located(entry.path):
             if isinstance(made, Schedule):
                 return bind(made, optimizer, clock, **entry.options)
-            has_factor = any(_has_factor(optimizer.param_groups[i]) for i in made.indices)
-            if isinstance(made, lr_scheduler.LRScheduler) and has_factor and not made.scales:
+            is_scaled = any(has_factor(optimizer.param_groups[i]) for i in made.indices)
+            if isinstance(made, lr_scheduler.LRScheduler) and is_scaled and not made.scales:
                 return lr_scheduler.ScalePerParamLR(optimizer, made, on_change=made.on_change)
             return made
     scheduler = _ready(entry, optimizer, "scheduler", path)

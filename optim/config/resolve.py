@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
+from timesched.binding.groups import FACTORS
 from timesched.hints import arguments_of, meant_by
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
@@ -15,7 +16,7 @@ from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
 from ..algorithms.adam import Adam
-from ..groups.rules import FACTOR, FACTORS, RULE_KEYS, Claim, checked_rules, claim_of_rule, comparable
+from ..groups.rules import FACTOR, RULE_KEYS, Claim, checked_rules, claim_of_rule, comparable
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, optimizers
 from .problems import Problems, located

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from timesched.binding.groups import FACTORS
+
 from ..base.hyperparameters import HYPERPARAMETERS, RATE, as_tags
 from .parameters import Named
 
 Selector = str | type[nn.Module]
 
 FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multiplies by
-FACTORS = (FACTOR, "adjust_val")
 RATES = ("lr", "weight_decay", *FACTORS)
 RULE_KEYS = ("params", "tags", "exclusive")
 

@@ -189,6 +189,14 @@ def test_seconds() -> None:
     assert len(set(seconds)) == BATCHES
 
 
+def test_factors_of_groups() -> None:
+    model, optimizer = make_optimizer()
+    optimizer.param_groups[MATRIX]["adjust_learning_rate"] = 0.5
+    record = done(Binding(LINE, "lr"), model=model, optimizers=optimizer)
+    assert record.of("lr", BIAS) == [LR * (1 - k / 20) for k in range(BATCHES)]
+    assert record.of("lr", MATRIX) == [0.5 * LR * (1 - k / 20) for k in range(BATCHES)]
+
+
 def test_one_step_for_every_batch() -> None:
     """Whatever the microbatches, and how often the Trainer steps the schedulers of its own; made before or here."""
     model, optimizer = make_optimizer()

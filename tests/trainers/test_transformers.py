@@ -230,14 +230,14 @@ def test_training_twice_begins_anew(tmp_path: Path) -> None:
 
 
 def test_tags_and_an_optimizer_that_makes_its_own_rate(tmp_path: Path) -> None:
-    """Without a rate, NaN is logged."""
+    """A group's factor multiplies its learning rate. Without a learning rate, NaN is logged."""
     model, left = new_model(), [1.0, 0.75, 0.5, 0.25]
-    tagged = {"params": list(model.transformer.ln_f.parameters()), "tags": ["head"]}
+    tagged = {"params": list(model.transformer.ln_f.parameters()), "tags": ["head"], "adjust_learning_rate": 0.5}
     rest = [each for name, each in model.named_parameters() if "ln_f" not in name]
     optimizer = torch.optim.SGD([{"params": rest}, tagged], lr=LR, momentum=0.9, weight_decay=0.1)
     options: dict[str, Any] = {"max_steps": 4, "model": model, "optimizers": (optimizer, None)}
     trainer = run(tmp_path, Binding(LINE, "lr", "head"), Binding(LINE, "weight_decay", [None]), **options)
-    assert [row["lr"] for row in trainer.recorder.rows] == [[LR, LR * part] for part in left]
+    assert [row["lr"] for row in trainer.recorder.rows] == [[LR, 0.5 * LR * part] for part in left]
     assert [row["weight_decay"] for row in trainer.recorder.rows] == [[0.1 * part, 0.1] for part in left]
     assert trainer.lr_scheduler.get_last_lr() == [LR, 0.0]
     options["optimizers"] = optim.Adafactor(model.parameters(), lr=None, relative_step=True, weight_decay=0.1), None

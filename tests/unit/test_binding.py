@@ -1,6 +1,7 @@
 """bind: what is written where, in loops as users write them."""
 
 import copy
+import functools
 import re
 from types import SimpleNamespace
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from tests.building import parameters, sgd, values
+import optim
+from tests.building import parameters, sgd, tick, values
 from timesched import *  # noqa: F403  # these are tests of all that is public
 
 
@@ -261,3 +263,66 @@ def test_values_have_names_for_logs():
     assert betas.named_values() == {"betas[1]/a,b": 0.999 * 0.75}
     alike = torch.optim.SGD([{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)]}], lr=0.5)
     assert bind(LinearScheduler(), alike, Clock("4ba")).named_values() == {"lr/group0": 0.5, "lr/group1": 0.5}
+
+
+# Factors of groups
+
+
+@pytest.mark.parametrize("key", ["adjust_learning_rate", "adjust_val"])
+def test_a_learning_rate_is_multiplied_by_the_factor_of_its_group(key):
+    optimizer, clock = sgd({key: 0.5}, {}, lr=0.8, momentum=0.6), Clock("4ba")
+    scheduler = bind(LinearScheduler(), optimizer, clock)
+    assert values(optimizer) == scheduler.base_lrs == [0.4, 0.8]
+    assert values(optimizer, "initial_lr") == [0.8, 0.8]
+    tick(clock, 1, scheduler)
+    assert values(optimizer) == [0.4 * 0.75, 0.8 * 0.75] and scheduler.state_dict()["base"] == [0.4, 0.8]
+    optimizer.add_param_group({"params": parameters(), key: 0.25})
+    scheduler.step()
+    assert values(optimizer)[2] == 0.2 * 0.75
+    bind(LinearScheduler(0.5), optimizer, clock, key="momentum")
+    assert values(optimizer, "momentum")[0] == 0.6 * 0.375  # factors are for the learning rate alone
+    optimizer.add_param_group({"params": parameters(), key: "half"})
+    with pytest.raises(ValueError, match=f"Parameter group 3: {key}='half'"):
+        scheduler.step()
+
+
+def test_a_load_with_another_schedule_notes_no_factor():
+    """Otherwise the next scheduler would multiply by it again."""
+
+    def one(lr):
+        optimizer, clock = sgd({"adjust_learning_rate": 0.5}, lr=lr), Clock("4ba")
+        return optimizer, clock, bind(LinearScheduler(), optimizer, clock, on_change="new")
+
+    old, clock, scheduler = one(0.8)
+    tick(clock, 1, scheduler)
+    optimizer, clock, again = one(0.4)
+    optimizer.load_state_dict(old.state_dict())
+    again.load_state_dict(scheduler.state_dict())
+    assert values(optimizer, "initial_lr") == [0.4] and values(optimizer) == [0.2 * 0.75]
+    assert bind(LinearScheduler(), optimizer, clock).base_lrs == [0.2]
+
+
+def test_values_that_leave_out_a_factor_are_refused_at_the_first_step():
+    """Not in the constructor: a `ScalePerParamLR` takes the schedule of such a scheduler."""
+    line = functools.partial(optim.lr_scheduler.LinearLR, initial_learning_rate=0.4, end_learning_rate=0.0)
+    words = r"does not use the adjust_learning_rate of parameter group 1: wrap it, as in ScalePerParamLR\("
+    groups = {"tags": "a"}, {"adjust_learning_rate": 0.5}
+    for clock in (None, Clock("9ba")):
+        optimizer = sgd(*groups)
+        scheduler = line(optimizer, total_iters=4, clock=clock)
+        if clock is not None:
+            clock.tick()
+        with pytest.raises(ValueError, match=words):
+            scheduler.step()
+        with pytest.raises(ValueError, match=words):
+            scheduler.load_state_dict({})
+        assert values(optimizer) == [0.4, 0.4]  # nothing more was written
+    scaled = optim.lr_scheduler.ScalePerParamLR(optimizer, line(optimizer, total_iters=4))
+    scaled.step()
+    assert values(optimizer) == [pytest.approx(0.3, rel=1e-15), pytest.approx(0.15, rel=1e-15)]
+    alone = line(sgd(*groups), total_iters=4, param_group_tags="a")  # a group without a factor
+    alone.step()
+    alone.optimizer.add_param_group({"params": parameters(), "tags": "a", "adjust_val": 2.0})
+    with pytest.raises(ValueError, match="of parameter group 2"):
+        alone.step()
+    assert values(alone.optimizer)[2] == 1.0

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from timesched.binding.evaluation import as_several, evaluator, is_for_composer, phase_of, text_of, units_of
-from timesched.binding.groups import ScheduledGroups, named_values, tag_list
+from timesched.binding.groups import ScheduledGroups, learning_rate_factor, named_values, tag_list
 from timesched.binding.keys import Key, checked_count, finite, is_number
 from timesched.binding.owner import UNBOUND, own, refuse_two_owners
 from timesched.binding.saved import are_close, refuse_other, refuse_wrong_kind
@@ -109,7 +109,9 @@ class Bound:
 
     @property
     def factors(self) -> list[float]:
-        """What the schedule's value is multiplied by in each of these groups: the initial value, else 1."""
+        """What the schedule's value is multiplied by in each of these groups: the initial value, for `lr` times the
+        group's `adjust_learning_rate`; of a schedule of values 1.
+        """
         return self._groups.factors
 
     def _prepare(self) -> None:
@@ -331,7 +333,7 @@ class Bound:
         """Set the groups not known so far, too. Raises `ValueError` before anything is changed: see `step`."""
         groups, value = self._groups.with_new(self._factor), self._value()
         self._check_finite([factor * value for factor in groups.factors])
-        groups.note_initial(groups.selected[len(self.indices) :])
+        groups.note_initial()
         self._groups = groups
 
     def _add_later_groups(self) -> None:
@@ -343,9 +345,12 @@ class Bound:
             self._add_groups()
             self.hold_tensors()
 
-    def _factor(self, group: Mapping[str, Any], first: str, held: Any, i: int) -> float:
-        """What the value is multiplied by in group `i`, which holds `held` and may note an initial value as `first`."""
-        return finite(group.get(first, held), first) if self.relative else 1.0
+    def _factor(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
+        """What the value is multiplied by in group `i`, which has this initial value."""
+        if not self.relative:
+            return 1.0
+        factor = learning_rate_factor(group, f"Parameter group {i}") if self.key == "lr" else 1.0
+        return factor * finite(initial, f"initial_{self.key}")
 
     # The owner
 
@@ -479,7 +484,7 @@ class Bound:
             self.refresh()
             raise
         if self.on_change == "new" and self.relative:
-            self._groups.note_factors()  # an optimizer that was loaded notes those of the state
+            self._groups.note_initial(replace=True)  # an optimizer that was loaded has the notes of the state
         elif self.factors != factors and not are_close(self.factors, factors):
             warnings.warn(
                 f"The state's initial {self.key!r} is {self.factors}, and here it was {factors}: the run continues "

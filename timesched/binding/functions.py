@@ -60,7 +60,7 @@ def bind(
             whose multipliers are multiplied. If its class derives from Composer's `ComposerScheduler`, a `Clock` is
             given to it as a state of Composer's types, with timestamp, max_duration and dataloader_len.
         optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
-            notes one, as `initial_lr`.
+            notes one, as `initial_lr`. For "lr" the initial value is multiplied by the group's `adjust_learning_rate`.
         clock: the `Clock` of the run, or another state, such as Composer's.
         key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
             "betas[0]" or any other.

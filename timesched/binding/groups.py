@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 
 from timesched.binding.keys import Key
 
+FACTORS = ("adjust_learning_rate", "adjust_val")  # the keys for a factor of the learning rate: the first one counts
+
 
 class ScheduledGroups:
     """The parameter groups that one scheduler sets: those with its tags, also where they are added later."""
@@ -23,7 +25,8 @@ class ScheduledGroups:
         self.tags = tags
         self.initial = f"initial_{key.name}"  # where a group notes the value that it was made with
         self.selected: list[tuple[int, dict[str, Any]]] = []  # with their indices
-        self.factors: list[float] = []  # of each: the initial value, else 1
+        self.initial_values: list[Any] = []  # of each: as the group notes it
+        self.factors: list[float] = []  # of each: what multiplies the value of the schedule
         self.known: list[dict[str, Any]] = []  # all groups that the optimizer had
 
     @property
@@ -33,10 +36,10 @@ class ScheduledGroups:
 
     # Groups that are set from now on
 
-    def with_new(self, factor_of: Callable[[Mapping[str, Any], str, Any, int], float]) -> ScheduledGroups:
+    def with_new(self, factor_of: Callable[[Mapping[str, Any], Any, int], float]) -> ScheduledGroups:
         """These and those with the tags that came since, each with its factor by `factor_of`; no group is changed.
 
-        `factor_of` is called with a group, the key of its note, its present value, and its index.
+        `factor_of` is called with a group, its initial value, and its index.
         Raises `ValueError` when no group has the tags, a group has no such number, or shares its tensor with one that
         gets another value.
         """
@@ -45,25 +48,23 @@ class ScheduledGroups:
         if not chosen:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: {known_tags(groups)}.")
         more = copy.copy(self)
-        more.selected, more.factors, more.known = list(self.selected), list(self.factors), list(groups)
+        more.selected, more.known = list(self.selected), list(groups)
+        more.initial_values, more.factors = list(self.initial_values), list(self.factors)
         for i in chosen:
             if i >= len(self.known):
                 held = self.key.checked(groups[i], f"Parameter group {i}")
                 more.selected.append((i, groups[i]))
-                more.factors.append(factor_of(groups[i], self.initial, held, i))
+                initial = groups[i].get(self.initial, held)
+                more.initial_values.append(initial.detach().clone() if isinstance(initial, Tensor) else initial)
+                more.factors.append(factor_of(groups[i], initial, i))
         self._refuse_shared(chosen, more.factors)
         return more
 
-    def note_initial(self, new: list[tuple[int, dict[str, Any]]]) -> None:
-        """Note in each new group the value that it was made with, unless it has a note."""
-        for _, group in new:
-            held = self.key.peek(group)
-            group.setdefault(self.initial, held.detach().clone() if isinstance(held, Tensor) else held)
-
-    def note_factors(self) -> None:
-        """Note the factors as the initial values, in place of those that the groups have."""
-        for (_, group), factor in zip(self.selected, self.factors):
-            group[self.initial] = factor
+    def note_initial(self, replace: bool = False) -> None:
+        """Note the initial value in each group, unless it has a note; with `replace` in place of this note."""
+        for (_, group), initial in zip(self.selected, self.initial_values):
+            if replace or self.initial not in group:
+                group[self.initial] = initial
 
     def refuse_factors(self, factors: list[float], kind: str) -> None:
         """Raise `ValueError` where the initial values in the state of a kind of scheduler are not for these groups."""
@@ -147,6 +148,22 @@ def tag_list(tags: Any) -> list[Any]:
     if not isinstance(tags, Iterable):
         raise ValueError(f"tags={tags!r}: pass a tag, a list of tags, or None.")
     return list(tags)
+
+
+def has_factor(group: Mapping[str, Any]) -> bool:
+    """Whether a group has a factor of its learning rate that changes it."""
+    return any(group.get(key) not in (None, 1.0) for key in FACTORS)
+
+
+def learning_rate_factor(group: Mapping[str, Any], where: str) -> float:
+    """The factor of a group's learning rate: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
+    for key in FACTORS:
+        factor = group.get(key)
+        if factor is not None:
+            if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
+                raise ValueError(f"{where}: {key}={factor!r}: it has to be a finite int or float.")
+            return float(factor)
+    return 1.0
 
 
 def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:

@@ -102,7 +102,7 @@ BUILD = [
     # what each other's entries rule out
     (schedulers(RATE, {"LinearWD": DECAY}, RATE), "of 'lr' was superseded by LinearLR"),
     (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "of 'momentum' was superseded by Linear"),
-    (sgd(adjust_learning_rate={"Linear": 0.5}), "wrap the LR scheduler in a ScalePerParamLR"),
+    (sgd(adjust_learning_rate={"Linear": 0.5}), "give the config a learning-rate scheduler"),
     (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "'adjust_learning_rate' does nothing by it"),
     (sgd(weight_decay=0.1, no_decay=True) | {"schedulers": {"LinearWD": DECAY}}, f"{DECAYS}, which"),
     (sgd(no_decay=[]) | {"schedulers": lambda o: weight_decay_scheduler.ConstantWD(o, 0.3)}, DECAYS),

@@ -319,7 +319,14 @@ def test_schedulers_are_wrapped_where_a_group_has_a_factor():
     assert type(made.schedulers[1]) is weight_decay_scheduler.ConstantWD
 
 
-@pytest.mark.parametrize("schedulers", [[], [SCHEDULE], [{"ConstantWD": {"val": 0.1}}]])
+def test_schedules_multiply_by_the_factors():
+    entry = {"AdamW": {"lr": 0.5, "adjust_learning_rate": {"kernels": 0.5}}}
+    built = build(Scaled(), config(entry, {"LinearScheduler": {"alpha_i": 0.5}}, **RUN))
+    assert with_value(by_name(built.optimizer, "lr"), 0.125) == KERNELS
+    assert set(by_name(built.optimizer, "initial_lr").values()) == {0.5}
+
+
+@pytest.mark.parametrize("schedulers", [[], [{"LinearScheduler": {"key": "eps"}}], [{"ConstantWD": {"val": 0.1}}]])
 @pytest.mark.parametrize("model", [Scaled, Decoder])
 def test_factors_that_nothing_uses(model, schedulers):
     entry = {"lr": 0.1}
