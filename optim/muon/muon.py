@@ -55,7 +55,7 @@ class Muon(RuleOptimizer):
         θ = θ - η*s*O
 
     where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
-    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats
+    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm, or by `eps` if that is larger, repeats
     X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes close to
     the orthogonal matrix nearest to G.
 
@@ -75,7 +75,9 @@ class Muon(RuleOptimizer):
             default: 5.
         ns_coefficients: the polynomial of all iterations, a list with one for each, or the name of a published list:
             "quintic" (5), "polar_express" (5; the norm is first multiplied by 1.02), "deepseek" (8 and 2).
-        eps: the least norm that is divided by, at least 0.
+        eps: the least norm that is divided by, at least 0. With 0 there is none, and a step does not depend on the
+            scale of the gradients; with a larger `eps`, small gradients give small steps. Default: 0.0; torch's
+            default: 1e-7.
         adjust_lr_fn: "cerebras", the form of that suite: the rate is 0.2 times the root of the larger side times `lr`,
             also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
             torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
@@ -158,7 +160,7 @@ class Muon(RuleOptimizer):
         ns_steps: int | None = None,
         *,
         ns_coefficients: Any = JORDAN,
-        eps: float = 1e-7,
+        eps: float = 0.0,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
         split_sizes: Sequence[int] | None = None,
@@ -362,7 +364,7 @@ class NorMuon(Muon):
         ns_steps: int | None = None,
         *,
         ns_coefficients: Any = JORDAN,
-        eps: float = 1e-7,
+        eps: float = 0.0,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
         split_sizes: Sequence[int] | None = None,

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import Choice, Fixed, Number, Several
+from ..base.tensor_lists import is_zero
+from ..precision.bits import bitcast
 from ..precision.options import as_dtype
 from ..step.work import Factors
 
@@ -43,6 +45,14 @@ TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
     ),
     "deepseek": ((*(JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2), 1.0),
 }
+
+# For each dtype of the iterations, the integer dtype of the same size, and the bits of its exponent.
+EXPONENT_BITS = {
+    torch.bfloat16: (torch.int16, 0xFF << 7),
+    torch.float32: (torch.int32, 0xFF << 23),
+    torch.float64: (torch.int64, 0x7FF << 52),
+}
+
 TRIPLE = Several((Number(scheduled=False),) * 3)
 
 
@@ -99,13 +109,27 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
         return x
     is_single = len(x) == 1  # which takes the product of two matrices, and not that of batches
     x = x[0] if is_single else x
+    least_norm = h["eps"]
+    if is_zero(least_norm):  # after this division, only the norm of a matrix of zeros is below 1
+        x, least_norm = x / _powers_of_two(x), 1.0
     norm = x.norm() if is_single else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
-    x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=h["eps"])
+    x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=least_norm)
     for a, b, c in triples:
         gram = x @ x.mT
         polynomial = _addmm(gram, gram, gram, b, c)  # b*A + c*A@A
         x = _addmm(x, polynomial, x, a)  # a*X + (b*A + c*A@A) @ X
     return x[None] if is_single else x
+
+
+def _powers_of_two(x: Tensor) -> Tensor:
+    """The power of two at or below the largest absolute element of each matrix; at least the smallest normal number.
+
+    A division by it is exact, and then no square in the norm overflows, and none that matters underflows.
+    """
+    largest = x.abs().amax((-2, -1), keepdim=True)  # on the CPU, ten times as fast as the norm of order infinity
+    integer, exponent_bits = EXPONENT_BITS[x.dtype]
+    powers = bitcast(bitcast(largest, integer) & exponent_bits, x.dtype)
+    return powers.clamp(min=torch.finfo(x.dtype).tiny)
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:

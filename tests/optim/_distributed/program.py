@@ -48,6 +48,7 @@ CHECKS: dict[int, list[tuple[str, Check, Iterable[str]]]] = {
         ("changed bfloat16", low_precision.changed, ["AdamW master"]),
         ("compiled bfloat16", low_precision.compiled, low_precision.COMPILED if COMPILES else []),
         ("shared", muon.shared, muon.SHARED),
+        ("scaled", muon.scaled, muon.SCALED),
         ("in batches", muon.in_batches, ["NorMuon, rows", "NorMuon, ddp"]),
         ("without gradients", muon.without_gradients, ["Muon, rows", "NorMuon, ddp"]),
         ("stacks", muon.stacks, ["Muon", "NorMuon"]),
