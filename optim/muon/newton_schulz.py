@@ -46,12 +46,8 @@ TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
     "deepseek": ((*(JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2), 1.0),
 }
 
-# For each dtype of the iterations, the integer dtype of the same size, and the bits of its exponent.
-EXPONENT_BITS = {
-    torch.bfloat16: (torch.int16, 0xFF << 7),
-    torch.float32: (torch.int32, 0xFF << 23),
-    torch.float64: (torch.int64, 0x7FF << 52),
-}
+EXPONENT_BITS = {torch.bfloat16: 0xFF << 7, torch.float32: 0xFF << 23, torch.float64: 0x7FF << 52}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
 TRIPLE = Several((Number(scheduled=False),) * 3)
 
@@ -127,8 +123,7 @@ def _powers_of_two(x: Tensor) -> Tensor:
     A division by it is exact, and then no square in the norm overflows, and none that matters underflows.
     """
     largest = x.abs().amax((-2, -1), keepdim=True)  # on the CPU, ten times as fast as the norm of order infinity
-    integer, exponent_bits = EXPONENT_BITS[x.dtype]
-    powers = bitcast(bitcast(largest, integer) & exponent_bits, x.dtype)
+    powers = bitcast(bitcast(largest, INTEGERS[x.itemsize]) & EXPONENT_BITS[x.dtype], x.dtype)
     return powers.clamp(min=torch.finfo(x.dtype).tiny)
 
 
