@@ -24,6 +24,12 @@ from .ranks import OwnMatrices, checked_process_group, is_redundant, own_steps, 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
 
+LARGE_UPDATES = (
+    "with adjust_lr_fn='cerebras', updates are about as large as AdamW's at the same learning rate. Pass a learning "
+    "rate that suits AdamW, such as 3e-4, or another adjust_lr_fn, such as 'original'."
+)
+_warned: list[str] = []  # the class of which this process has warned that its updates are large
+
 
 class Rows(Fixed):
     """The rule for `split_sizes`: the rows of each block, or None."""
@@ -177,6 +183,7 @@ class Muon(RuleOptimizer):
         self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
         self.process_group = checked_process_group(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
+        _warn_of_large_updates(self)
 
     def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
@@ -381,6 +388,7 @@ class NorMuon(Muon):
         self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
         self.process_group = checked_process_group(process_group)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
+        _warn_of_large_updates(self)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
@@ -396,6 +404,22 @@ class NorMuon(Muon):
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         rows = zeros_of_rows(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
+
+
+def has_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> bool:
+    """Whether a group of large matrices is stepped with a learning rate that suits another `adjust_lr_fn`."""
+    if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
+        return False
+    longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
+    return bool(lr > 0.01) and max(longer_sides, default=0) >= 256
+
+
+def _warn_of_large_updates(optimizer: Muon) -> None:
+    """Warn of groups that `has_large_updates` finds, once in a process."""
+    large = [group["lr"] for group in optimizer.param_groups if has_large_updates(group, group["lr"])]
+    if large and not _warned:
+        _warned.append(type(optimizer).__name__)
+        warnings.warn(f"{_warned[0]}.lr={float(large[0]):g}: {LARGE_UPDATES}", stacklevel=3)
 
 
 def _other_algorithms(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:

@@ -104,7 +104,8 @@ def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | No
     """
     path, entry = _place(text)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* warms up until|.* lose every update")  # `check` says so, too
+        # `check` says so, too.
+        warnings.filterwarnings("ignore", ".* warms up until|.* lose every update|.*adjust_lr_fn='cerebras'")
         if is_config(text):
             if rate is not None:
                 raise ValueError(f"--lr is for schedules by name, and {path} has a learning rate: change it there.")
