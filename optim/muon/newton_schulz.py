@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,7 +107,7 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
     is_single = len(x) == 1  # which takes the product of two matrices, and not that of batches
     x = x[0] if is_single else x
     least_norm = h["eps"]
-    if is_zero(least_norm):  # after this division, only the norm of a matrix of zeros is below 1
+    if is_zero(least_norm):  # after this division, the norm is at least 1, or 0
         x, least_norm = x / _powers_of_two(x), 1.0
     norm = x.norm() if is_single else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
     x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=least_norm)
@@ -118,13 +119,15 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
 
 
 def _powers_of_two(x: Tensor) -> Tensor:
-    """The power of two at or below the largest absolute element of each matrix; at least the smallest normal number.
+    """The power of two at or below the largest absolute element of each matrix.
 
-    A division by it is exact, and then no square in the norm overflows, and none that matters underflows.
+    A division by it is exact, and then no square in the norm overflows, and none that matters underflows. For a
+    matrix of zeros or subnormal numbers it is infinity, so that the quotient is 0. A momentum that has underflowed keeps
+    subnormal numbers for good, and must not move the parameter.
     """
     largest = x.abs().amax((-2, -1), keepdim=True)  # on the CPU, ten times as fast as the norm of order infinity
     powers = bitcast(bitcast(largest, INTEGERS[x.itemsize]) & EXPONENT_BITS[x.dtype], x.dtype)
-    return powers.clamp(min=torch.finfo(x.dtype).tiny)
+    return torch.nn.functional.threshold(powers, 0.0, math.inf)  # infinity in place of 0
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:

@@ -133,14 +133,27 @@ def test_what_is_not_finite_stays_so_in_its_own_matrix(ns_dtype, value):
     assert torch.equal(p[[0, 2]], q[[0, 2]])
 
 
-def test_gradients_below_the_normal_numbers_give_finite_steps():
-    """They have few bits, so their steps are other ones, but none is larger than that of ordinary gradients."""
-    for exponent in (-126, -130, -140, -149, -160):
-        (p,) = trained(Muon, [(4, 6)], exponent, weight_decay=0.0, momentum=0.0, steps=1)
-        moved = (p - values((4, 6), 0)).norm()
-        (usual,) = trained(Muon, [(4, 6)], 0, weight_decay=0.0, momentum=0.0, steps=1)
-        assert moved <= 1.5 * (usual - values((4, 6), 0)).norm(), exponent
-        assert exponent > -150 or moved < 1e-6
+@KINDS
+@pytest.mark.parametrize("ns_dtype", ["bfloat16", "float32"])
+def test_subnormal_gradients_are_taken_for_zeros(kind, ns_dtype):
+    for exponent in (-127, -135, -149):
+        p, *_ = trained(kind, [(4, 6)], exponent, weight_decay=0.0, momentum=0.0, ns_dtype=ns_dtype)
+        assert torch.equal(p, values((4, 6), 0).float()), exponent
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.filterwarnings("ignore:.*parameters in bfloat16")
+def test_a_momentum_that_has_underflowed_moves_nothing(dtype):
+    """Its last bits never vanish: a twentieth of them is rounded to 0."""
+    p = Parameter(torch.zeros(4, 6, dtype=dtype))
+    optimizer = Muon([p], lr=1.0, weight_decay=0.0, momentum=0.8)
+    p.grad = values((4, 6), 0, step=1).to(dtype)
+    for _ in range(500):
+        optimizer.step()
+        p.grad.zero_()
+    before = p.detach().clone()
+    optimizer.step()
+    assert optimizer.state[p]["momentum_buffer"].any() and torch.equal(p, before)
 
 
 def test_a_loaded_state_keeps_its_eps():
