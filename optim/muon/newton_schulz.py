@@ -122,8 +122,8 @@ def _powers_of_two(x: Tensor) -> Tensor:
     """The power of two at or below the largest absolute element of each matrix.
 
     A division by it is exact, and then no square in the norm overflows, and none that matters underflows. For a
-    matrix of zeros or subnormal numbers it is infinity, so that the quotient is 0. A momentum that has underflowed keeps
-    subnormal numbers for good, and must not move the parameter.
+    matrix of zeros or subnormal numbers it is infinity, so that the quotient is 0. A momentum that has underflowed
+    keeps subnormal numbers for good, and must not move the parameter.
     """
     largest = x.abs().amax((-2, -1), keepdim=True)  # on the CPU, ten times as fast as the norm of order infinity
     powers = bitcast(bitcast(largest, INTEGERS[x.itemsize]) & EXPONENT_BITS[x.dtype], x.dtype)
