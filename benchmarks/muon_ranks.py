@@ -53,7 +53,7 @@ def optimizer_of(kind: type[optim.Muon], sharded: bool) -> Callable[[], Any]:
             p, gradient = (distribute_tensor(x, mesh, [Shard(0)]) for x in (p, gradient))
         params.append(Parameter(p))
         params[-1].grad = gradient
-    return kind(params, process_group=not sharded).step
+    return kind(params, lr=3e-4, process_group=not sharded).step
 
 
 def measure(rounds: int) -> None:

@@ -22,6 +22,7 @@ from .algorithms.rmsprop import RMSprop
 from .algorithms.rprop import Rprop
 from .algorithms.sgd import SGD
 from .average import WeightAverage
+from .clipping import clip_grad_norm_
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
@@ -52,6 +53,7 @@ __all__ = [
     "Rprop",
     "WeightAverage",
     "build",
+    "clip_grad_norm_",
     "configure_lr_scheduler",
     "configure_optimizer",
     "configure_param_groups",

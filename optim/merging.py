@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,7 +28,8 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
     Raises:
         TypeError: `state_dicts` is one state dict or a module, or contains something that is not a state dict.
         ValueError: there is another number of state dicts than of coefficients, or none; one has other keys than the
-            first, a tensor of another shape, or nothing to sum.
+            first, a tensor of another shape, integers in place of floating-point numbers, or nothing to sum; a
+            coefficient is not finite.
 
     >>> import torch
     >>> one, other = {"weight": torch.tensor([1.0])}, {"weight": torch.tensor([3.0])}
@@ -37,8 +39,10 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
     if isinstance(state_dicts, (Mapping, torch.nn.Module)):
         raise TypeError(f"merge_weights: state_dicts is one {type(state_dicts).__name__}: pass several state dicts.")
     coefficients = list(coefficients)
+    if not all(map(math.isfinite, coefficients)):
+        raise ValueError(f"merge_weights.coefficients={coefficients!r}: a coefficient is not finite. Pass finite ones.")
     sums: dict[str, Tensor] = {}
-    shapes_of_first: dict[str, Any] = {}
+    kinds_of_first: dict[str, str] = {}
     last: Mapping[str, Any] = {}
     count = 0
     for count, last in enumerate(state_dicts, 1):
@@ -48,13 +52,14 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
             raise TypeError(
                 f"merge_weights: state dict {count} is a {type(last).__name__}: pass what model.state_dict() returned."
             )
-        shapes = {key: value.shape if isinstance(value, Tensor) else None for key, value in last.items()}
+        kinds = {key: _kind(value) for key, value in last.items()}
         if count == 1:
-            shapes_of_first = shapes
-        _refuse_other_model(shapes_of_first, shapes, count)
+            kinds_of_first = kinds
+        _refuse_other_model(kinds_of_first, kinds, count)
         for key, value in last.items():
-            if isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
-                wide = value.to(torch.promote_types(value.dtype, torch.float32)) * coefficients[count - 1]
+            if _is_summed(value):  # torch promotes no float8
+                dtype = torch.float32 if value.itemsize < 4 else torch.promote_types(value.dtype, torch.float32)
+                wide = value.to(dtype) * coefficients[count - 1]
                 sums[key] = sums[key] + wide if key in sums else wide
     if count != len(coefficients) or not count:
         raise ValueError(
@@ -68,11 +73,22 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
     return {key: sums[key].to(value.dtype) if key in sums else value for key, value in last.items()}
 
 
-def _refuse_other_model(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> None:
-    """Raise `ValueError` where the shapes of a state dict, by keys, are not those of the first one."""
+def _is_summed(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _kind(value: Any) -> str:
+    """The kind of a value that all state dicts must have under one key."""
+    if not isinstance(value, Tensor):
+        return "no tensor"
+    return f"{tuple(value.shape)}" if _is_summed(value) else f"{tuple(value.shape)} of integers"
+
+
+def _refuse_other_model(first: Mapping[str, str], other: Mapping[str, str], number: int) -> None:
+    """Raise `ValueError` where the kinds of a state dict, by keys, are not those of the first one."""
     for key in sorted({*first, *other}):
-        here, there = (str(tuple(shapes[key] or ())) if key in shapes else "missing" for shapes in (first, other))
-        if key not in first or key not in other or first[key] != other[key]:
+        here, there = (kinds.get(key, "missing") for kinds in (first, other))
+        if here != there:
             raise ValueError(
                 f"merge_weights: state dict {number} is of another model than the first: {key!r} is {there} there, and "
                 f"{here} in the first."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ def read(config: Any) -> Any:
     never evaluated: `1e-3` is a number, `on` and `no` are strings.
 
     Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
-    `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, and for
-    keys that are no texts.
+    `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, for keys
+    that are no texts, for a config that contains itself, and for integers above 1.8e308.
 
     >>> read({"optimizer": {"SGD": {"lr": 0.1}}})
     {'optimizer': {'SGD': {'lr': 0.1}}}
@@ -61,15 +62,20 @@ def _parsed(text: str, source: str) -> Any:
     return _copied(found, "config", _PLAIN)
 
 
-def _copied(value: Any, path: str, kinds: Any) -> Any:
-    """Containers as dicts and lists of their own, which may hold values of `kinds`."""
+def _copied(value: Any, path: str, kinds: Any, above: tuple[Any, ...] = ()) -> Any:
+    """Containers as dicts and lists of their own, which may hold values of `kinds`; `above`: the containers around."""
+    if any(value is container for container in above):
+        raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
+    above = (*above, value)
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a string.")
-        return {key: _copied(each, f"{path}.{key}".removeprefix("config."), kinds) for key, each in value.items()}
+        return {key: _copied(x, f"{path}.{key}".removeprefix("config."), kinds, above) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_copied(each, f"{path}[{i}]", kinds) for i, each in enumerate(value)]
+        return [_copied(each, f"{path}[{i}]", kinds, above) for i, each in enumerate(value)]
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
     if not isinstance(value, kinds):
         raise ValueError(
             f"{path}: {value!r} is of type {type(value).__name__}: write a string in quotes, a number, true, false or "

@@ -56,8 +56,9 @@ def configure_param_groups(
             own wins. The key `reasons` says for each parameter why; `param_group_table` shows it, with a note for fused
             projections that no rule splits.
         output_head: a glob or several for the output head, () for none. None: the linear layer whose weight is an
-            embedding's, or else the one with the rows and columns of the largest embedding, if no linear layer that is
-            as near to the top of the model comes after it.
+            embedding's, and those in a module called `head` or `*_head` with as many rows as an embedding has; or else
+            the one with the rows and columns of the largest embedding, if no linear layer that is as near to the top
+            of the model comes after it.
         frozen: False leaves out parameters that do not require a gradient. By default they are kept, as torch keeps
             them, and can be unfrozen later; the optimizers of this package make state for them.
         names: give parameters as `(name, tensor)`: the optimizer then has `param_names`, as `param_group_table`

@@ -29,13 +29,13 @@ class Decision(NamedTuple):
 def decisions(
     parameters: Sequence[Named], chosen: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
 ) -> list[Decision]:
-    """The algorithm of each parameter. `chosen`: what rules set; `heads`: which are output heads, None to find it.
+    """The algorithm of each parameter. `chosen`: what rules set; `heads`: which are output heads, None to find them.
 
     Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
     """
     if heads is None:
-        head = _output_head(parameters)
-        heads = [each is head for each in parameters]
+        head_names = _output_heads(parameters)
+        heads = [each.name in head_names for each in parameters]
     result = []
     for each, settings, is_head in zip(parameters, chosen, heads, strict=True):
         decision = _by_module(each)
@@ -86,11 +86,13 @@ def _by_module(each: Named) -> Decision:
 
 
 def _is_of_a_router(each: Named) -> bool:
-    """Whether a module of the model that contains it is a `*Router*`, or called `router`, or `gate` beside experts."""
+    """Whether a module of the model that contains it is a `*Router*`, has the word `router` in its name, or is a `gate`
+    next to experts.
+    """
     for parent, name, module in each.modules:
         beside = (*parent._modules, *parent._parameters) if name == "gate" else ()
         experts = any(other.startswith("expert") for other in beside)
-        if "Router" in type(module).__name__ or name == "router" or experts:
+        if "Router" in type(module).__name__ or "router" in name.split("_") or experts:
             return True
     return False
 
@@ -103,12 +105,16 @@ def _is_fused(each: Named) -> bool:
     return bool(FUSED.fullmatch(name) or (name == "in_proj" and ATTENTION.fullmatch(type(parent).__name__)))
 
 
-def _output_head(parameters: Sequence[Named]) -> Named | None:
-    """The weight of the layer that gives the outputs; None if it is an embedding's, or there is no linear layer."""
+def _output_heads(parameters: Sequence[Named]) -> set[str]:
+    """The names of the weights of the layers that give the outputs, but for those that are an embedding's."""
     linear = [each for each in parameters if _is(each, nn.Linear) and each.tensor.dim() == 2]
-    if not linear or any(_is(each, EMBEDDINGS) for each in linear):
-        return None
     embeddings = [each.tensor for each in parameters if _is(each, EMBEDDINGS)]
+    untied = [each for each in linear if not _is(each, EMBEDDINGS)]
+    if len(untied) < len(linear):  # next to a tied head, others are called heads and have a row for each embedding
+        counts = {tensor.shape[0] for tensor in embeddings}
+        return {each.name for each in untied if each.tensor.shape[0] in counts and _is_in_a_head(each)}
+    if not linear:
+        return set()
     largest = max(embeddings, key=lambda tensor: tensor.numel(), default=None)
     fit = [each for each in linear if largest is not None and each.tensor.shape == largest.shape]
     what = "several linear layers have" if fit else "no linear layer has"
@@ -117,7 +123,7 @@ def _output_head(parameters: Sequence[Named]) -> Named | None:
         # the last one that is as near to the top: some models register their head before their blocks
         last = [each for each in linear if each.name.count(".") <= depth][-1]
         if last is head:
-            return head
+            return {head.name}
         fit, what = [head, last], f"{last.name!r} follows {head.name!r}, which has"
     names = [each.name for each in fit or linear]
     glob = names[-1].removesuffix("weight") + "*"
@@ -126,6 +132,10 @@ def _output_head(parameters: Sequence[Named]) -> Named | None:
         f"matrices='muon': which layer is the output head, for AdamW? {why}, so that it may be "
         f"{', '.join(map(repr, names[-5:]))}: write output_head={glob!r}, or output_head=() for a model without one."
     )
+
+
+def _is_in_a_head(each: Named) -> bool:
+    return any(name == "head" or name.endswith("_head") for _, name, _ in each.modules)
 
 
 def _is(each: Named, kinds: Any) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.parametrize import ParametrizationList
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _NormBase)  # the last: BatchNorm, SyncBatchNorm, InstanceNorm
-NORM_NAME = re.compile(r".*(Layer|RMS|Rms|Batch|Group|Instance)Norm([123]d|Gated)?")
+NORM_NAME = re.compile(r".*(Layer|RMS|Rms|Batch|Group|Instance|Simple)Norm([123]d|Gated|Act|Fp32)*")
 # `bias`, `in_proj_bias`, `expert_biases`; `bias_k` of an attention, `bias_ih_l0_reverse` of a recurrent layer; never
 # `bias_proj`.
 BIAS_NAME = re.compile(r"(.*_)?bias(es|_[kv]|_[ih]h(_l\d+(_reverse)?)?)?")

@@ -31,8 +31,8 @@ class Unproven(Exception):
 class Trial:
     """An optimizer of the same class and attributes, whose only parameters are copies of one with given weights.
 
-    They are in a copy of the group of that parameter. The other groups are there, without parameters: what a class does
-    may depend on the place of a group.
+    They are in a copy of the group of that parameter, under its name. The other groups are there, without parameters:
+    what a class does may depend on the place of a group.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, i: int, p: Tensor, weights: Sequence[Tensor]) -> None:
@@ -41,8 +41,12 @@ class Trial:
         vars(self.optimizer).update(copied(attributes(optimizer)))
         vars(self.optimizer).update({name: OrderedDict() for name in vars(optimizer) if is_hooks(name)})
         self.params = [parameter_like(p, each) for each in weights]
-        groups = [{**copied(without_params(group)), "params": []} for group in optimizer.param_groups]
+        groups = [copied(emptied(group)) for group in optimizer.param_groups]
         groups[i]["params"] += self.params
+        if "param_names" in groups[i]:
+            original = optimizer.param_groups[i]
+            name = next(name for q, name in zip(original["params"], original["param_names"]) if q is p)
+            groups[i]["param_names"] += [name] * len(weights)
         self.group, self.optimizer.param_groups = groups[i], groups
         self.optimizer.state = copy.copy(optimizer.state)  # a dict that makes what is missing
         self.optimizer.state.clear()
@@ -104,6 +108,11 @@ def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x for key, x in group.items() if key not in ("params", "param_names")}
 
 
+def emptied(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group without its parameters, in which the keys that list them stay."""
+    return {key: [] if key in ("params", "param_names") else x for key, x in group.items()}
+
+
 def copied_from(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
     """A copy of values of an optimizer, in which its bound methods are those of a trial."""
     known: dict[int, Any] = {id(original): trial}
@@ -149,7 +158,9 @@ def refuse_other_keys(optimizer: torch.optim.Optimizer) -> None:
 
 
 def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
-    """Raise Unproven where a copy would reach the optimizer's parameters, a module or another optimizer."""
+    """Raise Unproven where a copy would reach the optimizer's parameters, by reference or by id, a module or another
+    optimizer.
+    """
     everything_copied = {
         "its attribute": attributes(optimizer),
         "its group's": without_params(group),
@@ -158,7 +169,7 @@ def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Te
     }
     todo: list[tuple[str, Any, bool]] = []  # how it is called, an object, and whether the copy has the same one
     for what, values in everything_copied.items():
-        todo += [(f"{what} {name!r}", x, False) for name, x in values.items()]
+        todo += [(f"{what} {name!r}", (name, x), False) for name, x in values.items()]
     params = ids_of_parameters(optimizer)
     seen: dict[int, Any] = {}
     while todo:
@@ -167,6 +178,8 @@ def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Te
             if x is optimizer and not is_shared:
                 continue  # a bound method of its own, which becomes one of the copy
             raise Unproven(f"{name} reaches a {type(x).__name__} beside the parameter that is tried")
+        if isinstance(x, int) and x in params:
+            raise Unproven(f"{name} has the id of a parameter, which a copy of that does not have")
         if id(x) not in seen and not isinstance(x, (type, ModuleType, Tensor)):
             seen[id(x)] = x
             is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # which deepcopy() does not copy

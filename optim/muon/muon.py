@@ -24,6 +24,12 @@ from .ranks import OwnMatrices, checked_process_group, is_redundant, own_steps, 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
 
+LARGE_UPDATES = (
+    "with adjust_lr_fn='cerebras', updates are about as large as AdamW's at the same learning rate. Pass a learning "
+    "rate that suits AdamW, such as 3e-4, or another adjust_lr_fn, such as 'original'."
+)
+_warned: list[str] = []  # the class of which this process has warned that its updates are large
+
 
 class Rows(Fixed):
     """The rule for `split_sizes`: the rows of each block, or None."""
@@ -55,7 +61,7 @@ class Muon(RuleOptimizer):
         θ = θ - η*s*O
 
     where θ is a parameter, g its gradient, n and m the rows and columns of the matrix, η is `lr`, μ is `momentum`, and
-    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm (by `eps` at least), repeats
+    λ is `weight_decay`. NewtonSchulz(G) divides X = G by its norm, or by `eps` if that is larger, repeats
     X = a*X + (b*A + c*A@A) @ X with A = X @ X.T for each triple (a, b, c) of `ns_coefficients`, and so comes close to
     the orthogonal matrix nearest to G.
 
@@ -75,7 +81,9 @@ class Muon(RuleOptimizer):
             default: 5.
         ns_coefficients: the polynomial of all iterations, a list with one for each, or the name of a published list:
             "quintic" (5), "polar_express" (5; the norm is first multiplied by 1.02), "deepseek" (8 and 2).
-        eps: the least norm that is divided by, at least 0.
+        eps: the least norm that is divided by, at least 0. With 0 there is none, and a step does not depend on the
+            scale of the gradients; with a larger `eps`, small gradients give small steps. Default: 0.0; torch's
+            default: 1e-7.
         adjust_lr_fn: "cerebras", the form of that suite: the rate is 0.2 times the root of the larger side times `lr`,
             also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
             torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
@@ -158,7 +166,7 @@ class Muon(RuleOptimizer):
         ns_steps: int | None = None,
         *,
         ns_coefficients: Any = JORDAN,
-        eps: float = 1e-7,
+        eps: float = 0.0,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
         split_sizes: Sequence[int] | None = None,
@@ -175,6 +183,7 @@ class Muon(RuleOptimizer):
         self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
         self.process_group = checked_process_group(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
+        _warn_of_large_updates(self)
 
     def algorithms(self) -> list[Any]:
         return [self, *self._others.values()]
@@ -362,7 +371,7 @@ class NorMuon(Muon):
         ns_steps: int | None = None,
         *,
         ns_coefficients: Any = JORDAN,
-        eps: float = 1e-7,
+        eps: float = 0.0,
         adjust_lr_fn: str | None = "cerebras",
         flatten: bool | None = None,
         split_sizes: Sequence[int] | None = None,
@@ -379,6 +388,7 @@ class NorMuon(Muon):
         self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
         self.process_group = checked_process_group(process_group)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
+        _warn_of_large_updates(self)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
@@ -394,6 +404,22 @@ class NorMuon(Muon):
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
         rows = zeros_of_rows(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
+
+
+def has_large_updates(group: Mapping[str, Any], lr: float | Tensor) -> bool:
+    """Whether a group of large matrices is stepped with a learning rate that suits another `adjust_lr_fn`."""
+    if group.get("adjust_lr_fn") != "cerebras" or (isinstance(lr, Tensor) and lr.is_meta):
+        return False
+    longer_sides = [max(matrix_shape(p.shape, group)[1:]) for p in group["params"]]
+    return bool(lr > 0.01) and max(longer_sides, default=0) >= 256
+
+
+def _warn_of_large_updates(optimizer: Muon) -> None:
+    """Warn of groups that `has_large_updates` finds, once in a process."""
+    large = [group["lr"] for group in optimizer.param_groups if has_large_updates(group, group["lr"])]
+    if large and not _warned:
+        _warned.append(type(optimizer).__name__)
+        warnings.warn(f"{_warned[0]}.lr={float(large[0]):g}: {LARGE_UPDATES}", stacklevel=3)
 
 
 def _other_algorithms(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..base.hyperparameters import Choice, Fixed, Number, Several
+from ..base.tensor_lists import is_zero
+from ..precision.bits import bitcast
 from ..precision.options import as_dtype
 from ..step.work import Factors
 
@@ -43,6 +46,10 @@ TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
     ),
     "deepseek": ((*(JORDAN,) * 8, *((2.0, -1.5, 0.5),) * 2), 1.0),
 }
+
+EXPONENT_BITS = {torch.bfloat16: 0xFF << 7, torch.float32: 0xFF << 23, torch.float64: 0x7FF << 52}
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+
 TRIPLE = Several((Number(scheduled=False),) * 3)
 
 
@@ -99,13 +106,28 @@ def _newton_schulz(x: Tensor, h: Factors) -> Tensor:
         return x
     is_single = len(x) == 1  # which takes the product of two matrices, and not that of batches
     x = x[0] if is_single else x
+    least_norm = h["eps"]
+    if is_zero(least_norm):  # after this division, the norm is at least 1, or 0
+        x, least_norm = x / _powers_of_two(x), 1.0
     norm = x.norm() if is_single else torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True)
-    x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=h["eps"])
+    x = x / (norm if norm_factor == 1.0 else norm * norm_factor).clamp(min=least_norm)
     for a, b, c in triples:
         gram = x @ x.mT
         polynomial = _addmm(gram, gram, gram, b, c)  # b*A + c*A@A
         x = _addmm(x, polynomial, x, a)  # a*X + (b*A + c*A@A) @ X
     return x[None] if is_single else x
+
+
+def _powers_of_two(x: Tensor) -> Tensor:
+    """The power of two at or below the largest absolute element of each matrix.
+
+    A division by it is exact, and then no square in the norm overflows, and none that matters underflows. For a
+    matrix of zeros or subnormal numbers it is infinity, so that the quotient is 0. A momentum that has underflowed
+    keeps subnormal numbers for good, and must not move the parameter.
+    """
+    largest = x.abs().amax((-2, -1), keepdim=True)  # on the CPU, ten times as fast as the norm of order infinity
+    powers = bitcast(bitcast(largest, INTEGERS[x.itemsize]) & EXPONENT_BITS[x.dtype], x.dtype)
+    return torch.nn.functional.threshold(powers, 0.0, math.inf)  # infinity in place of 0
 
 
 def _addmm(x: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float = 1.0) -> Tensor:

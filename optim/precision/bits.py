@@ -36,7 +36,7 @@ def bitcast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The same bits in another dtype of the same size: a view, or on torch_xla, which has none, a new tensor."""
     if x.device.type != "xla":
         return x.view(dtype)
-    xla_name = {torch.float32: "f32", torch.bfloat16: "bf16"}.get(dtype, f"s{8 * x.itemsize}")
+    xla_name = {torch.float64: "f64", torch.float32: "f32", torch.bfloat16: "bf16"}.get(dtype, f"s{8 * x.itemsize}")
     cast: Tensor = _xla_bitcast()(x, to=xla_name)
     return cast
 

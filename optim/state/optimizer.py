@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from timesched.binding.owner import bound_to
 
-from ..base.hyperparameters import Rule, as_tags, check_group
+from ..base.hyperparameters import SWITCH, Rule, as_tags, check_group
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import notice_dtensor
 from ..precision.options import as_name
@@ -74,7 +74,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._keeper = StateKeeper()
         self._ready = False  # groups that are added from then on get their state at once
         self._stepping = False  # a step may call that of its base class
-        self.enable_global_step = bool(enable_global_step)
+        SWITCH.check(f"{type(self).__name__}: enable_global_step", enable_global_step)
+        self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         self._zero_grad_post_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
         if not isinstance(params, (Tensor, Iterable)):

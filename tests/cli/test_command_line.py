@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import warnings
 from functools import partial
 
 import pytest
@@ -567,6 +568,30 @@ def test_bfloat16_weights_that_a_step_cannot_move(capsys, config, tmp_path, monk
     assert (code, len(found), err) == (len(words), 1, "")
     for line, word in zip(found, words or ["nothing found"]):
         assert word in line
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "rate"),
+    [
+        ("Muon: {lr: 0.02}", "LinearScheduler: {alpha_f: 0.5}", "0.02"),
+        ("Muon: {lr: 0.006}", "LinearScheduler: {alpha_i: 2.0}", "0.012"),  # what the schedule reaches counts
+        ("Muon: {lr: 0.02}", "LinearScheduler: {alpha_i: 0.4, alpha_f: 0.1}", None),
+        ("NorMuon: {lr: 0.02, adjust_lr_fn: original}", "LinearScheduler: {}", None),
+    ],
+)
+def test_a_learning_rate_of_muon_that_suits_another_scale(
+    capsys, config, tmp_path, monkeypatch, optimizer, schedule, rate
+):
+    (tmp_path / "wide.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(300, 2, bias=False)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(optim.muon.muon, "_warned", [])
+    text = f"max_duration: 10ba\noptimizer: {{{optimizer}}}\nschedulers: {{{schedule}}}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # `check` prints the finding instead
+        code, out, err = run(capsys, "check", config(text), "--model", "wide:make")
+    finding = f"optimizer: group 0 has a learning rate of {rate}: with adjust_lr_fn='cerebras', updates are"
+    assert (code, err) == (1 if rate else 0, "") and out.count("\n") == 1
+    assert out.startswith(finding if rate else "nothing found")
 
 
 BETAS = "max_duration: {run}\nsamples_per_batch: 8\noptimizer: {{{optimizer}: {{}}}}\nschedulers:\n- {entry}"

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
 COPIES = ("aten::_to_copy", "aten::copy_", "aten::_foreach_copy_", "aten::stack", "aten::cat")
 UNFILLED = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided")
+VIEWS = ("aten::_unsafe_view",)  # which torch does not list among its views
 
 
 class Recorder(TorchDispatchMode):
@@ -52,7 +53,8 @@ class Recorder(TorchDispatchMode):
             devices = {x.device for x in given + made}
             assert len(devices) == 1 or not any(x.is_cuda for x in given + made), f"{name} copies between {devices}"
         on_gpu = [x for x in given + made if x.is_cuda]
-        nothing = func.is_view or name in UNFILLED or name.startswith("prim") or not any(x.numel() for x in on_gpu)
+        is_view = func.is_view or name in VIEWS
+        nothing = is_view or name in UNFILLED or name.startswith("prim") or not any(x.numel() for x in on_gpu)
         if not nothing:
             self.kernels[str(func)] += multi_tensor(args) if "_foreach_" in name else 1
         return result

@@ -101,7 +101,7 @@ def newton_schulz(x: Tensor, h: Mapping[str, Any], dtype: torch.dtype) -> Tensor
     a, b, c = h["ns_coefficients"]
     tall = x.shape[0] > x.shape[1]
     y = (x.T if tall else x).to(dtype)
-    y = y / y.norm().clamp(min=h["eps"])
+    y = y / y.norm().clamp(min=h["eps"] or torch.finfo(dtype).tiny)  # without a least norm, zeros stay zeros
     for _ in range(h["ns_steps"] or 5):
         gram = y @ y.T
         y = torch.addmm(y, torch.addmm(gram, gram, gram, beta=b, alpha=c), y, beta=a)

@@ -87,6 +87,8 @@ def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Opti
     kind: Any = getattr(torch.optim, str(row.in_torch))
     known = inspect.signature(kind).parameters
     arguments = {key: 5 if key == "ns_steps" and x is None else x for key, x in arguments.items() if key in known}
+    if row.in_torch == "Muon" and arguments["eps"] == 0:  # with which torch makes a gradient of zeros NaN
+        del arguments["eps"]
     optimizer: torch.optim.Optimizer = kind(groups, **arguments, **extra)
     if row.name == "Adagrad":  # torch reads the initial value from the constructor, whatever the group says
         for group in optimizer.param_groups:

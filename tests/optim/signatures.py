@@ -33,7 +33,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     "Lion": {"lr": 0.0001, "betas": (0.9, 0.99), "weight_decay": 0.0, "cautious_weight_decay": False},
     "Muon": {
         **{"lr": 0.02, "weight_decay": 0.01, "momentum": 0.95, "nesterov": True, "ns_steps": None},
-        **{"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 1e-07, "adjust_lr_fn": "cerebras", "flatten": None},
+        **{"ns_coefficients": (3.4445, -4.775, 2.0315), "eps": 0.0, "adjust_lr_fn": "cerebras", "flatten": None},
         **{"split_sizes": None, "num_heads": None, "transposed": False, "ns_dtype": None},
         **{"cautious_weight_decay": False, "adamw": None, "lion": None, "process_group": None},
     },

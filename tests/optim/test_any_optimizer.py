@@ -290,6 +290,11 @@ class Closure(Own):
         closure()
 
 
+def with_attribute(optimizer, name, value):
+    setattr(optimizer, name, value)
+    return optimizer
+
+
 class Reaching(Own):
     def __init__(self, params, what):
         super().__init__(params)
@@ -317,6 +322,10 @@ REFUSED = {
     "its step raises ArithmeticError: no more digits": new(begin_group=failing),
     "its step raises TypeError: .* 'closure'": Closure,
     "leaves open for another": lambda params: new(by_size, twice)(params, compensated=None),
+    "its attribute 'what' has the id of a parameter": lambda ps: Reaching(ps, lambda self: [{id(ps[0])}]),
+    "its attribute 'ids' has the id of a parameter": lambda ps: with_attribute(Own(ps), "ids", {id(ps[2]): 0.5}),
+    "its group's 'first' has the id of a parameter": lambda ps: Own(ps, first=id(ps[0])),
+    "its group's [0-9]+ has the id of a parameter": lambda ps: Own([{"params": ps, id(ps[0]): 0.5}]),
     "its attribute 'what' reaches a Parameter": lambda ps: Reaching(ps, lambda self: [{"weights": ps}]),
     "its attribute 'what' reaches a Linear": lambda ps: Reaching(ps, lambda self: torch.nn.Linear(1, 1).forward),
     "its attribute 'what' reaches a Reaching": lambda ps: Reaching(ps, lambda self: lambda: self.step()),
@@ -424,6 +433,32 @@ def test_a_class_that_takes_no_missing_gradient():
 
     optimizer = optim.preinitialize(Plain([Parameter(torch.ones(2)), Parameter(torch.ones(3))]))
     assert all(torch.equal(optimizer.state[p]["average"], torch.zeros_like(p)) for p in flat(optimizer))
+
+
+def test_an_optimizer_that_knows_its_parameters_by_name():
+    """The decay of a parameter depends on its name, and only biases have a second state."""
+
+    class ByName(Own):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for name, p in zip(group["param_names"], group["params"], strict=True):
+                    if p.grad is not None:
+                        average = self.state[p].setdefault("average", torch.zeros_like(p))
+                        if name.endswith("bias"):
+                            average = self.state[p].setdefault("slow", torch.ones_like(p)).lerp_(average, 0.1)
+                        self.state[p]["average"].lerp_(p.grad, 0.5 if "late" in name else 0.1)
+                        p.data -= group["lr"] * average
+
+    both = []
+    for _ in range(2):
+        names = ["weight", "bias", "late.weight", "late.bias"]
+        params = list(zip(names, parameters("Adam"), strict=False))
+        both.append(ByName([{"params": params[:2]}, {"params": params[2:]}]))
+    untouched, early = both
+    optim.preinitialize(early)
+    assert ["slow" in early.state[p] for p in flat(early)] == [False, True, False, True]
+    assert [group["param_names"] for group in early.param_groups] == [names[:2], names[2:]]
+    assert_equal(untouched, early)
 
 
 def test_a_place_among_the_groups_and_a_tensor_for_the_lr():

@@ -106,6 +106,13 @@ BAD["Rprop"] += [{"etas": etas} for etas in ((0.0, 1.2), (1.0, 1.2), (0.5, 1.0),
 BAD["Rprop"] += [{"step_sizes": sizes} for sizes in ((1.0, 0.1), (-1.0, 1.0))]
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_the_global_step_is_a_switch(name, value):
+    with pytest.raises(TypeError, match=f"^{name}: enable_global_step={value!r}: it must be False or True"):
+        made(name, matrices(), enable_global_step=value)
+
+
 @pytest.mark.parametrize(("name", "kwargs"), [(name, kwargs) for name in NAMES for kwargs in BAD[name]])
 def test_a_bad_value(name, kwargs):
     """At every door: in the constructor, in a group, in one added later, in a state dict."""

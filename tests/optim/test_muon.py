@@ -1,6 +1,7 @@
 """Muon: what a matrix is, groups of other algorithms, coefficients, and the memory that its directions take."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -353,3 +354,40 @@ def test_an_element_without_gradient_moves_nothing():
     p.grad = torch.zeros(3, 2)
     optimizer.step()
     assert torch.equal(p, torch.ones(3, 2))
+
+
+# A learning rate that suits another scale
+
+
+def rest(**options):
+    return {"params": [Parameter(torch.ones(300, 2))], "algorithm": "adamw", **options}
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "is_large"),
+    [
+        ((2, 256), {}, True),
+        ((256, 2), {"lr": 0.011}, True),
+        ((256, 2), {"lr": torch.tensor(0.02)}, True),
+        ((3, 2, 256), {}, True),
+        ((300, 2, 2), {"flatten": True}, True),
+        ((2, 255), {}, False),
+        ((300, 2, 2), {}, False),  # a stack of small matrices
+        ((2, 256), {"lr": 0.01}, False),
+        ((2, 256), {"lr": torch.tensor(0.02, device="meta")}, False),
+        *(((2, 256), {"adjust_lr_fn": form}, False) for form in ("original", "match_rms_adamw", None)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [Muon, NorMuon])
+def test_updates_that_are_many_times_adamws(kind, shape, options, is_large, monkeypatch):
+    """One warning in a process, whose place is the call."""
+    monkeypatch.setattr(muon, "_warned", [])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            kind([rest(lr=0.5), {"params": [Parameter(torch.ones(shape))]}], **options)
+    rate = f"{float(options.get('lr', 0.02)):g}" if is_large else ""
+    expected = [f"{kind.__name__}.lr={rate}: with adjust_lr_fn='cerebras', updates are about as large as AdamW's"]
+    assert [str(x.message).partition(" at the same")[0] for x in said] == expected * is_large
+    assert all(x.filename == __file__ for x in said)

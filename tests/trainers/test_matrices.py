@@ -95,6 +95,8 @@ FUSED = "Linear, fused without split_sizes"
         ("BailingHybridForCausalLM", DENSE_FIRST, {"mlp.gate"}, {"forget_gate.f_proj"}),
         ("KimiLinearForCausalLM", {"num_hidden_layers": 2}, {"mlp.gate"}, {"forget_gate.f_b_proj"}),
         ("DFineForObjectDetection", {}, set(), {"gateway.gate"}),
+        ("Gemma3nForCausalLM", {}, {"altup.modality_router"}, {"mlp.gate_proj"}),
+        ("DogeForCausalLM", {**ONE, "is_moe": True}, {"mlp.router_gate"}, {"mlp.gate_proj"}),
     ],
 )
 def test_routers_and_other_gates(name, config, routers, gates):
@@ -127,6 +129,18 @@ def test_gated_norms_do_not_decay(name, config):
     gated = {f"{name}.weight" for name, x in model.named_modules() if type(x).__name__.endswith("RMSNormGated")}
     decays = by_name(configure_param_groups(model, weight_decay=0.1), "weight_decay")
     assert {decays[name] for name in gated} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "heads"),
+    [
+        ("LukeForMaskedLM", ONE, {"lm_head.decoder"}),
+        ("JanusForConditionalGeneration", {}, {"generation_head.vision_head"}),
+        ("BertForMaskedLM", ONE, set()),  # whose only head is tied
+    ],
+)
+def test_heads_next_to_a_tied_one(name, config, heads):
+    assert layers(model_of(name, **config), "output head") == heads
 
 
 def test_a_hidden_layer_of_the_embeddings_shape_is_no_head():

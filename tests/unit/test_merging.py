@@ -89,8 +89,10 @@ ERRORS = [
     (("linear", ["3ba", "3ba"], "1ba"), "3ba follows 3ba: times increase from start='1ba' on"),
     (("linear", ["1ba"], "1ba"), "1ba follows 1ba"),
     (("linear", ["2ba", "3tok"], "1ba"), "3tok follows 2ba"),
-    (("line", ["2ba"], "1ba"), "decay='line': write one of linear, cosine"),
-    (("geometric", ["2ba"], "1ba"), "decay='geometric': a geometric decay goes from 1.0 to 0.0"),
+    *(
+        ((name, ["2ba"], "1ba"), f"decay={name!r}: write one of {', '.join(NAMES)}, or a function.")
+        for name in ("line", "geometric", "harmonic")
+    ),
     ((lambda x: 0.9 - x, ["2ba"], "1ba"), "it is 1 at its start"),
     ((lambda x: 1 if x == 0 else math.nan, ["2ba", "3ba"], "1ba"), "and finite everywhere"),
     (("linear", [2], "1ba"), "merge_coefficients: times: 2 has no unit"),
@@ -130,6 +132,14 @@ def test_weights_in_their_dtypes():
     assert dicts[2]["low"].tolist() == [1 + 3 / 128] * 2  # nothing given is changed
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float16])
+def test_short_dtypes_are_summed_in_float32(dtype):
+    """In their own dtype, each of the terms would be rounded."""
+    dicts = [{"a": torch.tensor([1.0, 1.25]).to(dtype)} for _ in range(3)]
+    merged = optim.merge_weights(dicts, [0.3, 0.3, 0.4])["a"]
+    assert merged.dtype == dtype and merged.float().tolist() == [1.0, 1.25]
+
+
 def test_one_at_a_time():
     alive = []
 
@@ -149,7 +159,7 @@ def test_one_at_a_time():
     assert optim.merge_weights(load(), [0.2] * 5)["weight"].item() == pytest.approx(2.0)
 
 
-X, Y = {"a": torch.ones(2)}, {"a": torch.ones(3)}
+X, Y, WHOLE = ({"a": x} for x in (torch.ones(2), torch.ones(3), torch.ones(2, dtype=torch.int64)))
 REFUSED = [
     (([X, X], [1.0]), "2 state dicts or more and 1 coefficients"),
     (([X], [0.5, 0.5]), "1 state dicts and 2 coefficients"),
@@ -157,6 +167,13 @@ REFUSED = [
     (([X, Y], [0.5, 0.5]), "state dict 2 is of another model than the first: 'a' is (3,) there, and (2,) in the first"),
     (([X, {}], [0.5, 0.5]), "'a' is missing there"),
     (([{"model": X}], [1.0]), "no weights are among 'model'"),
+    (([X, WHOLE], [0.5, 0.5]), "'a' is (2,) of integers there, and (2,) in the first"),
+    (([WHOLE, X], [0.5, 0.5]), "'a' is (2,) there, and (2,) of integers in the first"),
+    (([X, {"a": 3}], [0.5, 0.5]), "'a' is no tensor there"),
+    *(
+        (([X, X], [0.5, wrong]), f"merge_weights.coefficients=[0.5, {wrong}]: a coefficient is not finite")
+        for wrong in (math.inf, -math.inf, math.nan)
+    ),
 ]
 
 

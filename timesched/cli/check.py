@@ -16,6 +16,7 @@ from torch import Tensor
 
 import optim
 from optim.groups.parameters import named
+from optim.muon.muon import ALGORITHMS, LARGE_UPDATES, has_large_updates
 from timesched.cli.schedules import add_run, finite, model_of, run_of, trial_of
 from timesched.drawing.lines import Source, axis, counted, end_of, number, values
 from timesched.drawing.schedulers import sources
@@ -42,6 +43,7 @@ is a note, with which the exit code is 0):
   norms or biases with weight decay (with --model)
   a schedule that multiplies 0, as of a weight decay that the optimizer does not have (with --model)
   bfloat16 weights that the learning rate cannot move (with --model)
+  a learning rate of Muon that suits another adjust_lr_fn (with --model)
 """
     examples = """\
 examples:
@@ -80,7 +82,7 @@ class Course:
     def corrected_betas(self) -> Tensor:
         """The betas of the first steps, if they are of an average whose bias is corrected; otherwise none."""
         group = self.scheduler.optimizer.param_groups[self.scheduler.indices[0]]
-        kind = optim.muon.muon.ALGORITHMS.get(group.get("algorithm"), type(self.scheduler.optimizer))
+        kind = ALGORITHMS.get(group.get("algorithm"), type(self.scheduler.optimizer))
         corrected = issubclass(kind, _CORRECTED.get(self.scheduler.key, ())) and group.get("correct_bias", True)
         # after these steps, nothing is left of the first in the average of any beta that is in use
         steps = min(int(self.length), 20_000) if corrected and self.unit is TimeUnit.BATCH else 0
@@ -116,7 +118,7 @@ def _check(options: argparse.Namespace) -> int:
     if model is not None and made.optimizer is not None:
         faults += decayed(model, made.optimizer, list(made.schedulers.values()))
         faults += without_effect(made.schedulers)
-        faults += unmoved(made.optimizer, highest)
+        faults += unsuitable_learning_rates(made.optimizer, highest)
     for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
     if made.optimizer is None and made.schedulers:
@@ -261,8 +263,10 @@ def without_effect(schedulers: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def unmoved(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
-    """A line for each group whose learning rate is rounded away from bfloat16 weights of 1 and below."""
+def unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
+    """A line for each group whose highest learning rate is rounded away from bfloat16 weights of 1 and below, and one
+    for each whose learning rate suits another `adjust_lr_fn` of Muon.
+    """
     for i, group in enumerate(optimizer.param_groups):
         rate = highest.get(i, float(group["lr"] or 0.0))
         kept = group.get("master_weights") or group.get("stochastic_rounding")
@@ -274,3 +278,5 @@ def unmoved(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
                     f"weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
                     f"stochastic_rounding: true"
                 )
+        if has_large_updates(group, rate):
+            yield f"optimizer: group {i} has a learning rate of {rate:.4g}: {LARGE_UPDATES}"

@@ -104,8 +104,9 @@ def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | No
     """
     path, entry = _place(text)
     with warnings.catch_warnings():
-        # `check` says so, too
-        warnings.filterwarnings("ignore", ".* warms up until|.* lose every update|.* is 0 in every group")
+        # `check` says so, too.
+        said = ("warms up until", "lose every update", "is 0 in every group", "adjust_lr_fn='cerebras'")
+        warnings.filterwarnings("ignore", f".*({'|'.join(said)})")
         if is_config(text):
             if rate is not None:
                 raise ValueError(f"--lr is for schedules by name, and {path} has a learning rate: change it there.")

@@ -50,6 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 SHARED = [f"{kind}, {place}" for kind in KINDS for place in ("rows", "ddp")] + ["Muon, columns", "Muon split, columns"]
 SHARED_BY_4 = [f"{kind}, {place}" for kind in ("Muon", "NorMuon") for place in ("rows", "replicas of rows", "ddp")]
+SCALED = ["NorMuon, rows", "Muon split, columns", "NorMuon float64, ddp", "Muon blocks, ddp"]
 COMPILED = ["Muon, rows", "NorMuon, ddp"]
 
 
@@ -79,18 +80,18 @@ def built(kind: str, place: str | None, **more: Any) -> tuple[list[Parameter], o
     return [*params, vector], getattr(optim, kind.partition(" ")[0])(groups, **options)
 
 
-def give_gradients(params: list[Parameter], place: str | None, step: int) -> None:
+def give_gradients(params: list[Parameter], place: str | None, step: int, scale: float = 1.0) -> None:
     for i, p in enumerate(params):
         generator = torch.Generator().manual_seed(100 * step + i)
-        gradient = torch.randn(p.shape, generator=generator).to(p.dtype)
+        gradient = torch.randn(p.shape, generator=generator).to(p.dtype) * scale
         p.grad = placed(gradient, place) if isinstance(p, DTensor) else gradient
 
 
-def trained(kind: str, place: str | None, steps: int = STEPS, **more: Any) -> dict[str, Tensor]:
+def trained(kind: str, place: str | None, steps: int = STEPS, scale: float = 1.0, **more: Any) -> dict[str, Tensor]:
     """All parameters and states in the end, gathered."""
     params, optimizer = built(kind, place, **more)
     for step in range(1, steps + 1):
-        give_gradients(params, place, step)
+        give_gradients(params, place, step, scale)
         optimizer.step()
     return found(params, optimizer)
 
@@ -151,6 +152,16 @@ def shared(case: str, folder: Path) -> None:
     assert max(ranks) <= 1.5 * replicas * one["products"] / len(ranks)
     batches = STEPS * (2 if "blocks" in kind else 1)  # as blocks are sent in another dtype
     assert (mine["exchanges"], mine["gathers"]) == ((0, batches) if place == "ddp" else (2 * batches, 0))
+
+
+def scaled(case: str, folder: Path) -> None:
+    """Gradients that are scaled by a power of two give the same bits of matrices and second moments."""
+    kind, place = case.split(", ")
+    unscaled = alone(kind)
+    matrices = [key for i, _ in enumerate(SHAPES) for key in (f"{i} ", f"{i} variance_neuron") if key in unscaled]
+    for scale in (2.0**-100, 2.0**60):
+        found = trained(kind, place, scale=scale)
+        assert_bits({key: found[key] for key in matrices}, {key: unscaled[key] for key in matrices})
 
 
 def in_batches(case: str, folder: Path) -> None:
@@ -289,6 +300,21 @@ def on_copies(call: Callable[..., Any]) -> Callable[..., Any]:
             torch._foreach_copy_(*((x if isinstance(x, list) else [x]) for x in (received, copies)))
 
     return run
+
+
+def clipped(case: str, folder: Path) -> None:
+    """`clip_grad_norm_` of sharded gradients: the norm is a DTensor, and the values are those of one process."""
+    norms, gradients = [], []
+    for where in (case, None):
+        params = parameters("AdamW", where)
+        optimizer = optim.AdamW(params)
+        give_gradients(params, where, 1)
+        norm = optim.clip_grad_norm_(optimizer, 0.5)
+        assert isinstance(norm, DTensor) == (where is not None)
+        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        gradients.append([p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in params])
+    assert torch.allclose(*norms, rtol=1e-6) and norms[1] > 1.0
+    assert all(torch.allclose(*pair, rtol=1e-6) for pair in zip(*gradients, strict=True))
 
 
 def refused(case: str, folder: Path) -> None:

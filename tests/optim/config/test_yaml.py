@@ -42,6 +42,9 @@ def test_values_of_yaml_1_2(written, value):
     assert found == value and type(found) is type(value)
 
 
+CIRCLE = {"optimizer": {"SGD": {}}}
+CIRCLE["optimizer"]["SGD"]["lr"] = [CIRCLE["optimizer"]]
+
 CONFIGS = [
     ("config", ValueError, "config='config' is neither YAML nor the name of a .yaml file"),
     (3, TypeError, "config=3: pass a mapping, the path of a YAML file, or YAML text"),
@@ -60,6 +63,12 @@ CONFIGS = [
     ("a: \x00\n", ValueError, "the text cannot be read as YAML: ReaderError"),
     ("optimizer: !!python/object/apply:os.mkdir ['made']\n", ValueError, "could not determine a constructor"),
     ("optimizer: {antigravity.SGD: {lr: 0.1}}\n", ValueError, "there is no optimizer"),
+    (CIRCLE, ValueError, "optimizer.SGD.lr[0]: the config contains itself here"),
+    ("a: 1\nb: &all [{c: *all}]\n", ValueError, "b[0].c: the config contains itself here"),
+    ("a: [1, 1" + 400 * "0" + "]\n", ValueError, "a[1]: an integer above 1.8e308 is no floating-point number"),
+    ({"optimizer": {"SGD": {"lr": -(10**400)}}}, ValueError, "optimizer.SGD.lr: an integer above 1.8e308"),
+    ("optimizer: {SGD: {lr: 0.1, enable_global_step: no}}\n", TypeError,
+     "SGD: enable_global_step='no': it must be False or True"),
 ]  # fmt: skip
 
 
@@ -71,6 +80,12 @@ def test_what_is_no_config(tmp_path, monkeypatch, config, error, message):
         build(network(), config)
     assert message in str(raised.value)
     assert list(tmp_path.iterdir()) == [] and "antigravity" not in sys.modules
+
+
+def test_containers_that_are_there_twice_are_no_circle():
+    shared = [1, {"a": 2}]
+    assert read({"b": shared, "c": {"d": shared}}) == {"b": [1, {"a": 2}], "c": {"d": [1, {"a": 2}]}}
+    assert read("b: &x [1, 2]\nc: {d: *x, e: *x}\n") == {"b": [1, 2], "c": {"d": [1, 2], "e": [1, 2]}}
 
 
 def test_without_the_library(monkeypatch):

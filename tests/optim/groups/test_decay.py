@@ -83,6 +83,22 @@ def test_norms_of_others():
     assert decaying(model, no_decay=False) == {name for name, _ in model.named_parameters()}
 
 
+TIMMS = "LayerNorm LayerNorm2d LayerNorm2dFp32 LayerNormAct2d GroupNormAct BatchNormAct2d RmsNormFp32 RmsNorm2dFp32"
+TIMMS += " RmsNormAct RmsNormAct2d RmsNormActFp32 RmsNormAct2dFp32 SimpleNorm SimpleNorm2d SimpleNormFp32"
+TIMMS += " SimpleNorm2dFp32 RmsNorm2d"
+
+
+@pytest.mark.parametrize("name", TIMMS.split())
+def test_norms_of_timm(name):
+    norm = type(name, (LlamaRMSNorm,), {})
+    assert decaying(held(norm=norm(), own=nn.Linear(2, 2))) == {"own.weight"}
+
+
+@pytest.mark.parametrize("name", ["NormLinear", "RMSNormLinear", "SimpleNormed", "BatchNormalizer", "AbnormalAct"])
+def test_names_that_only_look_like_a_norm(name):
+    assert decaying(held(layer=type(name, (LlamaRMSNorm,), {})())) == {"layer.weight"}
+
+
 def test_tied_parameters_decay_where_any_owner_would_let_them():
     model = held(norm=nn.LayerNorm(3), row=nn.Linear(3, 1), second=nn.LayerNorm(3), late=nn.LayerNorm(3))
     model.mix = nn.Module()

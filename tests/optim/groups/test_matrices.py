@@ -96,6 +96,17 @@ def test_a_tied_head_is_an_embedding():
     assert muons(Tied()) == {f"body.layers.{i}.{name}" for i in (0, 1) for name in layer}
 
 
+def test_heads_next_to_a_tied_one():
+    """They are called heads, and have a row for each entry of an embedding."""
+    model = Tied()
+    model.vision = nn.Embedding(16, 8)
+    model.vision_head, model.value_head = linear(8, 16), linear(8, 1)
+    model.lm_head = nn.ModuleDict({"dense": linear(8, 8), "decoder": linear(8, 11)})
+    model.project, model.headless = linear(8, 16), linear(8, 11)
+    assert muons(model) - muons(Tied()) == {"lm_head.dense.weight", "project.weight", "headless.weight"}
+    assert {"project.weight", "vision_head.weight"} < muons(model, output_head=())
+
+
 def test_groups_of_muon_are_for_no_other_optimizer():
     with pytest.raises(ValueError, match="algorithm='adamw', and AdamW"):
         optim.AdamW(configure_param_groups(Sequence(), matrices="muon"))
@@ -142,6 +153,7 @@ GATES = {"gateway": DFineGate(), "forget_gate": held(f_proj=linear())}
         (held(router=held(layers=nn.Sequential(linear(), linear()))), set()),
         (held(ffn=MixtralTopKRouter(), up=linear()), {"up.weight"}),
         (held(router=held(gate=parametrizations.spectral_norm(linear()))), set()),
+        (held(modality_router=linear(), router_gate=linear(), routers=linear()), {"routers.weight"}),
         (held(**GATES), {"gateway.gate.weight", "forget_gate.f_proj.weight"}),
         (MoE(), {"experts.w1", "experts.w2"}),
         (held(layers=nn.ModuleList([wrapped(MoE())])), {"layers.0.experts.w1", "layers.0.experts.w2"}),

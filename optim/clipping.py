@@ -1,0 +1,64 @@
+"""`clip_grad_norm_`: gradients clipped by their norm, but for those of Muon, whose steps do not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from timesched.binding.groups import known_tags, select
+
+
+def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, tags: Any = None) -> Tensor:
+    """Scale the gradients of some parameter groups so that their norm is at most `max_norm`.
+
+    The norm is that of all these gradients as one vector, and `torch.nn.utils.clip_grad_norm_` computes it. By default
+    the groups of Muon are left out: their gradients neither count in the norm nor are scaled. A Muon step does not
+    depend on the scale of its gradients, so clipping could only change how much each batch weighs in the momentum. Call
+    this after the backward pass and before `optimizer.step()`. Nothing is read from an accelerator.
+
+    Args:
+        optimizer: an optimizer, or any object that has `param_groups`.
+        max_norm: the largest norm that is left alone.
+        norm_type: the p of the p-norm; `inf` for the largest absolute element.
+        tags: a tag, or several, of the groups whose gradients are clipped, as in `bind`; a None among them selects the
+            groups without tags. None alone selects all groups but those whose `algorithm` is "muon" and those of
+            `torch.optim.Muon`.
+
+    Returns:
+        the norm before clipping, as a tensor: 0 without gradients, and a DTensor where the gradients are DTensors.
+
+    Raises:
+        ValueError: no group has one of the tags.
+
+    >>> import torch
+    >>> from optim import Muon
+    >>> matrix, bias = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+    >>> optimizer = Muon([{"params": [matrix]}, {"params": [bias], "algorithm": "adamw"}], lr=0.01)
+    >>> matrix.grad, bias.grad = torch.full((2, 2), 100.0), torch.tensor([3.0, 4.0])
+    >>> clip_grad_norm_(optimizer, max_norm=1.0).item()
+    5.0
+    >>> bias.grad, matrix.grad[0]
+    (tensor([0.6000, 0.8000]), tensor([100., 100.]))
+    """
+    groups = optimizer.param_groups
+    clipped = [groups[i] for i in select(groups, tags)]
+    if tags is None:
+        clipped = [group for group in groups if not _is_of_muon(optimizer, group)]
+    elif not clipped:
+        raise ValueError(
+            f"clip_grad_norm_.tags={tags!r}: no parameter group has such a tag, and {known_tags(groups)}. Pass tags "
+            "that are in optimizer.param_groups."
+        )
+    parameters = [p for group in clipped for p in group["params"]]
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+
+
+def _is_of_muon(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    """Whether Muon steps a group of an optimizer, which a trainer may have wrapped."""
+    if "algorithm" in group:
+        return bool(group["algorithm"] == "muon")
+    wrapped = getattr(optimizer, "optimizer", optimizer)  # as accelerate calls it
+    return isinstance(wrapped, getattr(torch.optim, "Muon", ()))  # since torch 2.9
