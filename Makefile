@@ -34,7 +34,7 @@ test: ## run all tests and doctests, on the newest torch and with Composer
 	  printf '\n== tests in the environment "%s"\n' "$$env"; \
 	  echo 'no environment' >"$$logs/$$env"; word=passed; \
 	  { python=$$($(PYTHON) tools/env.py "$$env") && \
-	    OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 --dist loadgroup --color=$(if $(MAKE_TERMOUT),yes,auto) $(ARGS) \
+	    OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 --dist loadgroup --ignore=tests/cuda --color=$(if $(MAKE_TERMOUT),yes,auto) $(ARGS) \
 	      2>&1 | tee "$$logs/$$env"; } || { word=FAILED; failed=1; }; \
 	  summary+=$$(printf '%-9s %s  %s' "$$env" "$$word" "$$(tail -n 1 "$$logs/$$env")")$$'\n'; \
 	done; \
@@ -51,7 +51,7 @@ test-xla: ## run the tests on a lazily traced device, torch_xla's own CPU
 	@$(call use,xla); OMP_NUM_THREADS=1 PJRT_DEVICE=CPU "$$python" -m pytest tests/xla $(ARGS)
 
 test-cuda: ## count what steps launch on a CUDA GPU, on fake tensors: no GPU is needed
-	@$(call use,cuda); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
+	@$(call use,newest); OMP_NUM_THREADS=1 "$$python" -m pytest -n 2 tests/cuda $(ARGS)
 
 # -E: nothing of an earlier build is taken over, since a page depends on source files that Sphinx does not know of.
 docs: ## build the documentation site in build/docs

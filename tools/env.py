@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,docs,composer,trainers,xla,cuda}``.
+"""Print the path of a ready-made Python: ``python3 tools/env.py {newest,docs,composer,trainers,xla}``.
 
-The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other, and only a
-CUDA build of torch knows CUDA tensors. The first call installs requirements/NAME.txt into the user's cache, shared by
+The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other. The first call installs requirements/NAME.txt into the user's cache, shared by
 all checkouts; later calls only look. Standard output is the path alone, the rest goes to standard error. Needs a Unix,
 for its file locks.
 """
@@ -23,11 +22,10 @@ from pathlib import Path
 from typing import IO
 
 COST = {  # what the first call takes, said before it starts
-    "newest": "the newest torch and the linters: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
+    "newest": "the newest torch and the linters: about 6 GB and two to five minutes (with a CPU torch 1 GB)",
     "docs": "Sphinx, its theme and torch: 1 GB and a minute (with a CUDA torch 6 GB and longer)",
     "composer": "Composer and its torch: about 6 GB and two to five minutes",
     "trainers": "transformers, lightning, torchtitan: 2 GB and two to four minutes (with a CUDA torch 6 GB and longer)",
-    "cuda": "torch's CUDA build: about 6 GB and two to five minutes",
     "xla": "torch_xla and its torch: about 6 GB and two to five minutes",
 }
 MARKER = ".complete"  # written last: an environment without it was interrupted

@@ -88,7 +88,7 @@ class Muon(RuleOptimizer):
             also for the decay, and the look-ahead is the gradient plus `momentum` times the buffer. torch's values mean
             torch's form, in which the decay takes `lr` itself and the look-ahead weighs the gradient by 1 - `momentum`:
             "match_rms_adamw" adjusts the rate likewise, "original" or None by the root of rows over columns if that is
-            above 1, "spectral_unclamped" by that root (torch 2.15). Default: "cerebras"; torch's default: None.
+            above 1, "spectral_unclamped" by that root (torch 2.14.1). Default: "cerebras"; torch's default: None.
         flatten: True: a parameter is one matrix of `shape[0]` rows, which the weight of a Conv1d needs; False: a stack
             of matrices, its last two dimensions; None: a stack if it has 3 dimensions.
         split_sizes: the rows of each block of a fused projection, such as (q, k, v), one below the other: each is a

@@ -43,7 +43,7 @@ class Row:
     def in_torch(self) -> str | None:
         """The name of torch's class with this formula."""
         groups = [{**self.arguments, **group} for group in self.groups]
-        forms = ("cerebras", "spectral_unclamped")  # the second came with torch 2.15
+        forms = ("cerebras", "spectral_unclamped")  # the second came with torch 2.14.1
         another = any(not g.get("correct_bias", True) or g.get("adjust_lr_fn") in forms for g in groups)
         another |= any(g.get("cautious_weight_decay") for g in groups)
         if self.name in NOT_IN_TORCH or another:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -360,6 +361,19 @@ def test_one_entry():
     several, one = (Schedules.Config(entries=entries, **RATES) for entries in ([COSINE], COSINE))
     assert one.to_dict()["entries"] == several.to_dict()["entries"] == [repr(COSINE)]
     assert Run(None, built=one).train(3).used == Run(None, built=several).train(3).used
+
+
+def test_newer_releases_have_the_containers_in_another_module():
+    """The main branch of torchtitan moved them from `components.optimizer` to `components.optim`."""
+    moved = (
+        "import sys, torchtitan.components.optimizer as module;"
+        "sys.modules['torchtitan.components.optim'] = module;"
+        "sys.modules['torchtitan.components.optimizer'] = None;"  # whose import raises
+        "from timesched.integrations.torchtitan import Schedules;"
+        "print(issubclass(Schedules, module.LRSchedulersContainer))"
+    )
+    done = subprocess.run([sys.executable, "-c", moved], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.parametrize(

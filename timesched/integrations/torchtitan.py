@@ -13,7 +13,11 @@ from typing import Annotated, Any, Literal
 
 import torch.distributed as dist
 import tyro
-from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
+
+try:
+    from torchtitan.components.optim import LRSchedulersContainer, OptimizersContainer
+except ImportError:  # torchtitan 0.3
+    from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
 
 from timesched.binding import Bound
 from timesched.binding.evaluation import units_of
