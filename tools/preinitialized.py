@@ -71,6 +71,8 @@ def make(package: str, name: str, dtype: torch.dtype = torch.float32, **argument
         params = [{"params": params[::2], "use_muon": True}, {"params": params[1::2], "use_muon": False}]
     if "lr" in accepted and accepted["lr"].default is inspect.Parameter.empty:
         arguments["lr"] = 0.01
+    if "triton" in accepted:
+        arguments["triton"] = False  # its kernels need a GPU, also where torch's build could use one
     optimizer: torch.optim.Optimizer = kind(params, **arguments)
     if hasattr(optimizer, "train"):
         optimizer.train()
