@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Print the path of a ready-made Python: ``python3 tools/env.py {newest,docs,composer,trainers,xla}``.
 
-The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other. The first call
-installs requirements/NAME.txt into the user's cache, shared by all checkouts; later calls only look. Standard output is
-the path alone, the rest goes to standard error. Needs a Unix, for its file locks.
+The tests run in several environments, because the newest torch, Composer and torch_xla exclude each other. The first
+call installs requirements/NAME.txt into the user's cache, shared by all checkouts; later calls only look. Standard
+output is the path alone, the rest goes to standard error. Needs a Unix, for its file locks.
 """
 
 import argparse
