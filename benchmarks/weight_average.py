@@ -20,7 +20,7 @@ SETS = {"300 of 64x64": [(64, 64)] * 300, "40 of 512x512": [(512, 512)] * 40, "1
 GOAL = 1.3
 
 
-def least_work(params: list[torch.nn.Parameter]) -> Callable[[], None]:
+def least_work(params: list[torch.nn.Parameter]) -> Callable[[], object]:
     averages = [p.detach().float().clone() for p in params]
     weights = [p.detach() for p in params]
     if params[0].dtype is torch.float32:
