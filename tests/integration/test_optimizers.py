@@ -38,7 +38,7 @@ MORE: dict[str, dict[str, Any]] = {
     "ASGD": {"t0": 5.0},
     "Adafactor": {"beta1": 0.9},
     "Adam": {"amsgrad": True},
-    **dict.fromkeys(MATRICES, {"adjust_lr_fn": "original"}),  # which suits their learning rates of 0.1
+    **{name: {"adjust_lr_fn": "original"} for name in MATRICES},  # which suits their learning rates of 0.1
     "RMSprop": {"momentum": 0.5, "centered": True},
 }
 
