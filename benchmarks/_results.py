@@ -36,7 +36,6 @@ from timesched import (
     Schedule,
     WarmupStableDecayScheduler,
     bind,
-    merge_coefficients,
 )
 
 RESULTS, PAGE = Path(__file__).parent / "results", Path(__file__).parents[1] / "docs/results.md"
@@ -147,7 +146,7 @@ def measure(run: Run) -> Result:
     if run.averaged:
         with average.swapped():
             found["average"] = bits(model, held_out)
-        coefficients = merge_coefficients("1-sqrt", times, f"{run.tokens * 4 // 5}tok")
+        coefficients = optim.merge_coefficients("1-sqrt", times, f"{run.tokens * 4 // 5}tok")
         model.load_state_dict(optim.merge_weights(checkpoints, coefficients))
         found["merge"] = bits(model, held_out)
     return {**found, "seconds": round(time.process_time() - started, 1)}

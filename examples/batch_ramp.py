@@ -1,5 +1,5 @@
 """Train the language model of composer_run.py in a loop whose batches grow, as
-a plan says, and its learning rate with the root of their size.
+the schedule says, and its learning rate with the root of their size.
 
 The model reads bytes: a token is a byte, and a sample has 128. The script prints
 the batch size, the learning rate and the loss over the tokens, and draws them.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from timesched import BatchPlan, Clock, ProductScheduler, WarmupStableDecayScheduler, bind
+from timesched import BatchSizeSchedule, Clock, ProductScheduler, WarmupStableDecayScheduler, bind
 
 LINES = 12  # of the table
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
     loss: float
 
 
-def train(plan: BatchPlan, duration: str) -> list[Row]:
+def train(sizes: BatchSizeSchedule, duration: str) -> list[Row]:
     """One run of the demo's model."""
     torch.manual_seed(0)
     torch.set_num_threads(1)  # a second thread gains little with matrices this small
@@ -37,12 +37,12 @@ def train(plan: BatchPlan, duration: str) -> list[Row]:
     samples, model = demo.windows(demo.manual()[0]), demo.ByteModel()
     samples = samples[torch.randperm(len(samples))]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    clock = Clock(duration, samples_per_batch=plan, tokens_per_sample=demo.LENGTH)
-    schedule = ProductScheduler([WarmupStableDecayScheduler("10ba", t_decay="0.2dur"), plan.factor(power=0.5)])
+    clock = Clock(duration, samples_per_batch=sizes, tokens_per_sample=demo.LENGTH)
+    schedule = ProductScheduler([WarmupStableDecayScheduler("10ba", t_decay="0.2dur"), sizes.factor(power=0.5)])
     scheduler, rows = bind(schedule, optimizer, clock), []
     while not clock.done:
         first = clock.timestamp.sample.value
-        batch = samples[torch.arange(first, first + plan.at(clock)) % len(samples)]
+        batch = samples[torch.arange(first, first + sizes.at(clock)) % len(samples)]
         loss = model.loss(model(batch), batch)
         loss.backward()
         rows.append(Row(clock.timestamp.token.value, len(batch), optimizer.param_groups[0]["lr"], loss.item()))
@@ -68,11 +68,11 @@ def draw(rows: list[Row], out: Path) -> None:
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--plan", default="0:8 60K:16 150K:32", help="thresholds in tokens and sizes (%(default)s)")
+parser.add_argument("--batch-sizes", default="0:8 60K:16 150K:32", help="thresholds in tokens and sizes (%(default)s)")
 parser.add_argument("--duration", default="300000tok", help="length of the run (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("batch_ramp.png"), help="the picture (%(default)s)")
 args = parser.parse_args()
-run = train(BatchPlan(args.plan, unit="tok"), args.duration)
+run = train(BatchSizeSchedule(args.batch_sizes, unit="tok"), args.duration)
 for row in run[:: max(1, len(run) // LINES)]:
     print(f"token {row.token:7}   batch size {row.size:3}   LR {row.lr:.3e}   loss {row.loss:.3f}")
 if importlib.util.find_spec("matplotlib"):

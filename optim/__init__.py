@@ -26,7 +26,7 @@ from .clipping import clip_grad_norm_
 from .config import build, configure_lr_scheduler, configure_optimizer
 from .groups import configure_param_groups, param_group_table
 from .initial_state import preinitialize, state_bytes
-from .merging import merge_weights
+from .merging import merge_coefficients, merge_weights
 from .muon.muon import Muon, NorMuon
 from .precision.options import Precision
 from .state.optimizer import Optimizer
@@ -58,6 +58,7 @@ __all__ = [
     "configure_optimizer",
     "configure_param_groups",
     "lr_scheduler",
+    "merge_coefficients",
     "merge_weights",
     "param_group_table",
     "preinitialize",

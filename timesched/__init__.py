@@ -11,13 +11,12 @@ Composer's `State`, or a similar object) it returns a multiplier; `bind` writes 
 (0.5, 0.55)
 """
 
-from timesched.batch_plan import BatchPlan
+from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, BoundLR, bind, compile_composer_scheduler
 from timesched.clock import Clock
 from timesched.composition import CooldownScheduler, ProductScheduler, SequenceScheduler, WarmupScheduler
 from timesched.half_life import HalfLife, weight_decay_for
 from timesched.horizon import Horizon, State, _convert_time  # noqa: F401  # a name that users of Composer import
-from timesched.merging import merge_coefficients
 from timesched.schedule import ComposerScheduler, Schedule
 from timesched.schedulers import (
     ConstantScheduler,
@@ -45,7 +44,7 @@ from timesched.time import Time, TimeError, Timestamp, TimeUnit, ensure_time
 
 __version__ = "0.1.0"
 __all__ = [
-    "BatchPlan",
+    "BatchSizeSchedule",
     "Bound",
     "BoundLR",
     "Clock",
@@ -85,6 +84,5 @@ __all__ = [
     "bind",
     "compile_composer_scheduler",
     "ensure_time",
-    "merge_coefficients",
     "weight_decay_for",
 ]

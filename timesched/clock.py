@@ -39,8 +39,8 @@ class Clock:
     Args:
         max_duration: the length of the run before scaling, a time in any unit but `dur`.
         batches_per_epoch: the batches of an epoch, a whole number above 0. Default: None, not known.
-        samples_per_batch: the samples of a batch over all ranks, above 0, or a `BatchPlan`, whose batches change their
-            size. Default: None, not known.
+        samples_per_batch: the samples of a batch over all ranks, above 0, or a `BatchSizeSchedule` if the size changes.
+            Default: None, not known.
         tokens_per_sample: the tokens of a sample, above 0. Default: None, not known.
         ssr: the scale-schedule ratio, above 0, by which the run is longer or shorter. Default: 1.
         process_group: a group of torch.distributed, or True for the default one, if each rank gives `tick` its own
@@ -52,8 +52,8 @@ class Clock:
 
     Raises:
         ValueError: a length, rate or ratio is not positive and finite, or `max_duration` is None or in `dur`; the times
-            of a plan do not convert to samples or batches; `process_group` is given before torch.distributed is
-            initialized.
+            of a batch-size schedule do not convert to samples or batches; `process_group` is given before
+            torch.distributed is initialized.
 
     >>> clock = Clock("3ba", samples_per_batch=32)
     >>> while not clock.done:

@@ -23,8 +23,8 @@ class HalfLife(Schedule):
         y = beta ** (step / time)
 
     `step` is the length of this step, in the unit of `time`, and `y` the value; with `beta` 0.5, `time` is the
-    half-life. The exponent is exact, by the rates of the horizon, and is rounded once. Under a `BatchPlan`, each step
-    has the length of its own batch.
+    half-life. The exponent is exact, by the rates of the horizon, and is rounded once. Under a `BatchSizeSchedule`,
+    each step has the length of its own batch.
 
     It is a value, not a multiplier: `bind(HalfLife("2e9tok"), optimizer, clock, key="betas[1]")` writes it as it is,
     and so for `betas[0]`, `momentum` or `alpha`. The ratio of a run does not stretch `time`, as it does not stretch a
@@ -73,10 +73,10 @@ class HalfLife(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         horizon = frame.horizon
         time, unit = horizon.locate(self.time, scale=False)
-        plan = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.rates[1].entries
-        steps = [(size, TimeUnit.SAMPLE) for _, size in plan] or [(1, TimeUnit.BATCH)]
+        sizes = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.rates[1].entries
+        steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
         values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
-        return shapes.levels(Milestones([frame.mark_on_run(threshold) for threshold, _ in plan[1:]]), values)
+        return shapes.levels(Milestones([frame.mark_on_run(threshold) for threshold, _ in sizes[1:]]), values)
 
     def __repr__(self) -> str:
         time = repr(str(self.time))
@@ -97,8 +97,8 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
         horizon: a `Horizon`, a `Clock` or another state, with the rates between `time` and batches.
 
     Raises:
-        ValueError: `time` or `lr` is not above 0, a rate is missing, or there is a batch plan, under which steps differ
-            in length.
+        ValueError: `time` or `lr` is not above 0, a rate is missing, or there is a batch-size schedule, under which
+            steps differ in length.
 
     >>> weight_decay_for("2e9tok", 1e-3, Horizon("1e11tok", samples_per_batch=500, tokens_per_sample=2000))
     0.5
@@ -107,7 +107,9 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
     """
     horizon = Horizon.of(horizon)
     if isinstance(horizon.samples_per_batch, BatchSizes):
-        raise ValueError(f"weight_decay_for: under a batch plan {time} has no one number of steps: pass one size.")
+        raise ValueError(
+            f"weight_decay_for: under a batch-size schedule {time} has no one number of steps: pass one size."
+        )
     length = fields.time(above=0).metadata["read"]("weight_decay_for: time", time)
     steps = horizon.change(*horizon.locate(length, scale=False), TimeUnit.BATCH)
     return float(1 / (positive(lr, "weight_decay_for: lr") * Fraction(steps)))

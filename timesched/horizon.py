@@ -39,7 +39,7 @@ class State(Protocol):
 
 
 class BatchSizes:
-    """What a horizon and a clock ask of batches whose size changes: the base of `BatchPlan`.
+    """What a horizon and a clock ask of batches whose size changes: the base of `BatchSizeSchedule`.
 
     `entries`: times, the first of them 0, each with the size of the batches from then on.
     """
@@ -61,15 +61,15 @@ class Horizon:
         max_duration: the length *before* scaling, as for Composer's Trainer, a time in any unit but `dur`; None if
             it is not known.
         batches_per_epoch: the batches of an epoch, above 0. Default: None, not known.
-        samples_per_batch: the samples of a batch, above 0, or a `BatchPlan`, whose batches change their size. Batches
-            then convert to samples and tokens, and back, as positions from the start of the run: `Horizon.after` and
+        samples_per_batch: the samples of a batch, above 0, or a `BatchSizeSchedule` if the size changes. Batches then
+            convert to samples and tokens, and back, as positions from the start of the run: `Horizon.after` and
             `Horizon.before` take a length. Default: None, not known.
         tokens_per_sample: the tokens of a sample, above 0. Default: None, not known.
         ssr: the scale-schedule ratio, above 0. The float 5 / 3 stands for exactly five thirds, and so for any quotient
             of numbers up to a million. Default: 1.
 
     Raises:
-        ValueError: a length, rate or ratio is not positive and finite, or a length is in `dur`; the times of a plan do
+        ValueError: a length, rate or ratio is not positive and finite, or a length is in `dur`; the thresholds do
             not convert to samples or batches.
 
     >>> run = Horizon("10ep", batches_per_epoch=50, samples_per_batch=32, ssr=0.5)
@@ -82,8 +82,8 @@ class Horizon:
     ssr: float
     _unscaled: Time[Any] | None
     _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
-    rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a plan
-    _stages: _Stages | None  # of that plan, on this run
+    rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a batch-size schedule
+    _stages: _Stages | None  # of that schedule, on this run
     _ratio: Exact
     _key: tuple[Any, ...]
 
@@ -96,12 +96,12 @@ class Horizon:
         tokens_per_sample: Rate | None = None,
         ssr: float = 1.0,
     ) -> None:
-        plan = samples_per_batch if isinstance(samples_per_batch, BatchSizes) else None
-        size = plan.entries[0][1] if plan else samples_per_batch
+        sizes = samples_per_batch if isinstance(samples_per_batch, BatchSizes) else None
+        size = sizes.entries[0][1] if sizes else samples_per_batch
         given = (batches_per_epoch, size, tokens_per_sample)
         rates: tuple[Any, ...] = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
-        if plan and len(plan.entries) > 1:  # else it is a number
-            rates = rates[0], plan, rates[2]
+        if sizes and len(sizes.entries) > 1:  # else it is a number
+            rates = rates[0], sizes, rates[2]
         self._fill(_read_length(max_duration, positive), read_ratio(ssr), rates, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> None:
@@ -188,7 +188,7 @@ class Horizon:
 
     @property
     def samples_per_batch(self) -> Exact | BatchSizes | None:
-        """Samples in one batch, over all ranks; the plan where their number changes, or None."""
+        """Samples in one batch, over all ranks; the batch-size schedule where the size changes, or None."""
         return self.rates[1]  # type: ignore[no-any-return]  # see `rates`
 
     @property
@@ -197,8 +197,10 @@ class Horizon:
         return self.rates[2]  # type: ignore[no-any-return]  # see `rates`
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
-        """Whether a length in one unit is as long in the other wherever in the run it lies; not so under a batch plan,
-        between epochs and batches on the one side and samples and tokens on the other.
+        """Whether a length in one unit is as long in the other wherever in the run it is.
+
+        Not so under a batch-size schedule, between epochs and batches on the one side and samples and tokens on the
+        other.
         """
         return self._stages is None or (one in _CHAIN[:2]) == (other in _CHAIN[:2])
 
@@ -225,7 +227,8 @@ class Horizon:
         return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """An exact count of one unit as an exact count of another; with a batch plan, from the start of the run.
+        """An exact count of one unit as an exact count of another: under a batch-size schedule from the start of the
+        run.
 
         Raises `ValueError` naming the rates that are missing, or saying that none can exist.
         """
@@ -260,8 +263,8 @@ class Horizon:
 
         The ratio stretches the time, and not the count. Raises `ValueError` where the two units do not convert.
 
-        >>> from timesched import BatchPlan
-        >>> run = Horizon("100ba", samples_per_batch=BatchPlan({"0sp": 8, "160sp": 16}))
+        >>> from timesched import BatchSizeSchedule
+        >>> run = Horizon("100ba", samples_per_batch=BatchSizeSchedule({"0sp": 8, "160sp": 16}))
         >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
         30
         """
@@ -298,7 +301,7 @@ class Horizon:
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
         """The sum of two times: in the finer unit, or in `dur` where one of them is a share of the run.
 
-        With a batch plan, `other` is a length that begins at `one`.
+        With a batch-size schedule, `other` is a length that begins at `one`.
 
         >>> Horizon("10ep", batches_per_epoch=50).add(Time(1, "ep"), Time(3, "ba"))
         Time(53, TimeUnit.BATCH)
@@ -365,7 +368,7 @@ class Horizon:
 
 
 class _Stages:
-    """Where the batches of a plan change their size on one run: at the first batch that begins at or after a time.
+    """Where the batch size changes on one run: at the first batch that begins at or after a time.
 
     In whole batches and samples from the start of the run.
     """

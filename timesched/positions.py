@@ -207,8 +207,8 @@ class Frame:
 
     With `unit`, every time is converted to that unit, which is then the only counter; without, each is read on its
     own counter. `section`: the schedule is one of a sequence, so that it need not reach the end of the run.
-    `origin`: where on the run the counts of the schedule begin, which matters where a batch plan converts them; None
-    for 0. `notes`: where the phases of the schedule begin and end, for those who draw it.
+    `origin`: where on the run the counts of the schedule begin, which matters where a batch-size schedule converts
+    them; None for 0. `notes`: where the phases of the schedule begin and end, for those who draw it.
 
     >>> frame = Frame(Horizon("100ba"))
     >>> start, end = frame.mark("0.1dur"), frame.mark("50ba")
@@ -307,8 +307,8 @@ class Frame:
         count, own = self.horizon.locate(time)
         if count and not self.horizon.is_fixed(own, unit):
             raise UnsuitableRun(
-                f"{time} has no one length in {unit.value} under a batch plan, where batches change their size, and "
-                f"this schedule needs one: write its times in one unit."
+                f"{time} has no one length in {unit.value} under a batch-size schedule, and this schedule needs one: "
+                f"write its times in one unit."
             )
         return self.horizon.change(count, own, unit)
 
@@ -361,7 +361,8 @@ class Frame:
 def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:
     """What `resolve` makes of a frame, as a function of counts of one unit.
 
-    Under a batch plan each time stays on its own counter, so that the value is that of the run at this position.
+    Under a batch-size schedule each time stays on its own counter, so that the value is that of the run at this
+    position.
     """
     if horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE):
         return resolve(Frame(horizon, unit))
@@ -379,8 +380,9 @@ def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolv
             return function(tuple([exact(horizon.change(exact(count), unit, each)) for each in units]))
         if torch.compiler.is_compiling() or count.requires_grad:
             raise TimeError(
-                f"Under a batch plan, counts in {unit.value!r} convert to {units[0].value!r}, in which this schedule "
-                f"counts, on the host: not in a graph, and not with a gradient. Ask for counts in {units[0].value!r}."
+                f"Under a batch-size schedule, counts in {unit.value!r} convert to {units[0].value!r}, in which this "
+                f"schedule counts, on the host: not in a graph, and not with a gradient. Ask for counts in "
+                f"{units[0].value!r}."
             )
         values = [value((each,)) for each in count.flatten().tolist()]
         return torch.tensor(values, dtype=torch.float64, device=count.device).reshape(count.shape)

@@ -118,8 +118,8 @@ class Schedule:
         A number gives a float. A tensor gives a tensor of its shape, in float64, or in its own dtype if that is a
         smaller floating one; it is differentiable, and compiles with `fullgraph=True`. Counts are not negative:
         numbers are checked, tensors are not, since that would read them. Raises `ValueError` where a unit cannot be
-        converted. Under a batch plan, counts in another unit than those of the schedule convert one by one: a tensor of
-        them is read, has no gradient, and raises in a graph.
+        converted. Under a batch-size schedule, counts in another unit than those of the schedule convert one by one: a
+        tensor of them is read, has no gradient, and raises in a graph.
 
         >>> from timesched import LinearScheduler
         >>> LinearScheduler().curve(Horizon("4ba"), "ba")(torch.arange(5))

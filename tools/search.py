@@ -71,7 +71,7 @@ QUERIES = {
     "torch.compile": r"compiling",
     "momentum": r"loop.html#what-bind",
     "epochs": r"loop.html#times",
-    "batch size": r"batch_plans",
+    "batch size": r"batch_size_schedules",
     "third-party": r"preinitialize",
     "YAML": r"config",
     "SGDR": r"WarmRestarts",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from timesched.batch_plan import BatchPlan
+from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, bind
 from timesched.binding.groups import has_factor
 from timesched.clock import Clock
@@ -184,7 +184,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
             rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`, `process_group`,
-            `stop_at`: those of a `Clock`. Thresholds with sizes under `samples_per_batch` are a `BatchPlan`.
+            `stop_at`: those of a `Clock`. Thresholds with sizes under `samples_per_batch` are a `BatchSizeSchedule`.
 
             A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are left out. The
             steps of its `loop` are the `max_duration` in batches, if there is none and no clock is passed. The old form
@@ -299,7 +299,7 @@ def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
         raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
     with located("config"):
         if isinstance(run.get("samples_per_batch"), dict):
-            run["samples_per_batch"] = BatchPlan(run["samples_per_batch"])
+            run["samples_per_batch"] = BatchSizeSchedule(run["samples_per_batch"])
         return Clock(**{"max_duration": None, **run}) if run else clock
 
 

@@ -136,7 +136,7 @@ def test_options_may_be_written_as_the_keys_of_a_config_are(capsys):
     assert dashes[0] == 0 and run(capsys, "check", "no_such.yaml")[2].endswith("'no_such.yaml'\n")
 
 
-def test_a_batch_plan_of_a_config(capsys, config):
+def test_a_batch_size_schedule_of_a_config(capsys, config):
     path = config("max_duration: 60ba\nsamples_per_batch: {0sp: 8, 160sp: 16}" + SHORT.replace("20ba", "320sp"))
     for options, batches in (([], 30), (["--samples-per-batch", "16"], 20)):
         _, out, _ = run(capsys, "show", path, "--every", "10ba", "--format", "json", *options)

@@ -55,7 +55,16 @@ from tests.integration.training import (
     split,
     windows,
 )
-from timesched import BatchPlan, Clock, ConstantScheduler, HalfLife, Horizon, LinearScheduler, MultiStepScheduler, bind
+from timesched import (
+    BatchSizeSchedule,
+    Clock,
+    ConstantScheduler,
+    HalfLife,
+    Horizon,
+    LinearScheduler,
+    MultiStepScheduler,
+    bind,
+)
 from timesched.integrations.composer import Binding, Schedules
 
 LINE = LinearScheduler()
@@ -169,8 +178,8 @@ def test_half_lives() -> None:
     trainer, record = make_trainer([Schedules(tokens, samples_per_batch=4, tokens_per_sample=128)])
     finish(trainer, record)
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * BATCHES
-    plan = BatchPlan({"0dur": 4, "0.5dur": 8})
-    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=plan, tokens_per_sample=128)])
+    sizes = BatchSizeSchedule({"0dur": 4, "0.5dur": 8})
+    trainer, record = make_trainer([Schedules(tokens, samples_per_batch=sizes, tokens_per_sample=128)])
     finish(trainer, record)
     assert record.of("betas[1]", MATRIX) == [0.5**0.5] * (BATCHES // 2) + [0.5] * (BATCHES // 2)
     with pytest.raises(ValueError, match="samples_per_batch and tokens_per_sample are not known"):

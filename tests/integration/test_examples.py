@@ -42,7 +42,7 @@ def test_the_demo(tmp_path: Path) -> None:
 
 
 def test_the_batches_grow_and_the_rate_with_them(tmp_path: Path) -> None:
-    options = ["--plan", "0:4 8K:8 20K:16", "--duration", "50000tok"]
+    options = ["--batch-sizes", "0:4 8K:8 20K:16", "--duration", "50000tok"]
     shown = shown_by(SCRIPT.with_name("batch_ramp.py"), *options, cwd=tmp_path)
     rows = re.findall(r"^token +(\d+)   batch size +(\d+)   LR (\S+)   loss (\S+)$", shown, re.MULTILINE)
     assert len(rows) == len(shown.splitlines()) >= 12

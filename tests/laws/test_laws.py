@@ -11,13 +11,13 @@ import timesched
 from optim.closed_form import formulas
 from optim.closed_form.formulas import ClosedForm
 from tests.laws.rows import CLOSED_FORMS, ROWS
-from timesched.batch_plan import BatchSizeScheduler
+from timesched.batch_size_schedule import BatchSizeFactor
 from timesched.testing.laws import LAWS
-from timesched.testing.runs import runs, runs_with_plans
+from timesched.testing.runs import runs, runs_with_batch_sizes
 from timesched.time.units import TimeUnit
 
 # Where batches change their size: not the ratio, as a threshold that is stretched may lie within another batch.
-WITH_PLANS = ("unit", "ends", "purity", "one formula", "cost")
+WITH_BATCH_SIZES = ("unit", "ends", "purity", "one formula", "cost")
 
 
 # What depends on the length of a step: tests/unit/test_half_lives.py has what these laws then say.
@@ -33,7 +33,7 @@ def test_law(row, law):
     @settings(max_examples=settings.default.max_examples // (2 if law in ("purity", "cost") else 1))
     @given(st.data())
     def holds(data):
-        run = data.draw(runs() | runs_with_plans() if law in WITH_PLANS else runs())
+        run = data.draw(runs() | runs_with_batch_sizes() if law in WITH_BATCH_SIZES else runs())
         LAWS[law](data.draw(row.schedules(run) | st.sampled_from(examples)), run, data.draw, row.promise)
 
     holds()
@@ -73,12 +73,12 @@ def test_all_are_frozen_and_compare_as_schedules_do():
         return {cls, *(each for inner in cls.__subclasses__() for each in below(inner))}
 
     ours = {each for each in below(timesched.Schedule) if each.__module__.partition(".")[0] in ("timesched", "optim")}
-    assert {BatchSizeScheduler, *(row.schedule for row in (*ROWS, *CLOSED_FORMS))} < ours
+    assert {BatchSizeFactor, *(row.schedule for row in (*ROWS, *CLOSED_FORMS))} < ours
     for each in ours - {timesched.Schedule}:
         assert each.__init__ is timesched.Schedule.__init__ or each.__dataclass_params__.frozen, each
         assert (each.__eq__, each.__hash__) == (timesched.Schedule.__eq__, timesched.Schedule.__hash__), each
     own = {each for each in ours if each.__repr__ is not timesched.Schedule.__repr__}
-    assert own == {BatchSizeScheduler, timesched.HalfLife}
+    assert own == {BatchSizeFactor, timesched.HalfLife}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import timesched.clock
 from tests.building import sgd, tick, update
 from timesched import (
-    BatchPlan,
+    BatchSizeSchedule,
     Clock,
     ConstantScheduler,
     CooldownScheduler,
@@ -274,7 +274,7 @@ def test_extend_writes_the_value_on_the_longer_run():
         ("1000tok", {"samples_per_batch": 5, "tokens_per_sample": 3}, "8ba", "420tok", 28),
         ("10ep", {"batches_per_epoch": 8}, "8ba", "3.5ep", 28),
         ("10ep", {"batches_per_epoch": 8, "ssr": 1 / 3}, "1ep", "3.5ep", 28),
-        ("1000sp", {"samples_per_batch": BatchPlan({"0ba": 4, "24ba": 8})}, "8ba", "128sp", 28),
+        ("1000sp", {"samples_per_batch": BatchSizeSchedule({"0ba": 4, "24ba": 8})}, "8ba", "128sp", 28),
     ],
 )
 def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, end, schedule_end):
@@ -294,7 +294,9 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
         follower.step()
     assert batches == schedule_end and follower.get_last_lr() == [0.0]
     again = Clock(length, **options)
-    again.horizon = eval(repr(clock.horizon), {"Horizon": Horizon, "BatchPlan": BatchPlan, "Fraction": Fraction})
+    again.horizon = eval(
+        repr(clock.horizon), {"Horizon": Horizon, "BatchSizeSchedule": BatchSizeSchedule, "Fraction": Fraction}
+    )
     assert again.max_duration == clock.max_duration
 
 

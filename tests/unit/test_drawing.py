@@ -22,7 +22,7 @@ from timesched.drawing.lines import Source, counted, line, number, presumed, tic
 from timesched.drawing.svg import svg
 from timesched.drawing.table import Table, values_table
 from timesched.drawing.text import text
-from timesched.testing.runs import runs, runs_with_plans
+from timesched.testing.runs import runs, runs_with_batch_sizes
 
 
 @settings(max_examples=settings.default.max_examples // 10 + 1)
@@ -30,7 +30,7 @@ from timesched.testing.runs import runs, runs_with_plans
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_schedule_can_be_drawn(row, data):
     """And the end that its row promises is marked. What does not suit a run cannot be called there either."""
-    run = data.draw(runs(longest=2000) | runs_with_plans())
+    run = data.draw(runs(longest=2000) | runs_with_batch_sizes())
     schedule, horizon = data.draw(row.schedules(run)), run.horizon()
     source = Source("a <name>", schedule, horizon, 0.25)
     unit, length = counted(horizon)
@@ -107,7 +107,7 @@ def test_marks_are_where_phases_begin_and_end():
     assert marks(CosineAnnealingWarmRestartsScheduler("3ba"), run) == ["period 6ba"]
     for cycles in (CyclicScheduler("3ba", "80sp"), formulas.Cyclic(0.1, 1.0, "3ba", "80sp")):
         assert marks(cycles, run) == ["peak 6ba", "period 26ba"]
-    run = Horizon("400sp", samples_per_batch=BatchPlan({"0sp": 8, "80sp": 16}))
+    run = Horizon("400sp", samples_per_batch=BatchSizeSchedule({"0sp": 8, "80sp": 16}))
     assert marks(LinearWithWarmupScheduler("15ba"), run) == ["warmup 15ba", "end 400sp"]
     drawn = line(Source("", LinearWithWarmupScheduler("15ba"), run))
     assert drawn.marks == (("warmup", 160.0), ("end", 400.0)) and drawn.unit is TimeUnit.SAMPLE
@@ -298,10 +298,10 @@ def test_numbers_of_tokens_are_written_in_full():
     assert [ax.xaxis.get_major_formatter()(x) for x in (0.0, 2.5e9, 1e10)] == ["0", "2.5e9", "1e10"]
 
 
-def test_under_a_batch_plan_shares_are_of_the_run_and_not_of_its_batches():
+def test_under_a_batch_size_schedule_shares_are_of_the_run_and_not_of_its_batches():
     """40,000 tokens: 10 batches of 1,000, then 15 of 2,000."""
-    plan = BatchPlan("0:10 100:20", unit="sp")
-    run = Horizon("40000tok", samples_per_batch=plan, tokens_per_sample=100)
+    sizes = BatchSizeSchedule("0:10 100:20", unit="sp")
+    run = Horizon("40000tok", samples_per_batch=sizes, tokens_per_sample=100)
     schedule = LinearScheduler()
     for every in ("10000tok", "0.25dur"):
         table = values_table([Source("l", schedule, run)], every)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.building import sgd
-from timesched import BatchPlan, Clock, LinearScheduler, WarmupStableDecayScheduler, bind
+from timesched import BatchSizeSchedule, Clock, LinearScheduler, WarmupStableDecayScheduler, bind
 
 EPOCH, SIZE, TOKENS = 5, 4, 8  # batches, samples, tokens
 UNITS = ("ba", "sp", "tok", "ep", "dur")
@@ -186,7 +186,7 @@ def test_a_load_of_a_scheduler_is_one_of_its_clock():
     length=RUNS["length"],
     unit=st.sampled_from(UNITS),
     share=st.fractions(0, 1, max_denominator=60),
-    sizes=st.sampled_from([SIZE, BatchPlan({"0sp": SIZE, "50sp": 2 * SIZE, "90sp": 3})]),
+    sizes=st.sampled_from([SIZE, BatchSizeSchedule({"0sp": SIZE, "50sp": 2 * SIZE, "90sp": 3})]),
     loaded=st.sets(st.integers(0, 120)),
 )
 def test_before_is_the_last_boundary(length, unit, share, sizes, loaded):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import optim
 from tests.building import sgd, tick, values
 from timesched import (
-    BatchPlan,
+    BatchSizeSchedule,
     Clock,
     ConstantScheduler,
     CooldownScheduler,
@@ -36,7 +36,7 @@ from timesched import (
     weight_decay_for,
 )
 from timesched.integrations.common import Binding, Schedulers
-from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
+from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_batch_sizes
 
 BETAS = st.one_of(st.just(0.5), st.floats(1e-3, 0.99999))
 RUN = Horizon("1e9tok", batches_per_epoch=50, samples_per_batch=64, tokens_per_sample=1000)
@@ -50,16 +50,16 @@ def adam(**group):
 
 
 def lengths(run, batches):
-    """The samples of each step of a run, by its plan on a clock."""
+    """The samples of each step of a run, by its batch-size schedule on a clock."""
     clock = Clock(
         run.time(run.batches, run.unit),
         batches_per_epoch=run.batches_per_epoch,
-        samples_per_batch=run.plan or run.samples_per_batch,
+        samples_per_batch=run.batch_sizes or run.samples_per_batch,
         tokens_per_sample=run.tokens_per_sample,
     )
     found = []
     for _ in range(batches):
-        found.append(run.plan.at(clock) if run.plan else run.samples_per_batch)
+        found.append(run.batch_sizes.at(clock) if run.batch_sizes else run.samples_per_batch)
         clock.tick()
     return found
 
@@ -86,7 +86,7 @@ def times(draw, run):
     return Time(draw(st.integers(1, 10**12)), unit)
 
 
-@given(st.data(), runs() | runs_with_plans(), BETAS)
+@given(st.data(), runs() | runs_with_batch_sizes(), BETAS)
 def test_the_exponent_is_exact(data, run, beta):
     """At every step of a run: the power of the one float that is nearest to the exponent."""
     time = data.draw(times(run))
@@ -107,7 +107,7 @@ def test_the_power_is_right_to_its_last_bits(x, beta):
         assert abs(found / exact - 1) <= Decimal((abs(math.log(beta)) * float(x) / 2 + 1) * 2.0**-52)
 
 
-@given(st.data(), runs() | runs_with_plans(), BETAS)
+@given(st.data(), runs() | runs_with_batch_sizes(), BETAS)
 def test_what_is_kept_depends_on_the_time_alone(data, run, beta):
     """After n steps of any lengths, as much is kept as after one step that is as long as all of them."""
     n = data.draw(st.integers(1, min(run.batches, 40)))
@@ -121,10 +121,10 @@ def test_what_is_kept_depends_on_the_time_alone(data, run, beta):
     assert math.prod(steps) == pytest.approx(one, rel=(2 * n + 2 + x) * 2.0**-52, abs=0)
 
 
-def test_two_batch_sizes_and_a_plan_keep_the_same_share():
+def test_two_batch_sizes_and_a_schedule_of_sizes_keep_the_same_share():
     """By hand: 64,000 samples in 1000, in 250, and in 400 steps, some of 64 and some of 256; half-life 32,000."""
-    plan = BatchPlan({"0sp": 64, "12800sp": 256})
-    for samples, steps in ((64, 1000), (256, 250), (plan, 400)):
+    sizes = BatchSizeSchedule({"0sp": 64, "12800sp": 256})
+    for samples, steps in ((64, 1000), (256, 250), (sizes, 400)):
         optimizer, clock = adam(), Clock("64000sp", samples_per_batch=samples)
         scheduler, kept = bind(HalfLife("32000sp"), optimizer, clock, key="betas[1]"), 1.0
         while not clock.done:
@@ -168,8 +168,8 @@ def test_the_pair_of_a_known_beta_is_kept_and_shown():
     assert eval(repr(known)) == pickle.loads(pickle.dumps(known)) == copy.deepcopy(known) == known
 
 
-def test_a_curve_under_a_plan_is_differentiated_and_compiled_in_its_own_unit():
-    run = Horizon("100ba", samples_per_batch=BatchPlan({"0sp": 8, "160sp": 16, "320sp": 64}))
+def test_a_curve_while_batches_change_is_differentiated_and_compiled_in_its_own_unit():
+    run = Horizon("100ba", samples_per_batch=BatchSizeSchedule({"0sp": 8, "160sp": 16, "320sp": 64}))
     curve = HalfLife.of(0.9, "16sp").curve(run, "sp")
     counts = torch.tensor([0, 159, 160, 319, 320, 5000])
     expected = [0.9**0.5, 0.9**0.5, 0.9, 0.9, 0.9**4.0, 0.9**4.0]
@@ -187,7 +187,7 @@ def test_a_curve_under_a_plan_is_differentiated_and_compiled_in_its_own_unit():
             "samples_per_batch=... and tokens_per_sample=..., to the Clock",
         ),
         ("5tok", {"samples_per_batch": 8}, "tokens_per_sample is not known"),
-        ("5tok", {"samples_per_batch": BatchPlan({"0sp": 8, "160sp": 16})}, "tokens_per_sample is not known"),
+        ("5tok", {"samples_per_batch": BatchSizeSchedule({"0sp": 8, "160sp": 16})}, "tokens_per_sample is not known"),
         ("5sp", {"batches_per_epoch": 8, "tokens_per_sample": 8}, "samples_per_batch is not known"),
         ("5ep", {"samples_per_batch": 8}, "batches_per_epoch (the state's dataloader_len) is not known"),
         ("5sec", {}, "no rate links 'sec'"),
@@ -236,9 +236,9 @@ def test_a_share_of_a_run_needs_its_length():
         *(
             (
                 lambda time=time: weight_decay_for(
-                    time, 0.1, Clock("9ba", samples_per_batch=BatchPlan({"0sp": 8, "16sp": 16}))
+                    time, 0.1, Clock("9ba", samples_per_batch=BatchSizeSchedule({"0sp": 8, "16sp": 16}))
                 ),
-                f"under a batch plan {time} has no one number of steps",
+                f"under a batch-size schedule {time} has no one number of steps",
             )
             for time in ("5sp", "5ba")
         ),
@@ -257,7 +257,7 @@ def test_it_is_written_as_it_is():
     tensor = torch.tensor(0.3, dtype=torch.float64)
     optimizer = sgd(momentum=0.9)
     optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))], "momentum": tensor, "tags": "head"})
-    clock = Clock("100ba", samples_per_batch=BatchPlan({"0sp": 8, "16sp": 16}))
+    clock = Clock("100ba", samples_per_batch=BatchSizeSchedule({"0sp": 8, "16sp": 16}))
     scheduler = bind(HalfLife("8sp"), optimizer, clock, key="momentum")
     seen = []
     for _ in range(3):
@@ -430,8 +430,8 @@ def test_sequences_are_of_values_or_of_multipliers():
     assert [nested.at(f"{n}ba", run) for n in (9, 10, 20)] == [0.5, 0.5**0.5, 0.25]
 
 
-@given(st.data(), runs_with_plans(), BETAS)
-def test_in_a_sequence_the_plan_is_that_of_the_run(data, run, beta):
+@given(st.data(), runs_with_batch_sizes(), BETAS)
+def test_in_a_sequence_the_batch_sizes_are_those_of_the_run(data, run, beta):
     """Wherever a half-life begins, each step has the length that it has on the run."""
     assume(run.unit in (TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN))
     n = min(run.batches, 60)

@@ -22,7 +22,7 @@ WRONG = [
     ),
     ("'500mtok' is not a time", lambda: Clock("500mtok")),  # nobody trains on half a token
     ("1000.1tok is not a whole count", lambda: Clock("1.0001Ktok")),
-    ("the threshold '500M' has no unit: write '500Mtok', or pass", lambda: BatchPlan({"0tok": 8, "500M": 16})),
+    ("the threshold '500M' has no unit: write '500Mtok', or pass", lambda: BatchSizeSchedule({"0tok": 8, "500M": 16})),
     ("0.1 has no unit: pass a string such as '0.1dur'", lambda: WarmupStableDecayScheduler("10ba", t_decay=0.1)),
     (
         f"3ba cannot be converted to sp: {UNKNOWN}",
@@ -57,7 +57,7 @@ def test_thousands_and_more():
     for text, count in {"1.5Ktok": 1500, "500Mtok": 5 * 10**8, "2B tok": 2 * 10**9, "3Tsp": 3 * 10**12}.items():
         assert Time.from_timestring(text) == Time(count, re.sub(".* |.*[KMBT]", "", text))
     assert Clock("500m").max_duration == "30000sec" and Clock("1H20M").max_duration == "80m"
-    assert BatchPlan({"0tok": 8, "500Mtok": 16}) == BatchPlan("0:8 500M:16", unit="tok")
+    assert BatchSizeSchedule({"0tok": 8, "500Mtok": 16}) == BatchSizeSchedule("0:8 500M:16", unit="tok")
 
 
 def test_a_count_may_be_a_tensor_of_one_number():

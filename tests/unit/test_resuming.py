@@ -469,8 +469,8 @@ def test_a_run_taken_over_begins_at_the_counts_that_are_given():
     assert taken(given={}, clock=Clock("100ba", **rates)) == (4, 30, 120, 240)
     assert taken(given={"sample": 118}, clock=Clock("100ba", **rates)) == (4, 30, 118, 236)
     assert taken(given={"epoch": 2}, clock=Clock("100ba")) == (2, 30, 0, 0)
-    plan = BatchPlan({"0ba": 4, "10ba": 8})
-    assert taken(given={}, clock=Clock("100ba", samples_per_batch=plan)) == (0, 30, 200, 0)
+    sizes = BatchSizeSchedule({"0ba": 4, "10ba": 8})
+    assert taken(given={}, clock=Clock("100ba", samples_per_batch=sizes)) == (0, 30, 200, 0)
     with pytest.raises(ValueError, match="30ba cannot be converted to sp: samples_per_batch is not known"):
         taken(given={}, clock=Clock("100ba"), entry=MultiStepScheduler(["40sp"]))
 

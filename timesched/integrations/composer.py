@@ -43,7 +43,7 @@ class Schedules(Callback):
       of `optim` with its other arguments in a `functools.partial` is such a function, and gets the clock too.
 
     `ssr`: the Trainer's `scale_schedule_ratio`, which Composer does not tell to callbacks. `samples_per_batch` (of all
-    ranks, or a `BatchPlan`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
+    ranks, or a `BatchSizeSchedule`) and `tokens_per_sample`: the rates of the run, which Composer does not know and a
     `HalfLife("2e9tok")` needs. `log`: log every value after every batch, as `LRMonitor` does, under names such as
     `weight_decay/head`: see `timesched.binding.Bound`'s `named_values`. `schedulers` are those in use, in the order of
     the entries; none before the Trainer is built. `average`: a function of the parameters and a clock, such as

@@ -138,11 +138,11 @@ def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
 def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Written in another unit, the schedule has the same value at every step of a run with constant rates.
 
-    Under a batch plan: asked in another unit.
+    Under a batch-size schedule: asked in another unit.
     """
     if not isinstance(schedule, Schedule):
         return  # the times of a plain function cannot be rewritten
-    if run.plan is not None:
+    if run.batch_sizes is not None:
         return _same_point(schedule, run, draw)
     to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
     horizon = run.horizon()
@@ -172,7 +172,7 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 
 def _same_point(schedule: Schedule, run: Run, draw: Any) -> None:
-    """Under a batch plan, a point of the run has one value, whatever unit it is given in.
+    """Under a batch-size schedule, a point of the run has one value, whatever unit it is given in.
 
     The times of a schedule are not rewritten: their unit says on which counter progress is measured, and a line over
     samples is none over batches.

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from timesched.batch_plan import BatchPlan
+from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.horizon import Horizon
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import Exact, TimeUnit
@@ -20,7 +20,8 @@ from timesched.time.value import Time
 class Run:
     """A run of `batches` batches at constant rates, measured in `unit`; an iteration and a second last one batch.
 
-    With a `plan`, it has the sizes of the batches; one in `dur` is for runs that are measured in batches or epochs.
+    `batch_sizes`: the sizes of the batches, where they change; thresholds in `dur` are for runs that are measured in
+    batches or epochs.
     `changes`: batches at which a schedule is known to change.
     """
 
@@ -29,7 +30,7 @@ class Run:
     samples_per_batch: int = 8
     tokens_per_sample: int = 16
     unit: TimeUnit = TimeUnit.BATCH
-    plan: BatchPlan | None = None
+    batch_sizes: BatchSizeSchedule | None = None
     changes: tuple[int, ...] = dataclasses.field(default=(), repr=False)
 
     def horizon(self, ssr: Any = 1.0) -> Horizon:
@@ -40,7 +41,7 @@ class Run:
         return Horizon(
             length,
             batches_per_epoch=self.batches_per_epoch,
-            samples_per_batch=self.plan or self.samples_per_batch,
+            samples_per_batch=self.batch_sizes or self.samples_per_batch,
             tokens_per_sample=self.tokens_per_sample,
             ssr=ssr,
         )
@@ -60,8 +61,8 @@ class Run:
         return amounts.get(unit, 1)
 
     def time(self, batches: Exact, unit: TimeUnit) -> Time[Any]:
-        """The time of so many batches, in a unit; with a plan, of so many from the start of the run."""
-        if self.plan is not None:
+        """The time of so many batches, in a unit; under a batch-size schedule, of so many from the start of the run."""
+        if self.batch_sizes is not None:
             in_batches = self._lasting(Time(self.batches, TimeUnit.BATCH))
             if unit is TimeUnit.DURATION and self.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
                 length = in_batches.change(self.batches, TimeUnit.BATCH, self.unit)
@@ -118,7 +119,7 @@ def runs(draw: Any, shortest: int = 1, longest: int = 10_000, units: Any = COUNT
 
 
 @st.composite
-def runs_with_plans(draw: Any) -> Run:
+def runs_with_batch_sizes(draw: Any) -> Run:
     """Runs whose batches change their size up to three times, some of them after the end of the run."""
     run: Run = draw(runs(longest=500))
     sizes = draw(st.lists(st.one_of(st.integers(1, 9), st.integers(1, 10**4)), min_size=2, max_size=4))
@@ -128,8 +129,8 @@ def runs_with_plans(draw: Any) -> Run:
     points = st.integers(1, 2 * run.batches * reach + 3)
     times = [0, *sorted(draw(st.sets(points, min_size=len(sizes) - 1, max_size=len(sizes) - 1)))]
     share = run.batches if unit is TimeUnit.DURATION else 1
-    plan = BatchPlan({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})
-    return dataclasses.replace(run, plan=plan)
+    batch_sizes = BatchSizeSchedule({Time(Fraction(time, share), unit): size for time, size in zip(times, sizes)})
+    return dataclasses.replace(run, batch_sizes=batch_sizes)
 
 
 RATIOS = st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(3, 2), Fraction(2), Fraction(5)])

@@ -95,8 +95,8 @@ BUILD = [
     # the run
     (schedulers({"LinearScheduler": {}}), "schedulers[0].LinearScheduler is a schedule over the time of a run"),
     (schedulers(max_duration="10xx"), "config: "),
-    (schedulers(**RUN, samples_per_batch={"0": 8}), "config: BatchPlan: the threshold '0' has no unit: write '0tok'"),
-    (schedulers(**RUN, samples_per_batch={"8sp": 8}), "config: BatchPlan: the plan begins at 8sp: give the size at 0"),
+    (schedulers(**RUN, samples_per_batch={"0": 8}), "BatchSizeSchedule: the threshold '0' has no unit: write '0tok'"),
+    (schedulers(**RUN, samples_per_batch={"8sp": 8}), "BatchSizeSchedule: the first threshold is 8sp: give"),
     (schedulers(**RUN, samples_per_batch={"0tok": 8, "1tok": 9}), "config: 1tok cannot be converted to sp: tokens_per"),
     (schedulers(batches_per_epoch=10), "config: max_duration is None: a clock has to know when its run is over"),
     # what each other's entries rule out

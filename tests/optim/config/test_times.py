@@ -60,7 +60,7 @@ def test_the_run_of_a_config():
     assert [row[2] for row in built.table("0.5dur").rows] == [0.5, 0.25, 0.0]
 
 
-def test_a_batch_plan_in_a_config():
+def test_a_batch_size_schedule_in_a_config():
     text = """
     max_duration: 1280sp
     samples_per_batch: {0sp: 64, 128sp: 256}
@@ -71,7 +71,7 @@ def test_a_batch_plan_in_a_config():
     """
     built = build(network(), text)
     again, other = build(network(), built.config), build(network(), {"optimizer": built.config["optimizer"]}).optimizer
-    clock = Clock("1280sp", samples_per_batch=ts.BatchPlan({"0sp": 64, "128sp": 256}))
+    clock = Clock("1280sp", samples_per_batch=ts.BatchSizeSchedule({"0sp": 64, "128sp": 256}))
     half_life = bind(ts.HalfLife.of(0.95, batch="256sp"), other, clock, "betas[1]")
     bound = [half_life, bind(ts.LinearScheduler(), other, clock)]
     runs = [(built.optimizer, built.schedulers, built.clock), (other, bound, clock), (*again, again.clock)]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optim
-from timesched import Clock, Time, WarmupStableDecayScheduler, bind, merge_coefficients
+from timesched import Clock, Time, WarmupStableDecayScheduler, bind
 
 NAMES = ("linear", "cosine", "1-sqrt", "1-square", "exponential")
 FUNCTIONS = {
@@ -26,20 +26,20 @@ FUNCTIONS = {
 @given(gaps=st.lists(st.integers(1, 50), min_size=1, max_size=12), start=st.integers(0, 10**12))
 def test_coefficients(name, gaps, start):
     times = [start + gap for gap in itertools.accumulate(gaps)]
-    found = merge_coefficients(name, [f"{t}tok" for t in times], f"{start}tok")
+    found = optim.merge_coefficients(name, [f"{t}tok" for t in times], f"{start}tok")
     shares = [0.0] + [(t - start) / (times[-1] - start) for t in times]
     f = FUNCTIONS[name]
     expected = [f(a) - f(b) for a, b in itertools.pairwise(shares)]
     expected[-1] = f(shares[-2])
     assert found == pytest.approx(expected, rel=0, abs=1e-14)
     assert math.fsum(found) == pytest.approx(1.0, rel=0, abs=1e-14)
-    by_function = merge_coefficients(f, [f"{t}tok" for t in times], f"{start}tok")
+    by_function = optim.merge_coefficients(f, [f"{t}tok" for t in times], f"{start}tok")
     assert by_function == pytest.approx(expected, rel=0, abs=1e-14)
 
 
 @pytest.mark.parametrize("times", ["80ba", Time(80, "ba"), ["80ba"], (time for time in ["80ba"])])
 def test_one_time(times):
-    assert merge_coefficients("linear", times, "20ba") == [1.0]
+    assert optim.merge_coefficients("linear", times, "20ba") == [1.0]
 
 
 @pytest.mark.parametrize(("name", "function"), [("linear", "linear"), ("minus-sqrt", "1-sqrt")])
@@ -49,7 +49,7 @@ def test_those_of_megatron(name, function, n):
     f = {"linear": lambda x: 1 - x, "minus-sqrt": lambda x: 1 - math.sqrt(x)}[name]
     theirs = [f(j / n) - f((j + 1) / n) for j in range(n - 1)] + [f((n - 1) / n)]
     theirs[0] = 1 - sum(theirs[1:])
-    assert merge_coefficients(function, [f"{10 * j}ba" for j in range(4, n + 4)], "30ba") == pytest.approx(
+    assert optim.merge_coefficients(function, [f"{10 * j}ba" for j in range(4, n + 4)], "30ba") == pytest.approx(
         theirs, abs=1e-14
     )
 
@@ -78,7 +78,7 @@ def test_the_theorem(name, unit):
         if clock.timestamp > f"{begin}{unit}":
             saved.append({"weight": constant.detach().clone()})
             times.append(clock.timestamp.get(unit))
-    coefficients = merge_coefficients(name, times, f"{begin}{unit}")
+    coefficients = optim.merge_coefficients(name, times, f"{begin}{unit}")
     merged = optim.merge_weights(iter(saved), coefficients)["weight"]
     torch.testing.assert_close(merged, decayed.detach(), rtol=0, atol=1e-12)
     assert (merged - constant).abs().max() > 1e-3
@@ -104,7 +104,7 @@ ERRORS = [
 @pytest.mark.parametrize(("arguments", "message"), ERRORS)
 def test_errors(arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        merge_coefficients(*arguments)
+        optim.merge_coefficients(*arguments)
 
 
 def test_weights_in_their_dtypes():

@@ -1,4 +1,4 @@
-"""BatchPlan: how it is written, how batches convert by it, and how clocks and schedules follow it."""
+"""BatchSizeSchedule: how it is written, how batches convert by it, and how clocks and schedules follow it."""
 
 import copy
 import json
@@ -17,9 +17,9 @@ from optim.lr_scheduler import CyclicLR, OneCycleLR, WarmupStableDecayLR
 from tests.building import sgd, tick
 from timesched import *  # noqa: F403  # repr evaluates in this namespace
 from timesched.testing import check_schedule_laws
-from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_plans
+from timesched.testing.runs import COUNTED, RATIOS, runs, runs_with_batch_sizes
 
-PLAN = BatchPlan({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
+SIZES = BatchSizeSchedule({"0sp": 8, "160sp": 16})  # 20 batches of 8, then batches of 16
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "batch_plans.json").read_text(encoding="utf-8"))
 SAME = [case for case in CASES if case["checked_against_peer_code"]]
 UNFIXED = [TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN]
@@ -34,34 +34,42 @@ def state(batch, sample, token=0):
 # How it is written
 
 
-def test_ways_to_write_a_plan():
-    plan = BatchPlan({"0tok": 768, "250e9tok": 1536})
-    assert plan == BatchPlan("0:768 250B:1536", unit="tok") == BatchPlan("0tok:768 250e9tok:1536")
-    assert plan == BatchPlan({0: 768, 250e9: 1536}, "tok") == BatchPlan({Time(0, "tok"): 768, "0.25T": 1536}, "tok")
-    assert plan != BatchPlan("0:768 250B:1536", unit="sp") and plan != 768 and len({plan, copy.copy(plan)}) == 1
-    thousands = [time.exact for time, _ in BatchPlan("0:1 1.5K:2 1M:3 2e7:4", unit="sp").entries]
+def test_ways_to_write_sizes():
+    sizes = BatchSizeSchedule({"0tok": 768, "250e9tok": 1536})
+    assert sizes == BatchSizeSchedule("0:768 250B:1536", unit="tok") == BatchSizeSchedule("0tok:768 250e9tok:1536")
+    assert (
+        sizes
+        == BatchSizeSchedule({0: 768, 250e9: 1536}, "tok")
+        == BatchSizeSchedule({Time(0, "tok"): 768, "0.25T": 1536}, "tok")
+    )
+    assert (
+        sizes != BatchSizeSchedule("0:768 250B:1536", unit="sp")
+        and sizes != 768
+        and len({sizes, copy.copy(sizes)}) == 1
+    )
+    thousands = [time.exact for time, _ in BatchSizeSchedule("0:1 1.5K:2 1M:3 2e7:4", unit="sp").entries]
     assert thousands == [0, 1500, 10**6, 2 * 10**7]
-    assert BatchPlan("0:8 0.5:16", unit="dur") == BatchPlan({"0dur": 8, "1/2dur": 16})
+    assert BatchSizeSchedule("0:8 0.5:16", unit="dur") == BatchSizeSchedule({"0dur": 8, "1/2dur": 16})
 
 
-@given(runs_with_plans())
-def test_a_plan_reads_back(run):
-    plan, factor = run.plan, run.plan.factor(0.25)
-    assert eval(repr(plan)) == BatchPlan(str(plan)) == pickle.loads(pickle.dumps(plan)) == plan
+@given(runs_with_batch_sizes())
+def test_a_schedule_reads_back(run):
+    sizes, factor = run.batch_sizes, run.batch_sizes.factor(0.25)
+    assert eval(repr(sizes)) == BatchSizeSchedule(str(sizes)) == pickle.loads(pickle.dumps(sizes)) == sizes
     assert eval(repr(factor)) == pickle.loads(pickle.dumps(factor)) == factor
     horizon = run.horizon()
     for same in (eval(repr(horizon)), pickle.loads(pickle.dumps(horizon)), copy.deepcopy(horizon)):
-        assert same == horizon and hash(same) == hash(horizon) and same.samples_per_batch == plan
+        assert same == horizon and hash(same) == hash(horizon) and same.samples_per_batch == sizes
 
 
 @pytest.mark.parametrize(
-    ("plan", "unit", "message"),
+    ("sizes", "unit", "message"),
     [
-        ({}, None, "is empty"),
-        ("", "tok", "is empty"),
-        (8, None, "8 is no plan"),
-        ({"8sp": 8}, None, "begins at 8sp"),
-        ({"-8sp": 8}, None, "begins at -8sp"),
+        ({}, None, "there are no sizes"),
+        ("", "tok", "there are no sizes"),
+        (8, None, "8 is neither a mapping nor a string"),
+        ({"8sp": 8}, None, "the first threshold is 8sp"),
+        ({"-8sp": 8}, None, "the first threshold is -8sp"),
         ({"0sp": 8, "16sp": 16, "8sp": 4}, None, "8sp comes after 16sp"),
         ("0:8 16:9 16:10", "sp", "16sp comes after 16sp"),
         ({"0sp": 8, "16tok": 16}, None, "different units"),
@@ -74,40 +82,43 @@ def test_a_plan_reads_back(run):
         *(({"0sp": size}, None, f"{size} is no batch size") for size in (0, -8, 8.5, 2**63)),
         *(({"0sp": size}, None, f"{size} is a {type(size).__name__}") for size in (True, None)),
         ("0:x", "sp", "'x' is a str"),
-        ("0", "sp", "'0' is no entry of a plan"),
+        ("0", "sp", "'0' has no size"),
         ({"0sp": 8, "nansp": 16}, None, "'nansp' is not a time"),
         ({0: 8, math.nan: 16}, "sp", "not a finite number"),
         ({"0sp": 8}, "bytes", "'bytes' is not a time unit"),
     ],
 )
-def test_plans_that_are_refused(plan, unit, message):
+def test_sizes_that_are_refused(sizes, unit, message):
     with pytest.raises(TimeError) as error:
-        BatchPlan(plan, unit)
+        BatchSizeSchedule(sizes, unit)
     assert message in str(error.value)
 
 
-HALVES = BatchPlan({"0dur": 8, "0.5dur": 16})
+HALVES = BatchSizeSchedule({"0dur": 8, "0.5dur": 16})
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Horizon("9ba", samples_per_batch=BatchPlan("0tok:8 160tok:16")), "tokens_per_sample is not known"),
+        (
+            lambda: Horizon("9ba", samples_per_batch=BatchSizeSchedule("0tok:8 160tok:16")),
+            "tokens_per_sample is not known",
+        ),
         (lambda: Horizon(None, samples_per_batch=HALVES), "set max_duration"),
         (lambda: Horizon("9ep", samples_per_batch=HALVES), "batches_per_epoch"),
         (lambda: Horizon("9sec", samples_per_batch=HALVES), "no rate links 'sec'"),
-        (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1ba", "tok"), "tokens_per_sample is not known"),
-        (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1ep", "sp"), "batches_per_epoch"),
-        (lambda: Horizon("9ba", samples_per_batch=PLAN).convert("1sp", "ep"), "batches_per_epoch"),
+        (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1ba", "tok"), "tokens_per_sample is not known"),
+        (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1ep", "sp"), "batches_per_epoch"),
+        (lambda: Horizon("9ba", samples_per_batch=SIZES).convert("1sp", "ep"), "batches_per_epoch"),
         (lambda: Horizon("9ba", samples_per_batch={"0sp": 8}), "is a dict"),
-        (lambda: PLAN.at(Horizon("9ba")), "has no counters"),
+        (lambda: SIZES.at(Horizon("9ba")), "has no counters"),
         (
-            lambda: CyclicScheduler("10ba", "80sp").at("0ba", Horizon("9ba", samples_per_batch=PLAN)),
-            "80sp has no one length in ba under a batch plan",
+            lambda: CyclicScheduler("10ba", "80sp").at("0ba", Horizon("9ba", samples_per_batch=SIZES)),
+            "80sp has no one length in ba under a batch-size schedule",
         ),
     ],
 )
-def test_what_a_plan_needs_of_a_run(call, message):
+def test_what_a_schedule_needs_of_a_run(call, message):
     with pytest.raises((ValueError, TypeError)) as error:
         call()
     assert message in str(error.value)
@@ -118,42 +129,44 @@ def test_what_a_plan_needs_of_a_run(call, message):
 
 @pytest.mark.parametrize("case", SAME, ids=lambda case: case["name"])
 def test_the_sizes_of_other_projects(case):
-    length, plan = case.get("seq_length"), case["plan"]
-    text = isinstance(plan, str)
-    plan = BatchPlan(plan, unit="tok" if length else "sp") if text else BatchPlan(dict(plan), unit="ba")
-    run = Horizon("10000000ba", samples_per_batch=plan, tokens_per_sample=length)
+    length, sizes = case.get("seq_length"), case["plan"]
+    text = isinstance(sizes, str)
+    sizes = (
+        BatchSizeSchedule(sizes, unit="tok" if length else "sp") if text else BatchSizeSchedule(dict(sizes), unit="ba")
+    )
+    run = Horizon("10000000ba", samples_per_batch=sizes, tokens_per_sample=length)
     for batch, before, size, root, ratio in case["rows"]:
         at = Time(batch, "ba")
         assert run.convert(at, "sp") == Time(before, "sp") and run.convert(Time(before, "sp"), "ba") == at
-        assert plan.at(state(batch, before, before * (length or 0))) == size
-        factors = [plan.factor(power).at(at, run) for power in (0.5, 1.0)]
+        assert sizes.at(state(batch, before, before * (length or 0))) == size
+        factors = [sizes.factor(power).at(at, run) for power in (0.5, 1.0)]
         assert factors == pytest.approx([root, ratio], rel=0, abs=1e-12)
 
 
 def test_one_batch_may_pass_several_thresholds():
-    run = Horizon("9ba", samples_per_batch=BatchPlan("0:100 10:2 20:3 150:5", unit="sp"))
+    run = Horizon("9ba", samples_per_batch=BatchSizeSchedule("0:100 10:2 20:3 150:5", unit="sp"))
     assert [run.convert(f"{n}ba", "sp").value for n in (1, 2, 17, 18, 19)] == [100, 103, 148, 151, 156]
 
 
-@given(runs_with_plans(), RATIOS)
-def test_a_clock_counts_by_the_plan(run, sigma):
+@given(runs_with_batch_sizes(), RATIOS)
+def test_a_clock_counts_by_the_schedule(run, sigma):
     """Batch by batch; and the horizon says beforehand where it will be."""
     sigma = sigma if run.unit is TimeUnit.BATCH else Fraction(1)
     horizon = run.horizon(sigma)
     rates = {"batches_per_epoch": run.batches_per_epoch, "tokens_per_sample": run.tokens_per_sample}
-    clock = Clock(run.time(run.batches, run.unit), samples_per_batch=run.plan, ssr=float(sigma), **rates)
+    clock = Clock(run.time(run.batches, run.unit), samples_per_batch=run.batch_sizes, ssr=float(sigma), **rates)
     assert clock.horizon == horizon
-    factor, samples = run.plan.factor(1.0), 0
+    factor, samples = run.batch_sizes.factor(1.0), 0
     for n in range(min(run.batches, 40)):
-        size = run.plan.at(clock)
-        assert factor(clock) == pytest.approx(size / run.plan.entries[0][1], rel=1e-15)
+        size = run.batch_sizes.at(clock)
+        assert factor(clock) == pytest.approx(size / run.batch_sizes.entries[0][1], rel=1e-15)
         clock.tick()
         samples += size
         assert clock.timestamp.sample == samples and clock.timestamp.token == samples * run.tokens_per_sample
         assert horizon.change(n + 1, TimeUnit.BATCH, TimeUnit.SAMPLE) == samples
 
 
-@given(runs_with_plans(), st.integers(0, 10**6), st.data())
+@given(runs_with_batch_sizes(), st.integers(0, 10**6), st.data())
 def test_conversion_is_exact_and_turns_back(run, batches, data):
     horizon = run.horizon()
     there, back = data.draw(st.sampled_from(COUNTED)), data.draw(st.sampled_from(COUNTED))
@@ -164,24 +177,24 @@ def test_conversion_is_exact_and_turns_back(run, batches, data):
 
 
 def test_the_ratio_stretches_the_thresholds():
-    run = Horizon("100ba", samples_per_batch=PLAN, ssr=2.0)
+    run = Horizon("100ba", samples_per_batch=SIZES, ssr=2.0)
     assert run.convert("40ba", "sp") == "320sp" and run.convert("41ba", "sp") == "336sp"
-    clock = Clock("40ba", samples_per_batch=BatchPlan({"0dur": 4, "0.5dur": 8}), ssr=0.5)
+    clock = Clock("40ba", samples_per_batch=BatchSizeSchedule({"0dur": 4, "0.5dur": 8}), ssr=0.5)
     while not clock.done:
         clock.tick()
     assert clock.timestamp.sample == 10 * 4 + 10 * 8
 
 
-def test_a_run_that_is_extended_keeps_its_plan():
+def test_a_run_that_is_extended_keeps_its_sizes():
     """A loop may count its samples itself."""
-    clock = Clock("30ba", samples_per_batch=PLAN)
+    clock = Clock("30ba", samples_per_batch=SIZES)
     clock.tick(samples=159)
-    assert PLAN.at(clock) == 8
+    assert SIZES.at(clock) == 8
     clock.tick(samples=1)
-    assert PLAN.at(clock) == 16
+    assert SIZES.at(clock) == 16
     clock.extend("480sp")
     clock.tick()
-    assert clock.horizon == Horizon("480sp", samples_per_batch=PLAN) and clock.timestamp.sample == 176
+    assert clock.horizon == Horizon("480sp", samples_per_batch=SIZES) and clock.timestamp.sample == 176
     with pytest.raises(ValueError, match="A run of 480sp cannot be extended to 40ba"):
         clock.extend("40ba")
 
@@ -190,14 +203,14 @@ def test_a_run_that_is_extended_keeps_its_plan():
 
 
 @given(runs())
-def test_a_plan_with_one_entry_is_a_number(run):
-    plan = BatchPlan({"0tok": run.samples_per_batch})
+def test_a_schedule_with_one_size_is_a_number(run):
+    sizes = BatchSizeSchedule({"0tok": run.samples_per_batch})
     rates = {"batches_per_epoch": run.batches_per_epoch, "tokens_per_sample": run.tokens_per_sample}
-    one = Horizon(run.time(run.batches, run.unit), samples_per_batch=plan, **rates)
+    one = Horizon(run.time(run.batches, run.unit), samples_per_batch=sizes, **rates)
     assert one == run.horizon() and hash(one) == hash(run.horizon()) and repr(one) == repr(run.horizon())
 
 
-@given(runs_with_plans(), st.data())
+@given(runs_with_batch_sizes(), st.data())
 def test_the_times_of_a_schedule_may_be_written_in_any_unit(run, data):
     """Where they are reached is the same; what lies between is measured in the unit of the times."""
     one, other = data.draw(st.sampled_from(COUNTED)), data.draw(st.sampled_from(COUNTED))
@@ -213,7 +226,7 @@ def test_the_times_of_a_schedule_may_be_written_in_any_unit(run, data):
         assert values[0] == values[1]
 
 
-@given(runs_with_plans(), st.data())
+@given(runs_with_batch_sizes(), st.data())
 def test_a_warmup_and_a_decay_are_of_any_units(run, data):
     """The phases begin and end at the same batches, whatever units the three times are in."""
     end, unit = run.batches, st.sampled_from(COUNTED)
@@ -238,16 +251,18 @@ def test_a_warmup_and_a_decay_are_of_any_units(run, data):
     assert at(root, end)[0] == 0.0 < at(root, end - 1)[0]
 
 
-@pytest.mark.parametrize("plan", [PLAN, BatchPlan("0:4 0.3:6 0.7:1", unit="dur"), BatchPlan({"0tok": 3, "1000tok": 9})])
-def test_the_factor_keeps_the_laws(plan):
-    check_schedule_laws(plan.factor(), max_examples=50)
+@pytest.mark.parametrize(
+    "sizes", [SIZES, BatchSizeSchedule("0:4 0.3:6 0.7:1", unit="dur"), BatchSizeSchedule({"0tok": 3, "1000tok": 9})]
+)
+def test_the_factor_keeps_the_laws(sizes):
+    check_schedule_laws(sizes.factor(), max_examples=50)
 
 
 # Schedules
 
 
 def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
-    run = Horizon("30ba", samples_per_batch=PLAN)  # 20 batches of 8, 10 of 16: 320 samples
+    run = Horizon("30ba", samples_per_batch=SIZES)  # 20 batches of 8, 10 of 16: 320 samples
     schedule = WarmupStableDecayScheduler("0ba", "240sp", t_max="30ba")
     assert [schedule.at(f"{n}ba", run) for n in (10, 20, 30)] == [1.0, 0.5, 0.0]  # a line over batches, as t_max is
     schedule = WarmupStableDecayScheduler("0ba", "20ba", t_max="320sp")
@@ -257,7 +272,7 @@ def test_a_decay_that_crosses_a_threshold_is_as_long_as_it_says():
 
 
 def test_a_child_counts_from_its_milestone():
-    run = Horizon("100ba", samples_per_batch=PLAN)
+    run = Horizon("100ba", samples_per_batch=SIZES)
     warm = WarmupStableDecayScheduler("20ba", "5ba", t_max="560sp")  # from batch 10 on: 10 of 8 and 30 of 16
     nested = SequenceScheduler([ConstantScheduler(0.5), SequenceScheduler([warm, warm], ["560sp"])], ["80sp"])
     values = {10: 0.0, 20: 0.5, 30: 1.0, 45: 1.0, 50: 0.0, 60: 0.5, 70: 1.0, 80: 1.0, 84: 0.2, 85: 0.0}  # all of 16
@@ -265,22 +280,22 @@ def test_a_child_counts_from_its_milestone():
 
 
 def test_the_root_of_the_batch_size_in_a_product():
-    def bound(plan):
-        schedule = ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), plan.factor()])
-        return bind(schedule, sgd(), Clock("100ba", samples_per_batch=PLAN))
+    def bound(sizes):
+        schedule = ProductScheduler([CosineAnnealingScheduler(t_max="1440sp"), sizes.factor()])
+        return bind(schedule, sgd(), Clock("100ba", samples_per_batch=SIZES))
 
-    scheduler = bound(PLAN)
+    scheduler = bound(SIZES)
     for n in range(1, 31):
         scheduler.clock.tick()
         scheduler.step()
         cosine = (1 + math.cos(math.pi * (8 * min(n, 20) + 16 * max(0, n - 20)) / 1440)) / 2
         assert scheduler.get_last_lr() == [pytest.approx(cosine * math.sqrt(2 if n >= 20 else 1), rel=1e-14)]
     with pytest.raises(ValueError, match="640sp"):
-        bound(BatchPlan({"0sp": 8, "640sp": 16})).load_state_dict(scheduler.state_dict())
+        bound(BatchSizeSchedule({"0sp": 8, "640sp": 16})).load_state_dict(scheduler.state_dict())
 
 
 def test_tensors_of_counts_in_another_unit():
-    run = Horizon("1440sp", samples_per_batch=PLAN)
+    run = Horizon("1440sp", samples_per_batch=SIZES)
     schedule = WarmupStableDecayScheduler("10ba", "20ba")
     curve, counts = schedule.curve(run, "ba"), torch.arange(0, 100, 5).reshape(4, 5)
     assert curve(counts).tolist() == [[curve(n) for n in row] for row in counts.tolist()]
@@ -295,8 +310,8 @@ def test_tensors_of_counts_in_another_unit():
 # The closed-form schedulers
 
 
-def test_closed_forms_on_a_clock_with_a_plan():
-    clock = Clock("1440sp", samples_per_batch=PLAN)
+def test_closed_forms_on_a_clock_whose_batches_change():
+    clock = Clock("1440sp", samples_per_batch=SIZES)
     times = {"total_iters": "1440sp", "warmup_iters": "10ba", "decay_iters": "20ba"}
     stable = WarmupStableDecayLR(sgd(), 1.0, **times, clock=clock)
     values = stable.values(101)
@@ -304,7 +319,7 @@ def test_closed_forms_on_a_clock_with_a_plan():
     cycle = OneCycleLR(sgd(), 0.1, max_lr=1.0, total_steps="1440sp", pct_start=0.5, clock=clock)
     assert cycle.values(100)[99] == pytest.approx(0.1 / 1e4)  # the last batch, as torch has it
     assert cycle.values(56)[54] == pytest.approx(1.0)  # one batch before 720 samples, which 55 batches have
-    with pytest.raises(ValueError, match="has no one length in ba under a batch plan"):
+    with pytest.raises(ValueError, match="has no one length in ba under a batch-size schedule"):
         CyclicLR(sgd(), 0.1, 1.0, step_size_up="10ba", step_size_down="80sp", clock=clock)
     tick(clock, 85, stable)
     assert stable.optimizer.param_groups[0]["lr"] == values[85]
