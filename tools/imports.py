@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Check which modules import which: ``python tools/imports.py [PACKAGE ...]``.
 
-* None imports from a floor above its own: `STANDS_ON` says on which rooms a room stands.
-* None imports each other in a circle.
+* No module imports from a layer above its own: `IMPORTS_FROM` lists the layers right below a layer.
+* No modules import each other in a circle.
 
 Imports within functions and for type checkers (`if TYPE_CHECKING`) count as well, but for those that `ON_PURPOSE`
 names. A package that is imported on the way to its module (`a` in `import a.b`) does not count: else every package that
@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("timesched", "optim")
 Graph = dict[str, set[str]]
 
-# The rooms from the top floor down. A room imports from itself, from those that it stands on, and from what these stand
-# on. A module is in the room whose name its own begins with; where several do, in that with the longest.
-STANDS_ON = {
+# The layers from the top down. A layer imports from itself, from the layers named here, and from all layers below them.
+# A module is in the layer whose name its own name begins with; where several do, in the one with the longest name.
+IMPORTS_FROM = {
     "timesched.cli": ("optim",),
     "optim": ("optim.config", "optim.initial_state"),
     "optim.config": ("optim.muon", "optim.groups", "optim.closed_form"),
@@ -37,7 +37,7 @@ STANDS_ON = {
     "optim.closed_form": ("timesched",),
     "timesched": (),
 }
-ELSEWHERE = {  # modules that stand beside the folder of their room
+ELSEWHERE = {  # modules outside of the folder of their layer
     "timesched.__main__": "timesched.cli",
     "optim.scheduler": "optim.closed_form",
     "optim.lr_scheduler": "optim.closed_form",
@@ -108,21 +108,21 @@ def circle_in(graph: Graph) -> list[str]:
     return []
 
 
-def room_of(name: str) -> str | None:
-    """The room of a module, if it is in one."""
-    rooms = [room for room in STANDS_ON if f"{name}.".startswith(f"{room}.")]
-    return ELSEWHERE.get(name) or max(rooms, key=len, default=None)
+def layer_of(name: str) -> str | None:
+    """The layer of a module, if it is in one."""
+    layers = [layer for layer in IMPORTS_FROM if f"{name}.".startswith(f"{layer}.")]
+    return ELSEWHERE.get(name) or max(layers, key=len, default=None)
 
 
-def below(room: str) -> set[str]:
-    """A room and all that it stands on."""
-    return {room}.union(*map(below, STANDS_ON[room]))
+def below(layer: str) -> set[str]:
+    """A layer and all layers below it."""
+    return {layer}.union(*map(below, IMPORTS_FROM[layer]))
 
 
 def goes_up(name: str, target: str) -> bool:
-    """Whether an import goes to another room than those below."""
-    room, other = room_of(name), room_of(target)
-    return room is not None and other is not None and other not in below(room)
+    """Whether an import goes to another layer than those below."""
+    layer, other = layer_of(name), layer_of(target)
+    return layer is not None and other is not None and other not in below(layer)
 
 
 def faults(now: Graph, aside: Graph) -> list[str]:
@@ -136,7 +136,7 @@ def faults(now: Graph, aside: Graph) -> list[str]:
         both[name] = now[name] | {target for target in aside[name] if (name, target) not in ON_PURPOSE}
         for target in sorted(both[name]):
             if goes_up(name, target):
-                lines.append(f"{name} -> {target} goes up: {room_of(name)} does not stand on {room_of(target)}")
+                lines.append(f"{name} -> {target} goes up: {layer_of(name)} does not stand on {layer_of(target)}")
     circle = circle_in(both)
     if circle:
         lines.append(f"modules import each other: {' <- '.join(circle)}")

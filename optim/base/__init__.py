@@ -1,4 +1,4 @@
-"""The ground that all other rooms of `optim` stand on, and that knows none of them.
+"""The base of `optim`: all its other packages import from this one, and it imports from none of them.
 
 Arithmetic on lists of tensors, distributed tensors (DTensor), and what values a hyperparameter accepts.
 """

@@ -125,3 +125,18 @@ def test_a_warmup_longer_than_the_run_is_a_warning(schedule, ssr, end):
     for each in caught:
         assert f"warms up until {end}, and the run ends at {Clock('10ba', ssr=ssr).max_duration}" in str(each.message)
         assert each.filename == __file__
+
+
+# The complete text of an error, and the call that raises it.
+TIMES_AND_CLOCKS = []
+SCHEDULES = []
+BINDING = []
+ADAPTERS = []
+COMPLETE = [*TIMES_AND_CLOCKS, *SCHEDULES, *BINDING, *ADAPTERS]
+
+
+@pytest.mark.parametrize(("text", "call"), COMPLETE, ids=[str(i) for i in range(len(COMPLETE))])
+def test_complete_texts(text, call):
+    with pytest.raises((TypeError, ValueError, KeyError, RuntimeError)) as error:
+        call()
+    assert error.value.args[0] == text
