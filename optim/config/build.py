@@ -25,13 +25,21 @@ from ..groups.parameters import named
 from ..groups.rules import FACTOR, claims_of_factors, comparable
 from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
-from . import resolve
-from .factors import claims_of_config
+from .factors import read_factor_claims
 from .names import optimizers
-from .problems import Problems, located
+from .problems import Problems, prefix_errors
 from .read import read
-from .resolve import TAGS, OptimizerSpec, Spec, follows_time
-from .sections import RUN, check_keys, sections
+from .resolve import (
+    TAGS,
+    OptimizerSpec,
+    Spec,
+    has_time,
+    read_arguments,
+    resolve_learning_rate,
+    resolve_optimizer,
+    resolve_scheduler,
+)
+from .sections import CLOCK_KEYS, check_keys, read_sections
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +110,7 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
     ('SGD', 0.5)
     """
     cls: Any = optimizers().find(optimizer_type, "optimizer_type")
-    optimizer: Optimizer = cls(params, **resolve.checked(cls, kwargs, "configure_optimizer"))
+    optimizer: Optimizer = cls(params, **read_arguments(cls, kwargs, "configure_optimizer"))
     return optimizer
 
 
@@ -146,7 +154,7 @@ def configure_lr_scheduler(
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
-    spec = resolve.rate(learning_rate, "learning_rate")
+    spec = resolve_learning_rate(learning_rate, "learning_rate")
     if adjust_learning_rate:
         asked = {claim.settings[FACTOR] for claim in claims_of_factors(adjust_learning_rate)}
         there = {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups} - {None}
@@ -156,7 +164,7 @@ def configure_lr_scheduler(
                 f"{', '.join(map(str, there)) or 'no factors'}: build the optimizer from "
                 f"configure_param_groups(model, adjust_learning_rate=...)."
             )
-    scheduler = _made(spec, optimizer, None)
+    scheduler = _make_from_spec(spec, optimizer, None)
     return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
 
 
@@ -238,22 +246,22 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     [0.0, 0.05]
     """
     config = read(config)
-    given, problems = sections(config, clock is not None), Problems()
+    given, problems = read_sections(config, clock is not None), Problems()
     entries = {f"schedulers[{i}]": entry for i, entry in enumerate(given["schedulers"])}
-    spec, clock, specs = resolved(given, entries, clock, problems)
-    grouped: Any = None if spec is None else problems.attempt(optimizer_of, spec, model)
+    spec, clock, specs = resolve_entries(given, entries, clock, problems)
+    grouped: Any = None if spec is None else problems.attempt(make_optimizer, spec, model)
     if problems:
         check_schedules(specs, problems)
     problems.raise_all()
-    schedulers = schedulers_of(specs, grouped, clock, problems)
+    schedulers = make_schedulers(specs, grouped, clock, problems)
     problems.raise_all()
-    check_use(spec, grouped, schedulers, problems)
+    check_learning_rates(spec, grouped, schedulers, problems)
     problems.raise_all()
-    note = _decay_note(spec, grouped, schedulers)
+    note = _describe_weight_decay(spec, grouped, schedulers)
     return Built(grouped.optimizer, list(schedulers.values()), clock, config, note)
 
 
-def _decay_note(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
+def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
     """Whether norms and biases have weight decay, if a config says what has any."""
     if not isinstance(spec, Spec):
         return ""
@@ -273,7 +281,7 @@ def _decay_note(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, A
     return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"
 
 
-def resolved(
+def resolve_entries(
     given: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The specification of the optimizer, the clock, and the specifications of schedulers by their place in the config.
@@ -282,22 +290,22 @@ def resolved(
     """
     problems.attempt(check_keys, given)
     later = Problems()  # an optimizer is told whether its learning rate is scheduled, and its errors come first
-    clock = later.attempt(clock_of, given, clock)
-    specs = {path: later.attempt(resolve.scheduler, entry, path, clock) for path, entry in entries.items()}
+    clock = later.attempt(make_clock, given, clock)
+    specs = {path: later.attempt(resolve_scheduler, entry, path, clock) for path, entry in entries.items()}
     kinds = [spec.cls for spec in specs.values() if isinstance(spec, Spec)]
     is_part = len(entries) < len(given["schedulers"])  # the other entries may set the learning rate
     is_lr_scheduled = is_part or any(issubclass(kind, lr_scheduler.LRScheduler) for kind in kinds)
-    optimizer = problems.attempt(resolve.optimizer, given["optimizer"], is_lr_scheduled)
+    optimizer = problems.attempt(resolve_optimizer, given["optimizer"], is_lr_scheduled)
     problems.errors += later.errors
     return optimizer, clock, specs
 
 
-def clock_of(given: Mapping[str, Any], clock: Any) -> Any:
+def make_clock(given: Mapping[str, Any], clock: Any) -> Any:
     """The clock that is passed, or that of the config; None where there is none."""
-    run = {name: given[name] for name in RUN if name in given}
+    run = {name: given[name] for name in CLOCK_KEYS if name in given}
     if run and clock is not None:
         raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
-    with located("config"):
+    with prefix_errors("config"):
         if isinstance(run.get("samples_per_batch"), dict):
             run["samples_per_batch"] = BatchSizeSchedule(run["samples_per_batch"])
         return Clock(**{"max_duration": None, **run}) if run else clock
@@ -313,15 +321,15 @@ class GroupedOptimizer:
     without_lr: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
 
 
-def optimizer_of(spec: Any, model: Any) -> GroupedOptimizer:
+def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
     """The optimizer of a specification, or the one that stands for itself."""
     if not isinstance(spec, OptimizerSpec):
-        return GroupedOptimizer(_ready(spec, model, "optimizer", "optimizer"))
+        return GroupedOptimizer(_make_from_object(spec, model, "optimizer", "optimizer"))
     if isinstance(model, Iterator):
         model = list(model)  # it is read more than once
-    with located(spec.path):
+    with prefix_errors(spec.path):
         options = dict(spec.options)
-        rules = [*options.pop("rules"), *claims_of_config(model, options.pop(FACTOR, None))]
+        rules = [*options.pop("rules"), *read_factor_claims(model, options.pop(FACTOR, None))]
         groups = configure_param_groups(model, rules, **options)
         settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
         optimizer = spec.cls(groups, **spec.arguments)
@@ -336,21 +344,23 @@ def optimizer_of(spec: Any, model: Any) -> GroupedOptimizer:
     return GroupedOptimizer(optimizer, spared, norms_and_biases, without_lr)
 
 
-def schedulers_of(
+def make_schedulers(
     specs: Mapping[str, Any], grouped: GroupedOptimizer, clock: Any, problems: Problems
 ) -> dict[str, Any]:
     """The schedulers by their place in the config, each checked when all are there; None for what is a problem."""
     schedulers = dict.fromkeys(specs)
     for path, spec in specs.items():
         if spec is not None:
-            schedulers[path] = problems.attempt(_scheduler_of, spec, grouped.optimizer, clock, path)
+            schedulers[path] = problems.attempt(_make_scheduler, spec, grouped.optimizer, clock, path)
     for path, scheduler in schedulers.items():
         if scheduler is not None:
             problems.attempt(_check_written, scheduler, grouped.spared, path)
     return schedulers
 
 
-def check_use(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any], problems: Problems) -> None:
+def check_learning_rates(
+    spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any], problems: Problems
+) -> None:
     """Look whether the schedulers set what the entry of the optimizer leaves to them."""
     unset = set(grouped.without_lr)
     for scheduler in schedulers.values():
@@ -360,7 +370,7 @@ def check_use(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any
         message = f"no scheduler sets the learning rate of parameter group {min(unset)}: give it an 'lr'."
         problems.errors.append(ValueError(f"{spec.path}: {message}"))
     has_factors = isinstance(spec, Spec) and any(map(has_factor, grouped.optimizer.param_groups))
-    if has_factors and not any(map(_uses_factors, schedulers.values())):
+    if has_factors and not any(map(_is_scaled_by_factors, schedulers.values())):
         message = (
             "optimizer: 'adjust_learning_rate' does nothing by itself: give the config a learning-rate scheduler of "
             "timesched or optim, or the parameters an 'lr' in 'params'."
@@ -368,7 +378,7 @@ def check_use(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any
         problems.errors.append(ValueError(message))
 
 
-def _uses_factors(scheduler: Any) -> bool:
+def _is_scaled_by_factors(scheduler: Any) -> bool:
     """Whether a scheduler multiplies by the factors of the groups: a schedule of the learning rate always does."""
     is_schedule = isinstance(scheduler, Bound) and scheduler.relative and scheduler.key == "lr"
     return is_schedule or bool(getattr(scheduler, "scales", 0))
@@ -378,48 +388,48 @@ def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
     """Look at the values of schedules, which can be made where there is no optimizer."""
     for spec in specs.values():
         if isinstance(spec, Spec) and issubclass(spec.cls, Schedule):
-            problems.attempt(_made, spec, None, None)
+            problems.attempt(_make_from_spec, spec, None, None)
 
 
-def _scheduler_of(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
+def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
     if isinstance(entry, Spec):
-        made = _made(entry, optimizer, clock if follows_time(entry) else None)
+        made = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
         if isinstance(made, Schedule) and clock is None:
             raise ValueError(
                 f"{entry.path} is a schedule over the time of a run: pass clock=timesched.Clock(...), or write the "
                 f"length of the run as 'max_duration' into the config."
             )
-        with located(entry.path):
+        with prefix_errors(entry.path):
             if isinstance(made, Schedule):
                 return bind(made, optimizer, clock, **entry.options)
             is_scaled = any(has_factor(optimizer.param_groups[i]) for i in made.indices)
             if isinstance(made, lr_scheduler.LRScheduler) and is_scaled and not made.scales:
                 return lr_scheduler.ScalePerParamLR(optimizer, made, on_change=made.on_change)
             return made
-    scheduler = _ready(entry, optimizer, "scheduler", path)
+    scheduler = _make_from_object(entry, optimizer, "scheduler", path)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
     return scheduler
 
 
-def _ready(entry: Any, given: Any, kind: str, path: str) -> Any:
+def _make_from_object(entry: Any, given: Any, kind: str, path: str) -> Any:
     """What stands for an entry: an optimizer or a scheduler, or a function that makes it of the model or optimizer."""
     made = entry
     if callable(entry):
-        with located(path):
+        with prefix_errors(path):
             made = entry(given)
     if not hasattr(made, "step") or isinstance(made, torch.optim.Optimizer) is not (kind == "optimizer"):
         raise TypeError(f"{path}: {made!r:.80} is no {kind}.")
     return made
 
 
-def _made(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
+def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
     """The scheduler of a specification, or the schedule if it stands inside another; children take over the tags."""
     if not isinstance(spec, Spec):
-        return [_made(each, optimizer, clock, tags) for each in spec] if isinstance(spec, list) else spec
+        return [_make_from_spec(each, optimizer, clock, tags) for each in spec] if isinstance(spec, list) else spec
     tags = spec.arguments.get(TAGS, tags)
-    arguments = {name: _made(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
-    with located(spec.path):
+    arguments = {name: _make_from_spec(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
+    with prefix_errors(spec.path):
         if issubclass(spec.cls, Schedule):
             return spec.cls(**arguments)
         parameters = arguments_of(spec.cls)
@@ -435,7 +445,7 @@ def _is_weight_decay(scheduler: Any) -> bool:
 
 def _check_written(scheduler: Any, spared: Set[int], path: str) -> None:
     """Raise `ValueError` where a later scheduler owns the key, or this one sets weight decay that is to stay 0."""
-    with located(path):
+    with prefix_errors(path):
         if isinstance(scheduler, Bound):
             scheduler.refresh()
         hit = spared & set(scheduler.indices) if _is_weight_decay(scheduler) else set()

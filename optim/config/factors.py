@@ -17,7 +17,7 @@ DEFAULT_GROUPS = {
 }
 
 
-def claims_of_config(model: Any, factors: Any) -> list[Claim]:
+def read_factor_claims(model: Any, factors: Any) -> list[Claim]:
     """The claims of the factors in a config, and of the model's own groups that the config does not name.
 
     A key is the name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this

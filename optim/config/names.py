@@ -27,7 +27,7 @@ class Family:
     """
 
     kind: str  # what messages call them
-    own: Mapping[str, type]
+    public_classes: Mapping[str, type]
     bases: tuple[type, ...] = ()  # whose subclasses are the users' classes
     suffix: str = ""  # the end of a name that may be left out
 
@@ -36,47 +36,49 @@ class Family:
         if not isinstance(name, str):
             raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
         # of a class that was defined again, as in a notebook, the last definition counts
-        users = {_full(cls): cls for cls in chain.from_iterable(map(_users, self.bases))}
+        users = {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
         for wanted in (name.lower(), f"{name}{self.suffix}".lower()):
-            ours = [cls for own, cls in self.own.items() if wanted == own.lower()]
+            ours = [cls for own, cls in self.public_classes.items() if wanted == own.lower()]
             found = ours or [cls for full, cls in users.items() if wanted in (full.lower(), cls.__name__.lower())]
             if len(found) > 1:
-                names = " and ".join(sorted(map(_full, found)))
+                names = " and ".join(sorted(map(_full_name, found)))
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
             if found:
                 return found[0]
-        hint = did_you_mean(name, sorted([*self.own, *(cls.__name__ for cls in users.values())]))
+        hint = did_you_mean(name, sorted([*self.public_classes, *(cls.__name__ for cls in users.values())]))
         raise ValueError(
             f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
             f"is imported."
         )
 
 
-def _users(base: Any) -> Iterator[type]:
+def _user_subclasses(base: Any) -> Iterator[type]:
     for cls in base.__subclasses__():
         if cls.__module__.partition(".")[0] not in ("optim", "timesched"):
             yield cls
-        yield from _users(cls)
+        yield from _user_subclasses(cls)
 
 
-def _full(cls: type) -> str:
+def _full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _public(module: ModuleType, base: type) -> dict[str, type]:
+def _public_subclasses(module: ModuleType, base: type) -> dict[str, type]:
     """The public subclasses of a class in a module, by name."""
     found = {name: getattr(module, name) for name in module.__all__}
     return {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base}
 
 
-SCHEDULE = Family("schedule", _public(timesched, Schedule), (Schedule,))
-LR = Family("lr scheduler", _public(lr_scheduler, lr_scheduler.LRScheduler), (lr_scheduler.LRScheduler,), "LR")
-_WD = _public(weight_decay_scheduler, weight_decay_scheduler.WeightDecayScheduler)
-CLOSED_FORM = Family("closed-form scheduler", {**LR.own, **_WD}, (Scheduler,))
-SCHEDULER = Family("scheduler", {**CLOSED_FORM.own, **SCHEDULE.own}, (Scheduler, Schedule))
+SCHEDULE = Family("schedule", _public_subclasses(timesched, Schedule), (Schedule,))
+LR = Family(
+    "lr scheduler", _public_subclasses(lr_scheduler, lr_scheduler.LRScheduler), (lr_scheduler.LRScheduler,), "LR"
+)
+_WD = _public_subclasses(weight_decay_scheduler, weight_decay_scheduler.WeightDecayScheduler)
+CLOSED_FORM = Family("closed-form scheduler", {**LR.public_classes, **_WD}, (Scheduler,))
+SCHEDULER = Family("scheduler", {**CLOSED_FORM.public_classes, **SCHEDULE.public_classes}, (Scheduler, Schedule))
 
 
 def optimizers() -> Family:
     import optim  # not above: it imports this package
 
-    return Family("optimizer", _public(optim, RuleOptimizer), (Optimizer,))
+    return Family("optimizer", _public_subclasses(optim, RuleOptimizer), (Optimizer,))

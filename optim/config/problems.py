@@ -38,7 +38,7 @@ class Problems:
 
 
 @contextmanager
-def located(path: str) -> Iterator[None]:
+def prefix_errors(path: str) -> Iterator[None]:
     """Put the place in the config before the message of a `TypeError` or `ValueError`."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import Any
 _PLAIN = (str, int, float, bool, type(None))
 # A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. YAML 1.1 takes `1e-6` for a string.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_TEXTS = ("params", "tag", "tags", "param_group_tags", "decay_tag", "key")  # keys whose values are never numbers
+_TEXT_KEYS = ("params", "tag", "tags", "param_group_tags", "decay_tag", "key")  # keys whose values are never numbers
 
 
 def read(config: Any) -> Any:
@@ -30,17 +30,17 @@ def read(config: Any) -> Any:
     {'optimizer': {'SGD': {'lr': 0.1}}}
     """
     if isinstance(config, Mapping):
-        return _copied(config, "config", object)
+        return _copy_containers(config, "config", object)
     if not isinstance(config, (str, os.PathLike)):
         raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
     if isinstance(config, str) and ("\n" in config or not config.endswith((".yaml", ".yml"))):
         if ":" not in config and "\n" not in config:
             raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
-        return _parsed(config, "the text")
-    return _parsed(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
+        return _parse_yaml(config, "the text")
+    return _parse_yaml(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
 
 
-def _parsed(text: str, source: str) -> Any:
+def _parse_yaml(text: str, source: str) -> Any:
     try:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError
@@ -59,10 +59,10 @@ def _parsed(text: str, source: str) -> Any:
         raise ValueError(f"{source}{where}: {said}.{hint}") from error
     except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
-    return _copied(found, "config", _PLAIN)
+    return _copy_containers(found, "config", _PLAIN)
 
 
-def _copied(value: Any, path: str, kinds: Any, above: tuple[Any, ...] = ()) -> Any:
+def _copy_containers(value: Any, path: str, kinds: Any, above: tuple[Any, ...] = ()) -> Any:
     """Containers as dicts and lists of their own, which may hold values of `kinds`; `above`: the containers around."""
     if any(value is container for container in above):
         raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
@@ -71,9 +71,11 @@ def _copied(value: Any, path: str, kinds: Any, above: tuple[Any, ...] = ()) -> A
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a string.")
-        return {key: _copied(x, f"{path}.{key}".removeprefix("config."), kinds, above) for key, x in value.items()}
+        return {
+            key: _copy_containers(x, f"{path}.{key}".removeprefix("config."), kinds, above) for key, x in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [_copied(each, f"{path}[{i}]", kinds, above) for i, each in enumerate(value)]
+        return [_copy_containers(each, f"{path}[{i}]", kinds, above) for i, each in enumerate(value)]
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
     if not isinstance(value, kinds):
@@ -84,18 +86,18 @@ def _copied(value: Any, path: str, kinds: Any, above: tuple[Any, ...] = ()) -> A
     return value
 
 
-def numbers_from_text(value: Any) -> Any:
+def read_numbers(value: Any) -> Any:
     """A value in which texts that are decimal numbers by YAML 1.2 are numbers, also inside lists and mappings.
 
     Under the keys for globs, tags and hyperparameters they stay texts.
 
-    >>> numbers_from_text({"lr": "1e-6", "betas": ["0.9", 0.95], "tags": "1"})
+    >>> read_numbers({"lr": "1e-6", "betas": ["0.9", 0.95], "tags": "1"})
     {'lr': 1e-06, 'betas': [0.9, 0.95], 'tags': '1'}
     """
     if isinstance(value, str) and _NUMBER.fullmatch(value):
         return int(value) if value.lstrip("+-").isdecimal() else float(value)
     if isinstance(value, list):
-        return [numbers_from_text(item) for item in value]
+        return [read_numbers(item) for item in value]
     if isinstance(value, dict):
-        return {key: item if key in _TEXTS else numbers_from_text(item) for key, item in value.items()}
+        return {key: item if key in _TEXT_KEYS else read_numbers(item) for key, item in value.items()}
     return value

@@ -19,16 +19,16 @@ from ..algorithms.adam import Adam
 from ..groups.rules import FACTOR, RULE_KEYS, Claim, checked_rules, claim_of_rule, comparable
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, optimizers
-from .problems import Problems, located
-from .read import numbers_from_text
+from .problems import Problems, prefix_errors
+from .read import read_numbers
 from .sections import OldLearningRate
 
 # Keys of an optimizer's entry that are for configure_param_groups.
-GROUPING = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
+GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
 TAGS = "param_group_tags"
 LEARNING_RATE = ("lr", "learning_rate")  # the names that an argument for it may have
 UNKNOWN_LR = 0.1  # the reference's, of a class without a default: the schedulers replace it
-BIND = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # of a schedule's entry, under their names in bind()
+BIND_KEYS = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # of a schedule's entry, under their names in bind()
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class OptimizerSpec(Spec):
 # Entries and their arguments
 
 
-def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
+def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     """The name, the arguments and the path of an entry `{Name: {arguments}}`."""
     if not isinstance(entry, Mapping) or len(entry) != 1:
         example = "as in {AdamW: {lr: 0.1}} or {AdamW: {}}"
@@ -64,31 +64,33 @@ def _named(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     return name, dict(given or {}), f"{path}.{name}"
 
 
-def checked(cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True) -> dict[str, Any]:
+def read_arguments(
+    cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True
+) -> dict[str, Any]:
     """The arguments as the constructor arguments them: a list becomes a tuple where the default is one.
 
     Raises `ValueError` for arguments that the constructor does not name, a line for each, with those that it has (and
     `also`, which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
     """
-    arguments = _arguments(cls)
+    arguments = _config_arguments(cls)
     known = [*arguments, *also]
     unknown = [name for name in given if name not in arguments]
     if unknown:
         errors = [f"{path}: {cls.__name__} has no argument {name!r}{meant_by(name, known)}" for name in unknown]
         raise ValueError("\n".join(errors))
-    missing = _missing(cls, given)
+    missing = _missing_arguments(cls, given)
     if missing and full:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
     tuples = {name for name, each in arguments.items() if isinstance(each.default, tuple)}
     return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in given.items()}
 
 
-def _missing(cls: type, given: Mapping[str, Any]) -> list[str]:
+def _missing_arguments(cls: type, given: Mapping[str, Any]) -> list[str]:
     """The arguments without a default that are not given."""
-    return [name for name, each in _arguments(cls).items() if each.default is each.empty and name not in given]
+    return [name for name, each in _config_arguments(cls).items() if each.default is each.empty and name not in given]
 
 
-def _arguments(cls: type) -> dict[str, inspect.Parameter]:
+def _config_arguments(cls: type) -> dict[str, inspect.Parameter]:
     """The arguments of a constructor that a config may give: not the optimizer or its parameters, nor the clock."""
     arguments = {}
     for name, each in arguments_of(cls).items():
@@ -103,7 +105,7 @@ def _arguments(cls: type) -> dict[str, inspect.Parameter]:
 # What the entries mean
 
 
-def optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
+def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     """The specification of an optimizer; or the entry itself, where it is an optimizer or a function.
 
     `is_lr_scheduled`: a scheduler of `optim.lr_scheduler` is in the config, so that a learning rate may be missing.
@@ -111,23 +113,23 @@ def optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     """
     if entry is None:
         raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
-    if _stands_for_itself(entry):
+    if _is_object_or_function(entry):
         return entry
-    name, given, path = _named(numbers_from_text(entry), "optimizer")
+    name, given, path = _read_entry(read_numbers(entry), "optimizer")
     cls = optimizers().find(name, "optimizer")
     problems = Problems()
     rules = given.pop("params", None) or []
     rules = [rules] if isinstance(rules, Mapping) else problems.attempt(checked_rules, rules, f"{path}.params") or []
     claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
-    options = {key: given.pop(key) for key in GROUPING if key in given}
+    options = {key: given.pop(key) for key in GROUPING_KEYS if key in given}
     if issubclass(cls, Muon) and not given.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
     problems.attempt(_read_learning_rate, cls, given, path)
     problems.attempt(_read_correct_bias, cls, given, path)
-    missing = [name for name in _missing(cls, given) if name in LEARNING_RATE]
+    missing = [name for name in _missing_arguments(cls, given) if name in LEARNING_RATE]
     if is_lr_scheduled:
         given |= dict.fromkeys(missing, UNKNOWN_LR)
-    arguments = problems.attempt(checked, cls, given, path, ("params", *GROUPING))
+    arguments = problems.attempt(read_arguments, cls, given, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
     has_no_decay = "no_decay" in options
     if not has_no_decay:  # where nothing decays, a split would only make more groups
@@ -139,7 +141,7 @@ def optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
 def _read_learning_rate(cls: type, given: dict[str, Any], path: str) -> None:
     """Give the learning rate the name that the class has for it: both names are known."""
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
-        if name in _arguments(cls) and alias not in _arguments(cls):
+        if name in _config_arguments(cls) and alias not in _config_arguments(cls):
             _rename(given, alias, name, path)
 
 
@@ -164,37 +166,37 @@ def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
         for name, algorithm in ALGORITHMS.items():
             if isinstance(arguments.get(name), Mapping) and _has_weight_decay(algorithm, arguments[name]):
                 return True
-    default = _arguments(cls).get("weight_decay")
+    default = _config_arguments(cls).get("weight_decay")
     return bool(comparable(arguments.get("weight_decay", default.default if default else 0.0)))
 
 
 def _claim(rule: Any, path: str, cls: type) -> Claim:
     """What a rule for the groups of an optimizer asks for, where its hyperparameters are the optimizer's."""
-    rule = numbers_from_text(rule)
+    rule = read_numbers(rule)
     if isinstance(rule, dict):
         _rename(rule, "tag", "tags", path)
     claim = claim_of_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
     kind = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
-    checked(kind, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
+    read_arguments(kind, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
     return claim
 
 
-def scheduler(entry: Any, path: str, clock: Any) -> Any:
+def resolve_scheduler(entry: Any, path: str, clock: Any) -> Any:
     """The specification of a scheduler; or the entry itself, where it is a scheduler or a function."""
-    if _stands_for_itself(entry):
+    if _is_object_or_function(entry):
         return entry
     if isinstance(entry, OldLearningRate):
-        return rate(entry.value, "optimizer.learning_rate")
-    return _spec(*_named(numbers_from_text(entry), path), family=SCHEDULER, clock=clock)
+        return resolve_learning_rate(entry.value, "optimizer.learning_rate")
+    return _resolve_named(*_read_entry(read_numbers(entry), path), family=SCHEDULER, clock=clock)
 
 
-def _stands_for_itself(entry: Any) -> bool:
+def _is_object_or_function(entry: Any) -> bool:
     """Whether an entry is an optimizer or a scheduler, or a function that makes it."""
     return not isinstance(entry, (type, Schedule)) and (callable(entry) or hasattr(entry, "step"))
 
 
-def _spec(
+def _resolve_named(
     name: Any, given: dict[str, Any], path: str, *, family: Family, clock: Any, in_sequence: bool = False
 ) -> Spec:
     """The specification of a named scheduler or schedule, and of those inside it.
@@ -206,14 +208,14 @@ def _spec(
     is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not inside another one
     if "tags" not in parameters and (is_bound or TAGS in parameters):
         _rename(given, "tags", TAGS, path)
-    options = {new: given.pop(old) for old, new in BIND.items() if is_bound and old in given}
+    options = {new: given.pop(old) for old, new in BIND_KEYS.items() if is_bound and old in given}
     if in_sequence and "total_iters" not in parameters:
         given.pop("total_iters", None)
-    given |= _inside(cls, given, path, clock, in_sequence)
-    return Spec(path, cls, checked(cls, given, path), length, options)
+    given |= _resolve_children(cls, given, path, clock, in_sequence)
+    return Spec(path, cls, read_arguments(cls, given, path), length, options)
 
 
-def _inside(cls: type, given: Mapping[str, Any], path: str, clock: Any, in_sequence: bool) -> dict[str, Any]:
+def _resolve_children(cls: type, given: Mapping[str, Any], path: str, clock: Any, in_sequence: bool) -> dict[str, Any]:
     """The arguments of a scheduler that are schedulers themselves, as specifications; and the milestones of a sequence,
     where they follow from these.
     """
@@ -221,42 +223,48 @@ def _inside(cls: type, given: Mapping[str, Any], path: str, clock: Any, in_seque
     family = SCHEDULE if is_schedule else CLOSED_FORM
     one, several = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
     if one in given:
-        found[one] = _spec(*_named(given[one], f"{path}.{one}"), family=family, clock=clock, in_sequence=in_sequence)
+        found[one] = _resolve_named(
+            *_read_entry(given[one], f"{path}.{one}"), family=family, clock=clock, in_sequence=in_sequence
+        )
     if several in given:
         entries = given[several]
         if not isinstance(entries, list):
             raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {family.kind} after a dash.")
-        named = [_named(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
+        named = [_read_entry(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
         no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in given
-        found[several] = [_spec(*each, family=family, clock=clock, in_sequence=no_milestones) for each in named]
+        found[several] = [
+            _resolve_named(*each, family=family, clock=clock, in_sequence=no_milestones) for each in named
+        ]
         if no_milestones:
-            found["milestones"] = _milestones(found[several], clock)
+            found["milestones"] = _default_milestones(found[several], clock)
     return found
 
 
-def rate(given: Any, path: str) -> Spec:
+def resolve_learning_rate(given: Any, path: str) -> Spec:
     """The specification of a learning rate: of a number, a dict, or a list of dicts."""
     if isinstance(given, Real) and not isinstance(given, bool):
-        return Spec(path, LR.own["ConstantLR"], {"learning_rate": given})
+        return Spec(path, LR.public_classes["ConstantLR"], {"learning_rate": given})
     several = isinstance(given, (list, tuple))
     entries = [dict(each) if isinstance(each, Mapping) else {} for each in (given if several else [given])]
     if not all("scheduler" in each for each in entries):
         raise TypeError(f"{path}={given!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts.")
     if not several:
         (entry,) = entries
-        return _spec(entry.pop("scheduler"), entry, path, family=LR, clock=None)
+        return _resolve_named(entry.pop("scheduler"), entry, path, family=LR, clock=None)
     mains = [LR.find(each.pop("main_scheduler"), path) for each in entries if "main_scheduler" in each]
-    chained = LR.own["ChainedLR"] in mains
+    chained = LR.public_classes["ChainedLR"] in mains
     inside = []
     for i, entry in enumerate(entries):
         name = entry.pop("scheduler")
-        inside.append(_spec(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not chained))
+        inside.append(_resolve_named(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not chained))
     if chained:
-        return Spec(path, LR.own["ChainedLR"], {"schedulers": inside})
-    return Spec(path, LR.own["SequentialLR"], {"schedulers": inside, "milestones": _milestones(inside, None)})
+        return Spec(path, LR.public_classes["ChainedLR"], {"schedulers": inside})
+    return Spec(
+        path, LR.public_classes["SequentialLR"], {"schedulers": inside, "milestones": _default_milestones(inside, None)}
+    )
 
 
-def _milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
+def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
     """Where each scheduler of a sequence but the first begins, by the lengths of those before it: steps, or times."""
     horizon = Horizon(None) if clock is None else Horizon.of(clock)
     found: list[Time[Any]] = []
@@ -265,19 +273,19 @@ def _milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
         if length is None:
             needed = "after which the next one begins: give it or 'milestones'"
             raise ValueError(f"{spec.path} has no 'total_iters', {needed}.")
-        with located(f"{spec.path}: total_iters={length!r}"):
+        with prefix_errors(f"{spec.path}: total_iters={length!r}"):
             time = Time.from_input(length, "ba")
             found.append(horizon.add(found[-1], time) if found else time)
     return [each.value if each.unit is TimeUnit.BATCH else each for each in found]
 
 
-def follows_time(value: Any) -> bool:
+def has_time(value: Any) -> bool:
     """Whether a value is a time, or a specification has one in it, so that its scheduler needs a clock."""
     if isinstance(value, Spec):
-        times = (follows_time(each) for name, each in value.arguments.items() if name != TAGS)
+        times = (has_time(each) for name, each in value.arguments.items() if name != TAGS)
         return issubclass(value.cls, Schedule) or any(times)
     if isinstance(value, (list, tuple)):
-        return any(map(follows_time, value))
+        return any(map(has_time, value))
     try:
         return isinstance(value, Time) or (isinstance(value, str) and Time.from_timestring(value) is not None)
     except TimeError:

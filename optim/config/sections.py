@@ -14,14 +14,14 @@ from timesched.clock import Clock
 from timesched.hints import meant_by
 from timesched.time.value import Time
 
-from .problems import located
-from .read import numbers_from_text
+from .problems import prefix_errors
+from .read import read_numbers
 
-RUN = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
-KEYS = ("optimizer", "schedulers", *RUN)
-LENGTHS = ("num_steps", "max_steps")  # of a Trainer's loop, in batches; the first one counts
+CLOCK_KEYS = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
+KEYS = ("optimizer", "schedulers", *CLOCK_KEYS)
+LENGTH_KEYS = ("num_steps", "max_steps")  # of a Trainer's loop, in batches; the first one counts
 # Keys of an optimizer in the old form that are for other parts of the Trainer.
-NOT_OF_OPTIMIZER = (
+OTHER_KEYS = (
     "loss_scaling_factor", "initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale",
     "max_gradient_norm", "max_gradient_value", "log_summaries", "grad_accum_steps",
 )  # fmt: skip
@@ -34,7 +34,7 @@ class OldLearningRate:
     value: Any
 
 
-def sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
+def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     """The values of a config by our keys; `check_keys` looks for others.
 
     A Trainer's file has them under `trainer` and `init`, and the old form at the top. Other keys of such files are left
@@ -48,7 +48,7 @@ def sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     if isinstance(trainer, list):
         if len(trainer) != 1:
             raise ValueError(f"config has {len(trainer)} trainers: pass one of them, as config['trainer'][0].")
-        return sections(trainer[0], has_clock)
+        return read_sections(trainer[0], has_clock)
     if isinstance(trainer, dict):
         config = trainer.get("init")
     if not isinstance(config, dict):
@@ -58,9 +58,9 @@ def sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     if is_trainers or is_old:
         result = {name: value for name, value in config.items() if difflib.get_close_matches(name, KEYS, 1, 0.8)}
         if result.get("max_duration") is None and not has_clock:
-            result |= _length(config, "loop" if is_trainers else "runconfig")
+            result |= _read_max_duration(config, "loop" if is_trainers else "runconfig")
     if is_old:
-        result |= _from_old_form(config["optimizer"], config.get("schedulers"))
+        result |= _read_old_form(config["optimizer"], config.get("schedulers"))
     entries = result.get("schedulers")
     entries = [] if entries is None else entries if isinstance(entries, list) else [entries]
     return {"optimizer": None, **result, "schedulers": entries}
@@ -73,21 +73,21 @@ def check_keys(given: Mapping[str, Any]) -> None:
         raise ValueError("\n".join(f"config has the key {name!r}{meant_by(name, KEYS)}" for name in unknown))
 
 
-def _length(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _read_max_duration(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The `max_duration` that the steps of a Trainer's loop give, if it has any."""
     loop: Any = config.get(key)
-    for name in LENGTHS if isinstance(loop, dict) else ():
+    for name in LENGTH_KEYS if isinstance(loop, dict) else ():
         if loop.get(name) is not None:
-            with located(f"{key}.{name}={loop[name]!r}"):
+            with prefix_errors(f"{key}.{name}={loop[name]!r}"):
                 return {"max_duration": Time.from_input(loop[name], "ba")}
     return {}
 
 
-def _from_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, Any]:
+def _read_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, Any]:
     """The optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, as entries."""
     arguments = dict(optimizer)
     name = arguments.pop("optimizer_type")
-    others = [key for key in NOT_OF_OPTIMIZER if key in arguments]
+    others = [key for key in OTHER_KEYS if key in arguments]
     for key in others:
         del arguments[key]
     if "learning_rate" in arguments:
@@ -95,7 +95,7 @@ def _from_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, A
             raise ValueError("optimizer has 'learning_rate' and 'lr', which mean the same: leave out one of them.")
         if schedulers:
             raise ValueError("optimizer has 'learning_rate', and config has 'schedulers': leave out one of them.")
-        rate = numbers_from_text(arguments.pop("learning_rate"))
+        rate = read_numbers(arguments.pop("learning_rate"))
         schedulers = [OldLearningRate(rate)]
         if isinstance(rate, Real):
             arguments["lr"] = rate

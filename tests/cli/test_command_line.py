@@ -182,7 +182,7 @@ def test_help_version_and_list(capsys):
     assert lines[i + 1] == "    A straight line from `alpha_i` to `alpha_f` at `t_max`, and `alpha_f` after it."
     assert "CosineDecayLR(initial_learning_rate, end_learning_rate, total_iters)" in lines
     listed = {line.partition("(")[0] for line in lines}
-    assert {*SCHEDULE.own, *LR.own} <= listed
+    assert {*SCHEDULE.public_classes, *LR.public_classes} <= listed
 
 
 @pytest.mark.parametrize("command", ["show", "plot", "check"])

@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
 def _list(options: argparse.Namespace) -> int:
     for title, family in _KINDS.items():
         print(f"{title}:\n")
-        for name, cls in family.own.items():
+        for name, cls in family.public_classes.items():
             takes = [each for each in inspect.signature(cls).parameters.values() if each.name not in _NOT_WRITTEN]
             shown = (each.name if each.default is each.empty else f"{each.name}={each.default!r}" for each in takes)
             about = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())

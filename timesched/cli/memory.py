@@ -7,9 +7,9 @@ from itertools import chain
 from typing import Any
 
 from optim import WeightAverage
-from optim.config import resolve
-from optim.config.build import optimizer_of
-from optim.config.sections import check_keys, sections
+from optim.config.build import make_optimizer
+from optim.config.resolve import resolve_optimizer
+from optim.config.sections import check_keys, read_sections
 from optim.initial_state.size import nbytes
 from timesched.cli.schedules import config_of, model_of
 from timesched.clock import Clock
@@ -30,11 +30,11 @@ def add(commands: Any) -> None:
 
 
 def _memory(options: argparse.Namespace) -> int:
-    config = sections(config_of(options.config))
+    config = read_sections(config_of(options.config))
     check_keys(config)
     # the learning rate, which schedulers may set, takes no memory
-    spec = resolve.optimizer(config["optimizer"], is_lr_scheduled=bool(config["schedulers"]))
-    print(memory_table(optimizer_of(spec, model_of(options.model)).optimizer, options.average))
+    spec = resolve_optimizer(config["optimizer"], is_lr_scheduled=bool(config["schedulers"]))
+    print(memory_table(make_optimizer(spec, model_of(options.model)).optimizer, options.average))
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from optim.config.names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER
-from optim.config.problems import located
+from optim.config.problems import prefix_errors
 from optim.config.read import read
 from timesched.cli.peers import PEERS
 from timesched.cli.trial import Trial, trial
@@ -110,10 +110,10 @@ def trial_of(text: str, run: dict[str, Any], model: Any = None, rate: float | No
         if is_config(text):
             if rate is not None:
                 raise ValueError(f"--lr is for schedules by name, and {path} has a learning rate: change it there.")
-            with located(path):
+            with prefix_errors(path):
                 return trial(config_of(path), model, run, only=entry)
         given = entry_of(text)
-        if "max_duration" not in run and given.keys() <= SCHEDULE.own.keys():
+        if "max_duration" not in run and given.keys() <= SCHEDULE.public_classes.keys():
             raise ValueError(f"{text} needs a run: give --max-duration, such as --max-duration 90ep.")
         if _has_half_life(given):  # a value, which is no learning rate
             given = {name: {"key": "momentum", **arguments} for name, arguments in given.items()}
@@ -132,7 +132,7 @@ def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> lis
     """What the schedulers of a SCHEDULE write. Raises `ValueError` where one of them could not be made."""
     made = trial_of(text, run, rate=rate)
     by_name = "SCHEDULE" in made.schedulers
-    with located("SCHEDULE" if by_name else text):
+    with prefix_errors("SCHEDULE" if by_name else text):
         made.problems.raise_all()
         if not made.schedulers:
             raise ValueError("there are no 'schedulers'.")
@@ -199,14 +199,14 @@ def class_of(name: str) -> type:
     """
     wanted = name.lower()
     for family, suffix in _SUFFIXES:
-        stems = {own: own.removesuffix(suffix) for own in family.own}
+        stems = {own: own.removesuffix(suffix) for own in family.public_classes}
         found = [own for own, stem in stems.items() if wanted in (own.lower(), stem.lower())]
         if not found:
             found = [own for own, stem in stems.items() if stem.lower().startswith(wanted) or wanted == _initials(stem)]
         if len(found) > 1:
             raise ValueError(f"there is no schedule {name!r}: did you mean {' or '.join(map(repr, found))}?")
         if found:
-            return family.own[found[0]]
+            return family.public_classes[found[0]]
     calls = [call for call, names in PEERS.items() if wanted in names.split()]
-    meant = " or ".join(calls or map(repr, nearest(name, SCHEDULER.own)))
+    meant = " or ".join(calls or map(repr, nearest(name, SCHEDULER.public_classes)))
     raise ValueError(f"there is no schedule {name!r}: " + (f"did you mean {meant}?" if meant else "see timesched list"))

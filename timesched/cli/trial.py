@@ -9,10 +9,17 @@ from typing import Any
 
 import torch
 
-from optim.config.build import GroupedOptimizer, check_schedules, check_use, optimizer_of, resolved, schedulers_of
+from optim.config.build import (
+    GroupedOptimizer,
+    check_learning_rates,
+    check_schedules,
+    make_optimizer,
+    make_schedulers,
+    resolve_entries,
+)
 from optim.config.problems import Problems
 from optim.config.resolve import TAGS, Spec
-from optim.config.sections import RUN, sections
+from optim.config.sections import CLOCK_KEYS, read_sections
 
 
 @dataclass
@@ -43,7 +50,7 @@ def trial(
     `only`: the number of the one entry that is made. Raises `TypeError` where a config is no mapping, and `ValueError`
     where it has no entry of that number, or says nothing of the length of a `run`.
     """
-    given = sections(config) | dict(run)
+    given = read_sections(config) | dict(run)
     given.pop("process_group", None)  # there is one rank
     if run and given.get("max_duration") is None:
         raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
@@ -51,22 +58,22 @@ def trial(
     if only is not None and not entries:
         raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
     made = Trial()
-    spec, made.clock, specs = resolved(given, entries, None, made.problems)
+    spec, made.clock, specs = resolve_entries(given, entries, None, made.problems)
     grouped = None
     if spec is not None and model is None:
         tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_tags, specs.values()))))]
         groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": each} for each in tags]
         grouped = made.problems.attempt(lambda: GroupedOptimizer(spec.cls(groups, **spec.arguments)))
     elif spec is not None:
-        grouped = made.problems.attempt(optimizer_of, spec, model)
-    clock_failed = made.clock is None and not given.keys().isdisjoint(RUN)
+        grouped = made.problems.attempt(make_optimizer, spec, model)
+    clock_failed = made.clock is None and not given.keys().isdisjoint(CLOCK_KEYS)
     if grouped is None or clock_failed:
         check_schedules(specs, made.problems)
         made.schedulers = dict.fromkeys(specs)
     else:
-        made.schedulers = schedulers_of(specs, grouped, made.clock, made.problems)
+        made.schedulers = make_schedulers(specs, grouped, made.clock, made.problems)
         if only is None and not made.problems:
-            check_use(spec, grouped, made.schedulers, made.problems)
+            check_learning_rates(spec, grouped, made.schedulers, made.problems)
     made.optimizer = getattr(grouped, "optimizer", None)
     return made
 

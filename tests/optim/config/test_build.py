@@ -221,12 +221,12 @@ def test_instances_pass_through(cls):
 
 
 def test_every_public_class_has_its_name():
-    assert names.optimizers().own.keys() == {row.name for row in FULLEST} | {"AdamBase"}
+    assert names.optimizers().public_classes.keys() == {row.name for row in FULLEST} | {"AdamBase"}
     schedules = {name for name in timesched.__all__ if isinstance(getattr(timesched, name), type)}
     schedules = {name for name in schedules if issubclass(getattr(timesched, name), Schedule)} - {"Schedule"}
-    assert names.SCHEDULE.own.keys() == schedules and len(schedules) > 20
+    assert names.SCHEDULE.public_classes.keys() == schedules and len(schedules) > 20
     closed_forms = {*lr_scheduler.__all__, *weight_decay_scheduler.__all__} - {"LRScheduler", "WeightDecayScheduler"}
-    assert names.CLOSED_FORM.own.keys() == closed_forms
-    assert names.LR.own.keys() == set(lr_scheduler.__all__) - {"LRScheduler"}
-    assert names.SCHEDULER.own.keys() == closed_forms | schedules
-    assert names.LR.own["ChainedScheduler"] is names.LR.own["ChainedLR"]
+    assert names.CLOSED_FORM.public_classes.keys() == closed_forms
+    assert names.LR.public_classes.keys() == set(lr_scheduler.__all__) - {"LRScheduler"}
+    assert names.SCHEDULER.public_classes.keys() == closed_forms | schedules
+    assert names.LR.public_classes["ChainedScheduler"] is names.LR.public_classes["ChainedLR"]
