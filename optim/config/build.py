@@ -82,10 +82,10 @@ class Built:
         0.5   2  0.05
           1   4     0
         """
-        found = []
-        for each in self.schedulers:
-            found += sources(each, self.clock)
-        return replace(values_table(found, every), note=self._note)
+        lines = []
+        for scheduler in self.schedulers:
+            lines += sources(scheduler, self.clock)
+        return replace(values_table(lines, every), note=self._note)
 
 
 def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Optimizer:
@@ -156,12 +156,12 @@ def configure_lr_scheduler(
         raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
     spec = resolve_learning_rate(learning_rate, "learning_rate")
     if adjust_learning_rate:
-        asked = {claim.settings[FACTOR] for claim in claims_of_factors(adjust_learning_rate)}
-        there = {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups} - {None}
-        if not asked <= there:
+        expected_factors = {claim.settings[FACTOR] for claim in claims_of_factors(adjust_learning_rate)}
+        group_factors = {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups} - {None}
+        if not expected_factors <= group_factors:
             raise ValueError(
                 f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: the parameter groups have "
-                f"{', '.join(map(str, there)) or 'no factors'}: build the optimizer from "
+                f"{', '.join(map(str, group_factors)) or 'no factors'}: build the optimizer from "
                 f"configure_param_groups(model, adjust_learning_rate=...)."
             )
     scheduler = _make_from_spec(spec, optimizer, None)
@@ -246,9 +246,9 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
     [0.0, 0.05]
     """
     config = read(config)
-    given, problems = read_sections(config, clock is not None), Problems()
-    entries = {f"schedulers[{i}]": entry for i, entry in enumerate(given["schedulers"])}
-    spec, clock, specs = resolve_entries(given, entries, clock, problems)
+    sections, problems = read_sections(config, clock is not None), Problems()
+    entries = {f"schedulers[{i}]": entry for i, entry in enumerate(sections["schedulers"])}
+    spec, clock, specs = resolve_entries(sections, entries, clock, problems)
     grouped: Any = None if spec is None else problems.attempt(make_optimizer, spec, model)
     if problems:
         check_schedules(specs, problems)
@@ -266,49 +266,49 @@ def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Map
     if not isinstance(spec, Spec):
         return ""
     groups = grouped.optimizer.param_groups
-    writers = {path: scheduler.indices for path, scheduler in schedulers.items() if _is_weight_decay(scheduler)}
-    decaying = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay"))}.union(*writers.values())
+    targets = {path: scheduler.indices for path, scheduler in schedulers.items() if _is_weight_decay(scheduler)}
+    decaying = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay"))}.union(*targets.values())
     if not decaying:
         return ""
     no_decay = spec.options["no_decay"]
     key = f"no_decay: {str(no_decay).lower() if isinstance(no_decay, bool) else no_decay}"
-    if decaying.isdisjoint(grouped.norms_and_biases):
+    if decaying.isdisjoint(grouped.norm_and_bias_groups):
         return f"{key} (norms and biases have no weight decay)"
     if no_decay is False:
         return f"{key} (norms and biases have weight decay, too)"
-    causes = [path for path, indices in writers.items() if not grouped.norms_and_biases.isdisjoint(indices)]
+    causes = [path for path, indices in targets.items() if not grouped.norm_and_bias_groups.isdisjoint(indices)]
     verb = "give" if len(causes) > 1 else "gives"
     return f"{key}, but {' and '.join(causes or ['params'])} {verb} norms and biases weight decay, too"
 
 
 def resolve_entries(
-    given: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
+    sections: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
 ) -> tuple[Any, Any, dict[str, Any]]:
     """The specification of the optimizer, the clock, and the specifications of schedulers by their place in the config.
 
     `entries`: those of the schedulers, by their place. None stands for what is among the problems.
     """
-    problems.attempt(check_keys, given)
+    problems.attempt(check_keys, sections)
     later = Problems()  # an optimizer is told whether its learning rate is scheduled, and its errors come first
-    clock = later.attempt(make_clock, given, clock)
+    clock = later.attempt(make_clock, sections, clock)
     specs = {path: later.attempt(resolve_scheduler, entry, path, clock) for path, entry in entries.items()}
-    kinds = [spec.cls for spec in specs.values() if isinstance(spec, Spec)]
-    is_part = len(entries) < len(given["schedulers"])  # the other entries may set the learning rate
-    is_lr_scheduled = is_part or any(issubclass(kind, lr_scheduler.LRScheduler) for kind in kinds)
-    optimizer = problems.attempt(resolve_optimizer, given["optimizer"], is_lr_scheduled)
+    classes = [spec.cls for spec in specs.values() if isinstance(spec, Spec)]
+    is_partial = len(entries) < len(sections["schedulers"])  # the other entries may set the learning rate
+    is_lr_scheduled = is_partial or any(issubclass(cls, lr_scheduler.LRScheduler) for cls in classes)
+    optimizer = problems.attempt(resolve_optimizer, sections["optimizer"], is_lr_scheduled)
     problems.errors += later.errors
     return optimizer, clock, specs
 
 
-def make_clock(given: Mapping[str, Any], clock: Any) -> Any:
+def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
     """The clock that is passed, or that of the config; None where there is none."""
-    run = {name: given[name] for name in CLOCK_KEYS if name in given}
-    if run and clock is not None:
-        raise ValueError(f"config has {', '.join(map(repr, run))}, and a clock is passed: leave out one of them.")
+    arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
+    if arguments and clock is not None:
+        raise ValueError(f"config has {', '.join(map(repr, arguments))}, and a clock is passed: leave out one of them.")
     with prefix_errors("config"):
-        if isinstance(run.get("samples_per_batch"), dict):
-            run["samples_per_batch"] = BatchSizeSchedule(run["samples_per_batch"])
-        return Clock(**{"max_duration": None, **run}) if run else clock
+        if isinstance(arguments.get("samples_per_batch"), dict):
+            arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
+        return Clock(**{"max_duration": None, **arguments}) if arguments else clock
 
 
 @dataclass(frozen=True)
@@ -316,9 +316,9 @@ class GroupedOptimizer:
     """An optimizer, and what its config says of its parameter groups, by their indices."""
 
     optimizer: Any
-    spared: Set[int] = frozenset()  # a `no_decay` that is written leaves them without weight decay
-    norms_and_biases: Set[int] = frozenset()  # they have some; all, where only names are known
-    without_lr: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
+    no_decay_groups: Set[int] = frozenset()  # a `no_decay` that is written leaves them without weight decay
+    norm_and_bias_groups: Set[int] = frozenset()  # they have some; all, where only names are known
+    unset_lr_groups: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
 
 
 def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
@@ -334,14 +334,14 @@ def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
         settings = [dict(group) for group in groups]  # without the defaults that the optimizer adds
         optimizer = spec.cls(groups, **spec.arguments)
     indices = range(len(settings))
-    spared, norms_and_biases = set(), set(indices)
+    no_decay_groups, norm_and_bias_groups = set(), set(indices)
     if spec.has_no_decay and options["no_decay"] is not False:
-        spared = {i for i in indices if comparable(settings[i].get("weight_decay")) == 0}
+        no_decay_groups = {i for i in indices if comparable(settings[i].get("weight_decay")) == 0}
     if isinstance(model, nn.Module):
         tensors = {parameter.tensor for parameter in named(model) if not parameter.decays}
-        norms_and_biases = {i for i in indices if not tensors.isdisjoint(optimizer.param_groups[i]["params"])}
-    without_lr = {i for i in indices if spec.lacks_lr and "lr" not in settings[i]}
-    return GroupedOptimizer(optimizer, spared, norms_and_biases, without_lr)
+        norm_and_bias_groups = {i for i in indices if not tensors.isdisjoint(optimizer.param_groups[i]["params"])}
+    unset_lr_groups = {i for i in indices if spec.lacks_lr and "lr" not in settings[i]}
+    return GroupedOptimizer(optimizer, no_decay_groups, norm_and_bias_groups, unset_lr_groups)
 
 
 def make_schedulers(
@@ -354,7 +354,7 @@ def make_schedulers(
             schedulers[path] = problems.attempt(_make_scheduler, spec, grouped.optimizer, clock, path)
     for path, scheduler in schedulers.items():
         if scheduler is not None:
-            problems.attempt(_check_written, scheduler, grouped.spared, path)
+            problems.attempt(_check_written, scheduler, grouped.no_decay_groups, path)
     return schedulers
 
 
@@ -362,7 +362,7 @@ def check_learning_rates(
     spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any], problems: Problems
 ) -> None:
     """Look whether the schedulers set what the entry of the optimizer leaves to them."""
-    unset = set(grouped.without_lr)
+    unset = set(grouped.unset_lr_groups)
     for scheduler in schedulers.values():
         if isinstance(scheduler, lr_scheduler.LRScheduler):
             unset.difference_update(scheduler.indices)
@@ -393,49 +393,49 @@ def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
 
 def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, path: str) -> Any:
     if isinstance(entry, Spec):
-        made = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
-        if isinstance(made, Schedule) and clock is None:
+        scheduler = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
+        if isinstance(scheduler, Schedule) and clock is None:
             raise ValueError(
                 f"{entry.path} is a schedule over the time of a run: pass clock=timesched.Clock(...), or write the "
                 f"length of the run as 'max_duration' into the config."
             )
         with prefix_errors(entry.path):
-            if isinstance(made, Schedule):
-                return bind(made, optimizer, clock, **entry.options)
-            is_scaled = any(has_factor(optimizer.param_groups[i]) for i in made.indices)
-            if isinstance(made, lr_scheduler.LRScheduler) and is_scaled and not made.scales:
-                return lr_scheduler.ScalePerParamLR(optimizer, made, on_change=made.on_change)
-            return made
+            if isinstance(scheduler, Schedule):
+                return bind(scheduler, optimizer, clock, **entry.options)
+            is_scaled = any(has_factor(optimizer.param_groups[i]) for i in scheduler.indices)
+            if isinstance(scheduler, lr_scheduler.LRScheduler) and is_scaled and not scheduler.scales:
+                return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
+            return scheduler
     scheduler = _make_from_object(entry, optimizer, "scheduler", path)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
     return scheduler
 
 
-def _make_from_object(entry: Any, given: Any, kind: str, path: str) -> Any:
+def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
     """What stands for an entry: an optimizer or a scheduler, or a function that makes it of the model or optimizer."""
-    made = entry
+    instance = entry
     if callable(entry):
         with prefix_errors(path):
-            made = entry(given)
-    if not hasattr(made, "step") or isinstance(made, torch.optim.Optimizer) is not (kind == "optimizer"):
-        raise TypeError(f"{path}: {made!r:.80} is no {kind}.")
-    return made
+            instance = entry(argument)
+    if not hasattr(instance, "step") or isinstance(instance, torch.optim.Optimizer) is not (kind == "optimizer"):
+        raise TypeError(f"{path}: {instance!r:.80} is no {kind}.")
+    return instance
 
 
 def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
     """The scheduler of a specification, or the schedule if it stands inside another; children take over the tags."""
     if not isinstance(spec, Spec):
-        return [_make_from_spec(each, optimizer, clock, tags) for each in spec] if isinstance(spec, list) else spec
+        return [_make_from_spec(child, optimizer, clock, tags) for child in spec] if isinstance(spec, list) else spec
     tags = spec.arguments.get(TAGS, tags)
     arguments = {name: _make_from_spec(value, optimizer, clock, tags) for name, value in spec.arguments.items()}
     with prefix_errors(spec.path):
         if issubclass(spec.cls, Schedule):
             return spec.cls(**arguments)
         parameters = arguments_of(spec.cls)
-        shared = {next(iter(parameters)): optimizer, TAGS: tags, "clock": clock}
-        shared = {name: value for name, value in shared.items() if value is not None and name in parameters}
-        return spec.cls(**shared | arguments)
+        common = {next(iter(parameters)): optimizer, TAGS: tags, "clock": clock}
+        common = {name: value for name, value in common.items() if value is not None and name in parameters}
+        return spec.cls(**common | arguments)
 
 
 def _is_weight_decay(scheduler: Any) -> bool:
@@ -443,14 +443,14 @@ def _is_weight_decay(scheduler: Any) -> bool:
     return isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"
 
 
-def _check_written(scheduler: Any, spared: Set[int], path: str) -> None:
+def _check_written(scheduler: Any, no_decay_groups: Set[int], path: str) -> None:
     """Raise `ValueError` where a later scheduler owns the key, or this one sets weight decay that is to stay 0."""
     with prefix_errors(path):
         if isinstance(scheduler, Bound):
             scheduler.refresh()
-        hit = spared & set(scheduler.indices) if _is_weight_decay(scheduler) else set()
-        if hit:
+        indices = no_decay_groups & set(scheduler.indices) if _is_weight_decay(scheduler) else set()
+        if indices:
             raise ValueError(
-                f"it would give weight decay to parameter group {min(hit)}, which 'no_decay' leaves without: give the "
-                f"optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
+                f"it would give weight decay to parameter group {min(indices)}, which 'no_decay' leaves without: give "
+                f"the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
             )

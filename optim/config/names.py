@@ -36,16 +36,18 @@ class Family:
         if not isinstance(name, str):
             raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
         # of a class that was defined again, as in a notebook, the last definition counts
-        users = {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
+        user_classes = {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
         for wanted in (name.lower(), f"{name}{self.suffix}".lower()):
-            ours = [cls for own, cls in self.public_classes.items() if wanted == own.lower()]
-            found = ours or [cls for full, cls in users.items() if wanted in (full.lower(), cls.__name__.lower())]
-            if len(found) > 1:
-                names = " and ".join(sorted(map(_full_name, found)))
+            public = [cls for own_name, cls in self.public_classes.items() if wanted == own_name.lower()]
+            classes = public or [
+                cls for full_name, cls in user_classes.items() if wanted in (full_name.lower(), cls.__name__.lower())
+            ]
+            if len(classes) > 1:
+                names = " and ".join(sorted(map(_full_name, classes)))
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
-            if found:
-                return found[0]
-        hint = did_you_mean(name, sorted([*self.public_classes, *(cls.__name__ for cls in users.values())]))
+            if classes:
+                return classes[0]
+        hint = did_you_mean(name, sorted([*self.public_classes, *(cls.__name__ for cls in user_classes.values())]))
         raise ValueError(
             f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
             f"is imported."
@@ -65,8 +67,10 @@ def _full_name(cls: type) -> str:
 
 def _public_subclasses(module: ModuleType, base: type) -> dict[str, type]:
     """The public subclasses of a class in a module, by name."""
-    found = {name: getattr(module, name) for name in module.__all__}
-    return {name: cls for name, cls in found.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base}
+    members = {name: getattr(module, name) for name in module.__all__}
+    return {
+        name: cls for name, cls in members.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base
+    }
 
 
 SCHEDULE = Family("schedule", _public_subclasses(timesched, Schedule), (Schedule,))

@@ -13,10 +13,10 @@ class Problems:
     def __init__(self) -> None:
         self.errors: list[TypeError | ValueError] = []
 
-    def attempt(self, make: Callable[..., Any], *arguments: Any) -> Any:
+    def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What a call returns, or None where it fails: then its error is one of the problems."""
         try:
-            return make(*arguments)
+            return function(*arguments)
         except (TypeError, ValueError) as error:
             self.errors.append(error)
             return None

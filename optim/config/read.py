@@ -50,35 +50,36 @@ def _parse_yaml(text: str, source: str) -> Any:
         ) from error
     reader = YAML(typ="safe", pure=True)  # plain data only; pure: the one that follows YAML 1.2
     try:
-        found = reader.load(text)
+        content = reader.load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark
-        where = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        said = ", ".join(filter(None, [error.context, error.problem]))
-        hint = " A string that begins with * is to be in quotes, as in '*bias'." if "alias" in said else ""
-        raise ValueError(f"{source}{where}: {said}.{hint}") from error
+        location = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+        description = ", ".join(filter(None, [error.context, error.problem]))
+        hint = " A string that begins with * is to be in quotes, as in '*bias'." if "alias" in description else ""
+        raise ValueError(f"{source}{location}: {description}.{hint}") from error
     except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
-    return _copy_containers(found, "config", _PLAIN)
+    return _copy_containers(content, "config", _PLAIN)
 
 
-def _copy_containers(value: Any, path: str, kinds: Any, above: tuple[Any, ...] = ()) -> Any:
-    """Containers as dicts and lists of their own, which may hold values of `kinds`; `above`: the containers around."""
-    if any(value is container for container in above):
+def _copy_containers(value: Any, path: str, types: Any, parents: tuple[Any, ...] = ()) -> Any:
+    """Containers as dicts and lists of their own, which may hold values of `types`; `parents`: those around it."""
+    if any(value is container for container in parents):
         raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
-    above = (*above, value)
+    parents = (*parents, value)
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a string.")
         return {
-            key: _copy_containers(x, f"{path}.{key}".removeprefix("config."), kinds, above) for key, x in value.items()
+            key: _copy_containers(item, f"{path}.{key}".removeprefix("config."), types, parents)
+            for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_copy_containers(each, f"{path}[{i}]", kinds, above) for i, each in enumerate(value)]
+        return [_copy_containers(item, f"{path}[{i}]", types, parents) for i, item in enumerate(value)]
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
-    if not isinstance(value, kinds):
+    if not isinstance(value, types):
         raise ValueError(
             f"{path}: {value!r} is of type {type(value).__name__}: write a string in quotes, a number, true, false or "
             f"null."

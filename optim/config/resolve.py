@@ -58,48 +58,55 @@ def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     if not isinstance(entry, Mapping) or len(entry) != 1:
         example = "as in {AdamW: {lr: 0.1}} or {AdamW: {}}"
         raise TypeError(f"{path}={entry!r:.80}: write one name with its arguments under it, {example}.")
-    ((name, given),) = entry.items()
-    if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"{path}.{name}={given!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
-    return name, dict(given or {}), f"{path}.{name}"
+    ((name, arguments),) = entry.items()
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise TypeError(f"{path}.{name}={arguments!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
+    return name, dict(arguments or {}), f"{path}.{name}"
 
 
 def read_arguments(
-    cls: type, given: dict[str, Any], path: str, also: Sequence[str] = (), full: bool = True
+    cls: type, arguments: dict[str, Any], path: str, other_keys: Sequence[str] = (), require_all: bool = True
 ) -> dict[str, Any]:
     """The arguments as the constructor arguments them: a list becomes a tuple where the default is one.
 
     Raises `ValueError` for arguments that the constructor does not name, a line for each, with those that it has (and
-    `also`, which make the groups of an optimizer); and where one is missing and all are to be there (`full`).
+    `other_keys`, of the groups of an optimizer); and where one is missing, with `require_all`.
     """
-    arguments = _config_arguments(cls)
-    known = [*arguments, *also]
-    unknown = [name for name in given if name not in arguments]
+    parameters = _config_arguments(cls)
+    known = [*parameters, *other_keys]
+    unknown = [name for name in arguments if name not in parameters]
     if unknown:
         errors = [f"{path}: {cls.__name__} has no argument {name!r}{meant_by(name, known)}" for name in unknown]
         raise ValueError("\n".join(errors))
-    missing = _missing_arguments(cls, given)
-    if missing and full:
+    missing = _missing_arguments(cls, arguments)
+    if missing and require_all:
         raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
-    tuples = {name for name, each in arguments.items() if isinstance(each.default, tuple)}
-    return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in given.items()}
+    tuple_names = {name for name, parameter in parameters.items() if isinstance(parameter.default, tuple)}
+    return {
+        name: tuple(value) if name in tuple_names and isinstance(value, list) else value
+        for name, value in arguments.items()
+    }
 
 
-def _missing_arguments(cls: type, given: Mapping[str, Any]) -> list[str]:
+def _missing_arguments(cls: type, arguments: Mapping[str, Any]) -> list[str]:
     """The arguments without a default that are not given."""
-    return [name for name, each in _config_arguments(cls).items() if each.default is each.empty and name not in given]
+    return [
+        name
+        for name, parameter in _config_arguments(cls).items()
+        if parameter.default is parameter.empty and name not in arguments
+    ]
 
 
 def _config_arguments(cls: type) -> dict[str, inspect.Parameter]:
     """The arguments of a constructor that a config may give: not the optimizer or its parameters, nor the clock."""
-    arguments = {}
-    for name, each in arguments_of(cls).items():
-        if name != "clock" and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            arguments[name] = each
-    first = next(iter(arguments), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
+    parameters = {}
+    for name, parameter in arguments_of(cls).items():
+        if name != "clock" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            parameters[name] = parameter
+    first = next(iter(parameters), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
     if not issubclass(cls, Schedule) and first not in ("scheduler", "schedulers"):
-        arguments.pop(first, None)
-    return arguments
+        parameters.pop(first, None)
+    return parameters
 
 
 # What the entries mean
@@ -115,21 +122,21 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
         raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
     if _is_object_or_function(entry):
         return entry
-    name, given, path = _read_entry(read_numbers(entry), "optimizer")
+    name, arguments, path = _read_entry(read_numbers(entry), "optimizer")
     cls = optimizers().find(name, "optimizer")
     problems = Problems()
-    rules = given.pop("params", None) or []
+    rules = arguments.pop("params", None) or []
     rules = [rules] if isinstance(rules, Mapping) else problems.attempt(checked_rules, rules, f"{path}.params") or []
     claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
-    options = {key: given.pop(key) for key in GROUPING_KEYS if key in given}
-    if issubclass(cls, Muon) and not given.keys().isdisjoint(ALGORITHMS):
+    options = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
+    if issubclass(cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
         options.setdefault("matrices", "muon")
-    problems.attempt(_read_learning_rate, cls, given, path)
-    problems.attempt(_read_correct_bias, cls, given, path)
-    missing = [name for name in _missing_arguments(cls, given) if name in LEARNING_RATE]
+    problems.attempt(_read_learning_rate, cls, arguments, path)
+    problems.attempt(_read_correct_bias, cls, arguments, path)
+    missing = [name for name in _missing_arguments(cls, arguments) if name in LEARNING_RATE]
     if is_lr_scheduled:
-        given |= dict.fromkeys(missing, UNKNOWN_LR)
-    arguments = problems.attempt(read_arguments, cls, given, path, ("params", *GROUPING_KEYS))
+        arguments |= dict.fromkeys(missing, UNKNOWN_LR)
+    arguments = problems.attempt(read_arguments, cls, arguments, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
     has_no_decay = "no_decay" in options
     if not has_no_decay:  # where nothing decays, a split would only make more groups
@@ -138,26 +145,26 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     return OptimizerSpec(path, cls, arguments, None, options, has_no_decay, bool(missing))
 
 
-def _read_learning_rate(cls: type, given: dict[str, Any], path: str) -> None:
+def _read_learning_rate(cls: type, arguments: dict[str, Any], path: str) -> None:
     """Give the learning rate the name that the class has for it: both names are known."""
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
         if name in _config_arguments(cls) and alias not in _config_arguments(cls):
-            _rename(given, alias, name, path)
+            _rename(arguments, alias, name, path)
 
 
-def _read_correct_bias(cls: type, given: dict[str, Any], path: str) -> None:
+def _read_correct_bias(cls: type, arguments: dict[str, Any], path: str) -> None:
     """Drop the `correct_bias: true` of an Adam, which has no such argument. Raises `ValueError` for another value."""
-    value = given.pop("correct_bias", True) if cls is Adam else True
+    value = arguments.pop("correct_bias", True) if cls is Adam else True
     if value is not True:
         raise ValueError(f"{path}.correct_bias={value!r}: Adam always corrects the bias. Write AdamW for false.")
 
 
-def _rename(given: dict[str, Any], alias: str, name: str, path: str) -> None:
+def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None:
     """Give the value of the key `alias` the key `name`. Raises `ValueError` where both are there."""
-    if alias in given:
-        if name in given:
+    if alias in arguments:
+        if name in arguments:
             raise ValueError(f"{path} has {alias!r} and {name!r}, which mean the same: leave out one of them.")
-        given[name] = given.pop(alias)
+        arguments[name] = arguments.pop(alias)
 
 
 def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
@@ -177,8 +184,8 @@ def _claim(rule: Any, path: str, cls: type) -> Claim:
         _rename(rule, "tag", "tags", path)
     claim = claim_of_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
-    kind = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
-    read_arguments(kind, settings, claim.what, (*RULE_KEYS, *FACTORS), full=False)
+    algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
+    read_arguments(algorithm, settings, claim.what, (*RULE_KEYS, *FACTORS), require_all=False)
     return claim
 
 
@@ -197,77 +204,88 @@ def _is_object_or_function(entry: Any) -> bool:
 
 
 def _resolve_named(
-    name: Any, given: dict[str, Any], path: str, *, family: Family, clock: Any, in_sequence: bool = False
+    name: Any, arguments: dict[str, Any], path: str, *, family: Family, clock: Any, in_sequence: bool = False
 ) -> Spec:
     """The specification of a named scheduler or schedule, and of those inside it.
 
     `in_sequence`: it is in a sequence without milestones, where its `total_iters` may be there for its length alone.
     """
     cls = family.find(name, path)
-    parameters, length = arguments_of(cls), given.get("total_iters")
+    parameters, total_iters = arguments_of(cls), arguments.get("total_iters")
     is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not inside another one
     if "tags" not in parameters and (is_bound or TAGS in parameters):
-        _rename(given, "tags", TAGS, path)
-    options = {new: given.pop(old) for old, new in BIND_KEYS.items() if is_bound and old in given}
+        _rename(arguments, "tags", TAGS, path)
+    options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
     if in_sequence and "total_iters" not in parameters:
-        given.pop("total_iters", None)
-    given |= _resolve_children(cls, given, path, clock, in_sequence)
-    return Spec(path, cls, read_arguments(cls, given, path), length, options)
+        arguments.pop("total_iters", None)
+    arguments |= _resolve_children(cls, arguments, path, clock, in_sequence)
+    return Spec(path, cls, read_arguments(cls, arguments, path), total_iters, options)
 
 
-def _resolve_children(cls: type, given: Mapping[str, Any], path: str, clock: Any, in_sequence: bool) -> dict[str, Any]:
+def _resolve_children(
+    cls: type, arguments: Mapping[str, Any], path: str, clock: Any, in_sequence: bool
+) -> dict[str, Any]:
     """The arguments of a scheduler that are schedulers themselves, as specifications; and the milestones of a sequence,
     where they follow from these.
     """
-    is_schedule, found = issubclass(cls, Schedule), dict[str, Any]()
+    is_schedule, updates = issubclass(cls, Schedule), dict[str, Any]()
     family = SCHEDULE if is_schedule else CLOSED_FORM
-    one, several = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
-    if one in given:
-        found[one] = _resolve_named(
-            *_read_entry(given[one], f"{path}.{one}"), family=family, clock=clock, in_sequence=in_sequence
+    single_key, list_key = ("schedule", "schedules") if is_schedule else ("scheduler", "schedulers")
+    if single_key in arguments:
+        updates[single_key] = _resolve_named(
+            *_read_entry(arguments[single_key], f"{path}.{single_key}"),
+            family=family,
+            clock=clock,
+            in_sequence=in_sequence,
         )
-    if several in given:
-        entries = given[several]
+    if list_key in arguments:
+        entries = arguments[list_key]
         if not isinstance(entries, list):
-            raise TypeError(f"{path}.{several}={entries!r:.80}: write a list, with each {family.kind} after a dash.")
-        named = [_read_entry(each, f"{path}.{several}[{i}]") for i, each in enumerate(entries)]
-        no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in given
-        found[several] = [
-            _resolve_named(*each, family=family, clock=clock, in_sequence=no_milestones) for each in named
+            raise TypeError(f"{path}.{list_key}={entries!r:.80}: write a list, with each {family.kind} after a dash.")
+        named_entries = [_read_entry(entry, f"{path}.{list_key}[{i}]") for i, entry in enumerate(entries)]
+        no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in arguments
+        updates[list_key] = [
+            _resolve_named(*entry, family=family, clock=clock, in_sequence=no_milestones) for entry in named_entries
         ]
         if no_milestones:
-            found["milestones"] = _default_milestones(found[several], clock)
-    return found
+            updates["milestones"] = _default_milestones(updates[list_key], clock)
+    return updates
 
 
-def resolve_learning_rate(given: Any, path: str) -> Spec:
+def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     """The specification of a learning rate: of a number, a dict, or a list of dicts."""
-    if isinstance(given, Real) and not isinstance(given, bool):
-        return Spec(path, LR.public_classes["ConstantLR"], {"learning_rate": given})
-    several = isinstance(given, (list, tuple))
-    entries = [dict(each) if isinstance(each, Mapping) else {} for each in (given if several else [given])]
-    if not all("scheduler" in each for each in entries):
-        raise TypeError(f"{path}={given!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts.")
-    if not several:
+    if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
+        return Spec(path, LR.public_classes["ConstantLR"], {"learning_rate": learning_rate})
+    is_list = isinstance(learning_rate, (list, tuple))
+    entries = [
+        dict(entry) if isinstance(entry, Mapping) else {} for entry in (learning_rate if is_list else [learning_rate])
+    ]
+    if not all("scheduler" in entry for entry in entries):
+        raise TypeError(
+            f"{path}={learning_rate!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts."
+        )
+    if not is_list:
         (entry,) = entries
         return _resolve_named(entry.pop("scheduler"), entry, path, family=LR, clock=None)
-    mains = [LR.find(each.pop("main_scheduler"), path) for each in entries if "main_scheduler" in each]
-    chained = LR.public_classes["ChainedLR"] in mains
-    inside = []
+    main_schedulers = [LR.find(entry.pop("main_scheduler"), path) for entry in entries if "main_scheduler" in entry]
+    is_chained = LR.public_classes["ChainedLR"] in main_schedulers
+    children = []
     for i, entry in enumerate(entries):
         name = entry.pop("scheduler")
-        inside.append(_resolve_named(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not chained))
-    if chained:
-        return Spec(path, LR.public_classes["ChainedLR"], {"schedulers": inside})
+        children.append(_resolve_named(name, entry, f"{path}[{i}]", family=LR, clock=None, in_sequence=not is_chained))
+    if is_chained:
+        return Spec(path, LR.public_classes["ChainedLR"], {"schedulers": children})
     return Spec(
-        path, LR.public_classes["SequentialLR"], {"schedulers": inside, "milestones": _default_milestones(inside, None)}
+        path,
+        LR.public_classes["SequentialLR"],
+        {"schedulers": children, "milestones": _default_milestones(children, None)},
     )
 
 
 def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
     """Where each scheduler of a sequence but the first begins, by the lengths of those before it: steps, or times."""
     horizon = Horizon(None) if clock is None else Horizon.of(clock)
-    found: list[Time[Any]] = []
+    milestones: list[Time[Any]] = []
     for spec in specs[:-1]:
         length = spec.total_iters
         if length is None:
@@ -275,14 +293,14 @@ def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
             raise ValueError(f"{spec.path} has no 'total_iters', {needed}.")
         with prefix_errors(f"{spec.path}: total_iters={length!r}"):
             time = Time.from_input(length, "ba")
-            found.append(horizon.add(found[-1], time) if found else time)
-    return [each.value if each.unit is TimeUnit.BATCH else each for each in found]
+            milestones.append(horizon.add(milestones[-1], time) if milestones else time)
+    return [milestone.value if milestone.unit is TimeUnit.BATCH else milestone for milestone in milestones]
 
 
 def has_time(value: Any) -> bool:
     """Whether a value is a time, or a specification has one in it, so that its scheduler needs a clock."""
     if isinstance(value, Spec):
-        times = (has_time(each) for name, each in value.arguments.items() if name != TAGS)
+        times = (has_time(argument) for name, argument in value.arguments.items() if name != TAGS)
         return issubclass(value.cls, Schedule) or any(times)
     if isinstance(value, (list, tuple)):
         return any(map(has_time, value))

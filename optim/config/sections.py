@@ -66,19 +66,19 @@ def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     return {"optimizer": None, **result, "schedulers": entries}
 
 
-def check_keys(given: Mapping[str, Any]) -> None:
+def check_keys(config: Mapping[str, Any]) -> None:
     """Raise `ValueError` where a config has a key that nothing here reads; a line for each."""
-    unknown = [name for name in given if name not in KEYS]
+    unknown = [name for name in config if name not in KEYS]
     if unknown:
         raise ValueError("\n".join(f"config has the key {name!r}{meant_by(name, KEYS)}" for name in unknown))
 
 
-def _read_max_duration(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any]:
     """The `max_duration` that the steps of a Trainer's loop give, if it has any."""
-    loop: Any = config.get(key)
+    loop: Any = config.get(section)
     for name in LENGTH_KEYS if isinstance(loop, dict) else ():
         if loop.get(name) is not None:
-            with prefix_errors(f"{key}.{name}={loop[name]!r}"):
+            with prefix_errors(f"{section}.{name}={loop[name]!r}"):
                 return {"max_duration": Time.from_input(loop[name], "ba")}
     return {}
 
@@ -86,23 +86,23 @@ def _read_max_duration(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 def _read_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, Any]:
     """The optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, as entries."""
     arguments = dict(optimizer)
-    name = arguments.pop("optimizer_type")
-    others = [key for key in OTHER_KEYS if key in arguments]
-    for key in others:
+    optimizer_type = arguments.pop("optimizer_type")
+    other_keys = [key for key in OTHER_KEYS if key in arguments]
+    for key in other_keys:
         del arguments[key]
     if "learning_rate" in arguments:
         if "lr" in arguments:
             raise ValueError("optimizer has 'learning_rate' and 'lr', which mean the same: leave out one of them.")
         if schedulers:
             raise ValueError("optimizer has 'learning_rate', and config has 'schedulers': leave out one of them.")
-        rate = read_numbers(arguments.pop("learning_rate"))
-        schedulers = [OldLearningRate(rate)]
-        if isinstance(rate, Real):
-            arguments["lr"] = rate
-    if others:
+        learning_rate = read_numbers(arguments.pop("learning_rate"))
+        schedulers = [OldLearningRate(learning_rate)]
+        if isinstance(learning_rate, Real):
+            arguments["lr"] = learning_rate
+    if other_keys:
         warnings.warn(
-            f"optimizer: {', '.join(map(repr, others))}: passed over, since no optimizer has such an argument. Set "
+            f"optimizer: {', '.join(map(repr, other_keys))}: passed over, since no optimizer has such an argument. Set "
             f"loss scales, gradient clipping and accumulation in your training loop.",
             stacklevel=4,  # the caller of build
         )
-    return {"optimizer": {name: arguments}, "schedulers": schedulers}
+    return {"optimizer": {optimizer_type: arguments}, "schedulers": schedulers}
