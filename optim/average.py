@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from timesched.clock import Clock
-from timesched.ops import refuse_graph
+from timesched.ops import check_not_in_graph
 from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
@@ -196,7 +196,7 @@ class WeightAverage(Optimizer):
         Raises `TypeError` for a closure, and `ValueError` where the clock stands before the last step, or counts
         nothing of the unit; nothing is changed then.
         """
-        refuse_graph("A WeightAverage reads its clock, which no graph can: call average.compile() instead.")
+        check_not_in_graph("A WeightAverage reads its clock, which no graph can: call average.compile() instead.")
         self._refuse_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")

@@ -78,7 +78,7 @@ def _function(decay: str | Callable[[float], float]) -> Callable[[Fraction], flo
     names = [name for name in shapes.DECAYS if name not in ("geometric", "harmonic")]  # which never get to 0
     if decay not in names:
         raise TimeError(f"merge_coefficients: decay={decay!r}: write one of {', '.join(names)}, or a function.")
-    curve = shapes.decaying(decay)(Span(0, 0, 1), 1.0, 0.0)
+    curve = shapes.decay_shape(decay)(Span(0, 0, 1), 1.0, 0.0)
     return lambda share: float(curve((share,)))
 
 

@@ -18,8 +18,8 @@ from timesched.binding.groups import learning_rate_factor
 from timesched.binding.keys import checked_count
 from timesched.hints import refuse_unknown
 from timesched.horizon import Horizon
-from timesched.positions import asked_in
-from timesched.schedule import Schedule, times_in
+from timesched.positions import resolve_in_unit
+from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 from timesched.time.value import Time, counter
@@ -116,7 +116,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         self._is_user_defined = self._overrides_hook()
         if schedule is None and not self._is_user_defined:
             raise TypeError(f"{name} has no closed form: define {self.hook}().")
-        for time in times_in(schedule) if clock is None else ():
+        for time in schedule_times(schedule) if clock is None else ():
             if time.unit is not TimeUnit.BATCH:
                 raise ValueError(
                     f"{name}: {time} needs a clock: pass clock=timesched.Clock(...), or a number of steps."
@@ -158,7 +158,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """The value at `last_epoch`, a 0-dim tensor."""
         function = self._function
         if function is None:
-            function = asked_in(TimeUnit.BATCH, Horizon.of(self.clock), self._schedule.resolve)
+            function = resolve_in_unit(TimeUnit.BATCH, Horizon.of(self.clock), self._schedule.resolve)
         return as_tensor(function((self.last_epoch,)))
 
     def _overrides_hook(self) -> bool:
@@ -201,7 +201,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         With a clock, at its batches.
         """
         horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        function = asked_in(TimeUnit.BATCH, horizon, self.schedule.resolve)
+        function = resolve_in_unit(TimeUnit.BATCH, horizon, self.schedule.resolve)
         return [float(function((step,))) for step in range(n)]
 
     def _first_values(self) -> list[Any]:

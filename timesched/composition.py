@@ -95,7 +95,7 @@ class SequenceScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
         start = first.resolve(frame.first())
-        marks = frame.rising(self.milestones, note="phase")
+        marks = frame.ordered_marks(self.milestones, note="phase")
         later = [frame.later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
         return stages(marks, [start, *later])
 
@@ -259,7 +259,7 @@ class CooldownScheduler(Schedule):
         frame.note("end", end)
         value = frame.value_at(begin, self.schedule.resolve) if self.alpha_i is None else self.alpha_i
         shapes.check_decay(f"{self!r} on this run", self.decay, value, self.alpha_f)
-        fall = shapes.decaying(self.decay, self.decay_rate)(frame.between(begin, end), value, self.alpha_f)
+        fall = shapes.decay_shape(self.decay, self.decay_rate)(frame.between(begin, end), value, self.alpha_f)
         return stages([begin, end], [self.schedule.resolve(frame), fall, lambda counts: self.alpha_f])
 
     def _decay(self, frame: Frame) -> tuple[Mark, Mark]:

@@ -28,7 +28,7 @@ def mix(share: Value, start: float, end: float) -> Value:
     if type(share) is float:  # the same as below, without the detour
         value = start + share * span
         return end if share >= 1.0 else low if value < low else high if value > high else value
-    inside = ops.between(start + share * span, low, high)
+    inside = ops.clamp(start + share * span, low, high)
     return ops.where(share >= 1.0, end, inside)
 
 
@@ -80,7 +80,7 @@ def geometric(x: Value, start: float, end: float) -> Value:
     2.0
     """
     value = ops.exponential(start, 1.0 - x) * ops.exponential(end, x)  # without a quotient that no float can hold
-    return ops.between(value, start, end) if start <= end else ops.between(value, end, start)
+    return ops.clamp(value, start, end) if start <= end else ops.clamp(value, end, start)
 
 
 def harmonic(x: Value, start: float, end: float) -> Value:
@@ -90,7 +90,7 @@ def harmonic(x: Value, start: float, end: float) -> Value:
     0.4
     """
     value = start / ((1.0 - x) + x * (start / end))
-    return ops.between(value, start, end) if start <= end else ops.between(value, end, start)
+    return ops.clamp(value, start, end) if start <= end else ops.clamp(value, end, start)
 
 
 def rex(rest: Value, d: float, end: float) -> Value:
@@ -108,13 +108,13 @@ def power_law(x: Value, power: float, least: float) -> Value:
     >>> power_law(4.0, 0.5, 0.0)
     0.5
     """
-    return ops.at_least(1.0 / ops.root(ops.at_least(x, 1.0), power), least)
+    return ops.clamp_min(1.0 / ops.root(ops.clamp_min(x, 1.0), power), least)
 
 
-def inverse_root_to(x: Value, end: float) -> Value:
+def inverse_root_decay(x: Value, end: float) -> Value:
     """`end + (1 - end) / sqrt(1 + x)`, from 1 at an `x` of 0; `x` has no end.
 
-    >>> inverse_root_to(3.0, 0.0)
+    >>> inverse_root_decay(3.0, 0.0)
     0.5
     """
     return mix(inverse_root(x + 1.0, 1.0, 1.0), end, 1.0)
@@ -144,17 +144,17 @@ def inverse_root(n: Value, least: float, factor: float) -> Value:
     >>> inverse_root(1.0, 4.0, 1.0)
     0.5
     """
-    return factor / ops.sqrt(ops.at_least(n, least))
+    return factor / ops.sqrt(ops.clamp_min(n, least))
 
 
-def rest_of_cycle(x: Value, n: Value) -> Value:
+def remaining_fraction(x: Value, n: Value) -> Value:
     """What is left of `n + 1` cycles, as a fraction of them all, where `x` of the last one is done: the rest of a
     phase that is prolonged by its own length each time it is over. At the end of a cycle, nothing is left.
 
-    >>> rest_of_cycle(0.5, 1)
+    >>> remaining_fraction(0.5, 1)
     0.25
     """
-    return ops.where((x > 0.0) | (n == 0), (1.0 - x) / (ops.real(n) + 1.0), 0.0)
+    return ops.where((x > 0.0) | (n == 0), (1.0 - x) / (ops.to_double(n) + 1.0), 0.0)
 
 
 def wave(x: Value, n: Any, start: float, end: float) -> Value:
@@ -175,10 +175,10 @@ def triangle(x: Value, peak: float) -> Value:
     return ops.where(x <= peak, x / peak, (1.0 - x) / (1.0 - peak))
 
 
-def scaled(height: Value, scale: Value, base: float, top: float) -> Value:
+def scaled_height(height: Value, scale: Value, base: float, top: float) -> Value:
     """`base + (top - base) * height * scale`, where the height is in [0, 1] and the scale may be any number.
 
-    >>> scaled(0.5, 4.0, 1.0, 2.0)
+    >>> scaled_height(0.5, 4.0, 1.0, 2.0)
     3.0
     """
     return base + (top - base) * ops.clip(height) * scale

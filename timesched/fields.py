@@ -36,7 +36,7 @@ def times() -> Any:
     return _several(time(), "times, as in ['10ba', '0.5dur']")
 
 
-def one_or_several(value: Any) -> list[Any]:
+def make_list(value: Any) -> list[Any]:
     """One value, or the values of an iterable, as a list; a string is one value, and None is no value."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         return list(value)
@@ -46,7 +46,7 @@ def one_or_several(value: Any) -> list[Any]:
 def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:
     """The times of an argument that takes one or several, as `time` checks them; an error begins with its `name`."""
     read_one = time(above=above).metadata["read"]
-    return [read_one(name, one) for one in one_or_several(value)]
+    return [read_one(name, one) for one in make_list(value)]
 
 
 def number(

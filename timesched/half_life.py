@@ -76,7 +76,7 @@ class HalfLife(Schedule):
         sizes = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.rates[1].entries
         steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
         values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
-        return shapes.levels(Milestones([frame.mark_on_run(threshold) for threshold, _ in sizes[1:]]), values)
+        return shapes.levels(Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]]), values)
 
     def __repr__(self) -> str:
         time = repr(str(self.time))

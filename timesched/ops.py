@@ -20,7 +20,7 @@ OLDEST_COMPILER = "2.9"  # the version of torch whose compiler makes one graph o
 COMPILES = TorchVersion(torch.__version__) >= OLDEST_COMPILER  # here, as the graphs of 2.9 cannot compare versions
 
 
-def real(x: Value) -> Value:
+def to_double(x: Value) -> Value:
     """`x` in double precision: a float, or a float64 tensor."""
     if type(x) is float:
         return x
@@ -39,7 +39,7 @@ def clip(x: Value) -> Value:
     return torch.clamp(x, 0.0, 1.0)
 
 
-def between(x: Value, low: float, high: float) -> Value:
+def clamp(x: Value, low: float, high: float) -> Value:
     """`x` limited to [low, high]."""
     if type(x) is float:
         return low if x < low else high if x > high else x
@@ -48,7 +48,7 @@ def between(x: Value, low: float, high: float) -> Value:
     return min(max(x, low), high)
 
 
-def at_least(x: Value, low: float) -> Value:
+def clamp_min(x: Value, low: float) -> Value:
     """`x`, or `low` where that is more."""
     if type(x) is float:
         return x if x > low else low
@@ -106,7 +106,7 @@ def constant(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Ten
     return torch.frombuffer(array("q" if dtype is torch.int64 else "d", values), dtype=dtype)
 
 
-def how_many(ends: Tensor, x: Tensor) -> Tensor:
+def count_not_above(ends: Tensor, x: Tensor) -> Tensor:
     """How many of the sorted constants `ends` are not above `x`: an int64 tensor of the shape of `x`."""
     ends = _beside(ends, x)
     if x.device.type == "xla":  # a binary search leaves the graph there
@@ -141,7 +141,7 @@ def check_compiler() -> None:
         raise RuntimeError(message)
 
 
-def refuse_graph(why: str) -> None:
+def check_not_in_graph(why: str) -> None:
     """Raise `RuntimeError` in a graph."""
     if torch.compiler.is_compiling():
         raise RuntimeError(

@@ -43,7 +43,7 @@ class Mark:
     def __init__(self, index: int, unit: TimeUnit, count: Exact) -> None:
         self.index, self.unit, self.count = index, unit, exact(count)  # an int compares faster than a Fraction
         self.first = math.ceil(count)  # the first whole count that reaches it
-        self.near = nearest(count)
+        self.near = nearest_float(count)
 
     def at(self, count: Exact) -> Mark:
         """Another point on the same counter."""
@@ -82,14 +82,14 @@ class Span:
         self._weights = (int(a * d), int(b * d), d if length > 0 else 0)
         self._start = split(start)
         self._end = split(start + length)
-        self._length = nearest(length)
+        self._length = nearest_float(length)
 
     def done(self, counts: Counts, limit: bool = True) -> Value:
         """The fraction done; past 1 as well without `limit`."""
         count = counts[self.index]
         a, b, d = self._weights
         if not d:
-            return ops.real(count * 0) + self.empty
+            return ops.to_double(count * 0) + self.empty
         if type(count) is int:  # what a training loop asks for
             x = (a * count - b) / d
             if 0.0 <= x <= 1.0:
@@ -98,7 +98,7 @@ class Span:
             x = float((a * count - b) / d)
         else:
             whole, fraction = self._start
-            x = (_minus(count, whole) - fraction if whole or fraction else ops.real(count)) / self._length
+            x = (_minus(count, whole) - fraction if whole or fraction else ops.to_double(count)) / self._length
         return ops.clip(x) if limit else x
 
     def left(self, counts: Counts) -> Value:
@@ -130,7 +130,7 @@ class Period:
             return count * q // p
         if self._whole and _is_int64(count):
             return torch.div(count * q, p, rounding_mode="floor")
-        count = ops.real(count)
+        count = ops.to_double(count)
         n = ops.floor(count * q / p)  # may be one off: the quotients below are the periods' ends, rounded once
         n = ops.where(count >= (n + 1.0) * p / q, n + 1.0, n)
         return ops.where(count < n * p / q, n - 1.0, n)
@@ -141,8 +141,8 @@ class Period:
         if type(count) is int or isinstance(count, Fraction):
             return float(count * q % p / p)
         if self._whole and _is_int64(count):
-            return ops.real(torch.remainder(count * q, p)) / p
-        return ops.clip((ops.real(count) * q - self.complete(counts) * p) / p)
+            return ops.to_double(torch.remainder(count * q, p)) / p
+        return ops.clip((ops.to_double(count) * q - self.complete(counts) * p) / p)
 
 
 def _is_int64(count: Value) -> bool:
@@ -173,7 +173,7 @@ class Milestones:
             if type(count) is int or isinstance(count, Fraction):
                 total += bisect_right(points, count)
             elif isinstance(count, Tensor):
-                total = total + ops.how_many(near_tensor if count.is_floating_point() else first_tensor, count)
+                total = total + ops.count_not_above(near_tensor if count.is_floating_point() else first_tensor, count)
             else:
                 total += bisect_right(near, count)
         return total
@@ -246,7 +246,7 @@ class Frame:
             self.note(note, mark)
         return mark
 
-    def mark_on_run(self, time: TimeLike) -> Mark:
+    def run_mark(self, time: TimeLike) -> Mark:
         """The point at which a time of the run is reached, wherever on it the schedule begins."""
         count, counter = self.horizon.place(time)
         return Mark(self._index(counter), unit_of(counter), count - self._on_run(0, unit_of(counter)))
@@ -257,7 +257,7 @@ class Frame:
             self.counters.append(counter)
         return self.counters.index(counter)
 
-    def rising(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
+    def ordered_marks(self, milestones: Sequence[TimeLike], note: str) -> list[Mark]:
         """The points at which milestones are reached; raises `TimeError` where those of one counter fall."""
         marks = [self.mark(milestone, note=note) for milestone in milestones]
         for before, mark in pairwise(marks):
@@ -358,7 +358,7 @@ class Frame:
         return Period(mark.index, mark.count)
 
 
-def asked_in(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:
+def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame], Resolved]) -> Resolved:
     """What `resolve` makes of a frame, as a function of counts of one unit.
 
     Under a batch-size schedule each time stays on its own counter, so that the value is that of the run at this
@@ -406,7 +406,7 @@ def _since(index: int, first: Exact) -> Callable[[Counts], Value]:
     return since
 
 
-def nearest(count: Exact) -> float:
+def nearest_float(count: Exact) -> float:
     """The float64 that stands for a count: the nearest one, but never a whole number below it."""
     try:
         near = float(count)
@@ -418,9 +418,9 @@ def nearest(count: Exact) -> float:
 def split(count: Exact) -> tuple[int | float, float]:
     """A whole number and the rest, so that subtracting the first from an int64 count is exact."""
     whole = math.floor(count)
-    return (whole if abs(whole) <= _INT64_MAX else nearest(whole)), float(count - whole)
+    return (whole if abs(whole) <= _INT64_MAX else nearest_float(whole)), float(count - whole)
 
 
 def _minus(count: Value, whole: int | float) -> Value:
     """`count - whole` in double precision: exact before it is rounded, where both are int64."""
-    return ops.real(count - whole) if type(whole) is int else ops.real(count) - whole
+    return ops.to_double(count - whole) if type(whole) is int else ops.to_double(count) - whole

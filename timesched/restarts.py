@@ -12,7 +12,7 @@ from torch import Tensor
 
 from timesched import ops
 from timesched.ops import Value
-from timesched.positions import Counts, Frame, Resolved, nearest, split
+from timesched.positions import Counts, Frame, Resolved, nearest_float, split
 from timesched.time.units import Exact, TimeError, exact
 from timesched.time.value import TimeLike
 
@@ -25,7 +25,7 @@ def check_growth(name: str, growth: float) -> None:
         raise TimeError(f"{name}={growth}: cycles last equally long with 1, or grow by a factor of at least 1.1.")
 
 
-def restarting(frame: Frame, first: TimeLike, growth: float) -> Resolved:
+def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:
     """The fraction done of the current cycle, where the first lasts until `first` and each next one `growth` times as
     long.
     """
@@ -52,7 +52,7 @@ class Cycles:
             self._starts.append(start)
             self._lengths.append(length)
             start, length = start + length, length * growth
-        self._nears = [nearest(start) for start in self._starts]
+        self._nears = [nearest_float(start) for start in self._starts]
         self._splits = [split(start) for start in self._starts]
         firsts = [min(math.ceil(start), 2**63 - 1) for start in self._starts]
         self._constants = (
@@ -72,10 +72,10 @@ class Cycles:
         found: list[Any]
         if isinstance(count, Tensor):
             firsts, nears, *others = self._constants
-            i = ops.how_many(nears if count.is_floating_point() else firsts, count) - 1
+            i = ops.count_not_above(nears if count.is_floating_point() else firsts, count) - 1
             found = [ops.pick(values, i) for values in others]
         else:
             k = bisect_right(self._nears, count) - 1
             found = [*self._splits[k], float(self._lengths[k])]
         whole, rest, length = found
-        return ops.clip((ops.real(count - whole) - rest) / length)
+        return ops.clip((ops.to_double(count - whole) - rest) / length)

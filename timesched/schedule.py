@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from timesched.hints import refuse_unknown
 from timesched.horizon import Horizon
-from timesched.positions import Frame, Mark, Resolved, asked_in
+from timesched.positions import Frame, Mark, Resolved, resolve_in_unit
 from timesched.time.timestamp import counts_of
 from timesched.time.units import Counter, InEpochs, TimeError, TimeUnit, exact, unit_of
 from timesched.time.value import Time, TimeLike
@@ -89,9 +89,9 @@ class Schedule:
         or when a time in `dur` meets a run without a length; and `TypeError` where the schedule is one of values.
         """
         self.refuse_to_multiply()
-        return self._now(state, ssr)
+        return self._current_value(state, ssr)
 
-    def _now(self, state: Any, ssr: float | None = None) -> float:
+    def _current_value(self, state: Any, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
         on_run = self._resolution(state, ssr)
         return on_run.function(counts_of(state.timestamp, on_run.counters))  # type: ignore[no-any-return]  # of numbers
@@ -173,15 +173,16 @@ class Schedule:
         from timesched.drawing.axes import draw
         from timesched.drawing.lines import Source, line
 
-        of = "multiplier" if self.relative else "value"
-        return draw([line(Source(type(self).__name__, self, Horizon.of(horizon), of=of), unit)], ax, **style)
+        quantity = "multiplier" if self.relative else "value"
+        source = Source(type(self).__name__, self, Horizon.of(horizon), quantity=quantity)
+        return draw([line(source, unit)], ax, **style)
 
     def _repr_html_(self) -> str:
-        from timesched.drawing.lines import Source, presumed
-        from timesched.drawing.svg import page
+        from timesched.drawing.lines import Source, default_run
+        from timesched.drawing.svg import notebook_html
 
         name, more = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
-        return page(self, lambda: [Source(name, self, presumed(self))], more)
+        return notebook_html(self, lambda: [Source(name, self, default_run(self))], more)
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.
@@ -230,7 +231,7 @@ class Schedule:
                 frame = Frame(horizon)
                 found = Resolution(self.resolve(frame), frame.counters, frame.notes, horizon)
             else:
-                found = Resolution(asked_in(unit, horizon, self.resolve), [unit], (), horizon)
+                found = Resolution(resolve_in_unit(unit, horizon, self.resolve), [unit], (), horizon)
             object.__setattr__(self, "_last", (asked, found))  # one object, so that no thread sees half of it
         return found
 
@@ -283,7 +284,7 @@ def _not_negative(count: Any) -> Any:
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number
 
 
-def times_in(value: Any) -> list[Time[Any]]:
+def schedule_times(value: Any) -> list[Time[Any]]:
     """The times in the fields of a schedule, and in those of the schedules inside it."""
     if isinstance(value, Time):
         return [value]
@@ -291,7 +292,7 @@ def times_in(value: Any) -> list[Time[Any]]:
         value = tuple(value.__getstate__().values())
     found: list[Time[Any]] = []
     for each in value if isinstance(value, tuple) else ():
-        found += times_in(each)
+        found += schedule_times(each)
     return found
 
 

@@ -82,7 +82,7 @@ def triangles(cycles: Period, peak: float, base: float, top: float, scale: Resol
 
     def value(counts: Counts) -> Value:
         height, factor = curve(done(counts), peak), scale(counts)
-        return mix(ops.clip(height * factor), base, top) if shrinks else curves.scaled(height, factor, base, top)
+        return mix(ops.clip(height * factor), base, top) if shrinks else curves.scaled_height(height, factor, base, top)
 
     return value
 
@@ -115,7 +115,7 @@ DECAYS: Mapping[str, Callable[[Span, float, float, float], Resolved]] = {
 }
 
 
-def decaying(name: str, rate: float = 0.5) -> Shape:
+def decay_shape(name: str, rate: float = 0.5) -> Shape:
     """A shape of `DECAYS`; `rate` is that of the exponential one."""
     shape = DECAYS[name]
     return lambda span, start, end: shape(span, start, end, rate)
@@ -130,7 +130,7 @@ def check_decay(what: str, name: str, start: float, end: float) -> None:
         )
 
 
-def through(frame: Frame, points: Sequence[Point]) -> Resolved:
+def piecewise(frame: Frame, points: Sequence[Point]) -> Resolved:
     """From each point to the next one by its shape, None to hold the value before it: the first value before the
     first point, the last one from the last point on, each point's own value at the point.
     """
@@ -146,7 +146,7 @@ def through(frame: Frame, points: Sequence[Point]) -> Resolved:
     return stages(marks, functions) if marks else functions[0]
 
 
-def up_and_down(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark, float]:
+def first_cycle(frame: Frame, up: TimeLike, down: TimeLike | None) -> tuple[Mark, float]:
     """The end of the first of equal cycles, each up and down again, and the fraction of a cycle that goes up.
 
     Down takes as long as up where it is None.
@@ -172,7 +172,7 @@ def one_cycle(
     points: list[Point] = [(end.at(0), start, None), (rise, top, shape)]
     if three_phase:
         points.append((end.at(2 * peak), start, shape))
-    return through(frame, [*points, (end, last, shape)])
+    return piecewise(frame, [*points, (end, last, shape)])
 
 
 def warmup_stable_decay(
@@ -186,7 +186,7 @@ def warmup_stable_decay(
     fall = end.at(begin)
     frame.note("decay", fall)
     rise: list[Point] = [(warm.at(0), start, None), (warm, peak, warmup)] if warm.count else []
-    return through(frame, [*rise, (fall, peak, None), (end, last, decay)])
+    return piecewise(frame, [*rise, (fall, peak, None), (end, last, decay)])
 
 
 def _held(value: float) -> Resolved:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from timesched import ops, shapes
-from timesched.curves import decay, inverse_root, inverse_time, rest_of_cycle, wave
+from timesched.curves import decay, inverse_root, inverse_time, remaining_fraction, wave
 from timesched.fields import choice, count, counts, flag, number, numbers
 from timesched.positions import Counts, Frame, Milestones, Period, Resolved
-from timesched.restarts import check_growth, restarting
+from timesched.restarts import check_growth, cycle_progress
 from timesched.schedule import Schedule
-from timesched.schedulers.decay import check_room
+from timesched.schedulers.decay import check_phases_fit
 from timesched.time.units import TimeError, TimeUnit, exact
 from timesched.time.value import Time
 
@@ -70,17 +70,17 @@ def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
     mark = frame.mark(end)
     one = frame.length(time(1), mark.unit)
     index, each = mark.index, float(one)
-    return lambda counts: ops.real(counts[index]) / each, float(Fraction(mark.count) / one)
+    return lambda counts: ops.to_double(counts[index]) / each, float(Fraction(mark.count) / one)
 
 
 def left_of_cycles(period: Period) -> Resolved:
     """The share that is left until the next multiple of a period."""
     done, complete = period.done, period.complete
-    return lambda counts: rest_of_cycle(done(counts), complete(counts))
+    return lambda counts: remaining_fraction(done(counts), complete(counts))
 
 
 def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
-    return Milestones(frame.rising([time(milestone) for milestone in milestones], note="milestone"))
+    return Milestones(frame.ordered_marks([time(milestone) for milestone in milestones], note="milestone"))
 
 
 def as_step(count: Any) -> Tensor:
@@ -189,7 +189,7 @@ class InverseExponentialTimeDecay(ClosedForm):
         end, power = time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
         if power == 1.0 and self.staircase:  # exact in counts, whatever their unit; so is the next one
-            return lambda counts: ops.real(complete(counts))
+            return lambda counts: ops.to_double(complete(counts))
         if power == 1.0:
             return lambda counts: done(counts, limit=False)
         steps, length = in_steps(frame, end)
@@ -242,9 +242,9 @@ class WarmupStableDecay(ClosedForm):
         end = frame.mark(time(self.total_iters), note="end")
         start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
-        check_room(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
+        check_phases_fit(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
         levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
-        decay = shapes.decaying(self.decay, self.decay_rate)
+        decay = shapes.decay_shape(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
@@ -317,7 +317,7 @@ class CosineAnnealingWarmRestarts(ClosedForm):
         check_growth(f"{name}.T_mult", self.T_mult)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.cosine(restarting(frame, time(self.T_0), self.T_mult), self.initial_val, self.eta_min)
+        return shapes.cosine(cycle_progress(frame, time(self.T_0), self.T_mult), self.initial_val, self.eta_min)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -335,7 +335,7 @@ class Cyclic(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         down = None if self.step_size_down is None else time(self.step_size_down)
-        end, peak = shapes.up_and_down(frame, time(self.step_size_up), down)
+        end, peak = shapes.first_cycle(frame, time(self.step_size_up), down)
         cycles = Period(end.index, end.count)
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
         scale = self._scale(frame, cycles.complete)

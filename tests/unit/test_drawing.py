@@ -18,7 +18,7 @@ import optim
 from optim.closed_form import formulas
 from tests.laws.rows import ROWS
 from timesched import *  # noqa: F403  # schedules of many kinds are drawn
-from timesched.drawing.lines import Source, counted, line, number, presumed, ticks, values
+from timesched.drawing.lines import Source, default_run, format_number, line, run_length, ticks, values
 from timesched.drawing.svg import svg
 from timesched.drawing.table import Table, values_table
 from timesched.drawing.text import text
@@ -33,7 +33,7 @@ def test_every_schedule_can_be_drawn(row, data):
     run = data.draw(runs(longest=2000) | runs_with_batch_sizes())
     schedule, horizon = data.draw(row.schedules(run)), run.horizon()
     source = Source("a <name>", schedule, horizon, 0.25)
-    unit, length = counted(horizon)
+    unit, length = run_length(horizon)
     try:
         found = values(source)
     except ValueError:
@@ -177,11 +177,11 @@ def test_plot_draws_on_the_axes_that_it_is_given():
     ],
 )
 def test_a_notebook_draws_a_schedule_on_a_run_that_suits_it(schedule, length):
-    assert presumed(schedule) == Horizon(length)
+    assert default_run(schedule) == Horizon(length)
     shown = schedule._repr_html_()
     picture = ElementTree.fromstring(shown[shown.index("<svg") : shown.index("<div>")])
     assert any("polyline" in each.tag for each in picture) and type(schedule).__name__ in shown
-    assert f"<div>on a run of {presumed(schedule).max_duration}, presumed: .plot(Horizon(" in shown
+    assert f"<div>on a run of {default_run(schedule).max_duration}, presumed: .plot(Horizon(" in shown
     without = MultiStepScheduler(["30ep", "60ba"])._repr_html_()  # units of which there is no common run
     assert "<svg" not in without and "no picture: the times are in ep and ba, which a run converts" in without
 
@@ -228,8 +228,8 @@ def test_ticks_are_round_numbers_within(one, other):
 
 def test_numbers_on_an_axis():
     numbers = {0.0: "0", 0.5: "0.5", 2000.0: "2000", 2e11: "2e11", 1e-4: "0.0001", 1e-7: "1e-7", -3.0: "-3"}
-    assert {x: number(x) for x in numbers} == numbers
-    assert [number(x) for x in (1234567.0, 3e23, 1.23456789)] == ["1234567", "3e23", "1.23457"]
+    assert {x: format_number(x) for x in numbers} == numbers
+    assert [format_number(x) for x in (1234567.0, 3e23, 1.23456789)] == ["1234567", "3e23", "1.23457"]
 
 
 def test_a_table_in_its_forms():

@@ -92,7 +92,7 @@ def test_the_exponent_is_exact(data, run, beta):
     time = data.draw(times(run))
     schedule, n = HalfLife.of(beta, time), min(run.batches, 30)
     expected = [beta ** float(x) for x in exponents(run, time, lengths(run, n))]
-    assert [schedule._now(run.state(batch), None) for batch in range(n)] == expected
+    assert [schedule._current_value(run.state(batch), None) for batch in range(n)] == expected
     assert [schedule.at(Time(batch, "ba"), run.horizon()) for batch in range(n)] == expected
 
 
@@ -138,7 +138,7 @@ def test_two_batch_sizes_and_a_schedule_of_sizes_keep_the_same_share():
 def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
     """The ratio and the length of a step: that of a batch is not stretched, nor is a time in it."""
     time, batch = data.draw(times(run)), data.draw(st.integers(0, run.batches))
-    found = HalfLife.of(beta, time)._now(run.state(batch, sigma), None)
+    found = HalfLife.of(beta, time)._current_value(run.state(batch, sigma), None)
     longer = time.exact * sigma if time.unit is TimeUnit.DURATION else time.exact
     (x,) = exponents(run, Time._of(longer, time.unit), [run.samples_per_batch])
     assert found == beta ** float(x)
@@ -149,7 +149,7 @@ def test_an_epoch_is_as_long_as_it_is_now(run, more, epochs):
     """Epochs: after a change of the number of batches in an epoch, as much is kept of an epoch as before."""
     later = dataclasses.replace(run, batches_per_epoch=more * run.batches_per_epoch)
     schedule = HalfLife(Time(epochs, "ep"))
-    kept = [schedule._now(each.state(3), None) ** each.batches_per_epoch for each in (run, later)]
+    kept = [schedule._current_value(each.state(3), None) ** each.batches_per_epoch for each in (run, later)]
     assert kept == pytest.approx([0.5 ** float(1 / epochs)] * 2, rel=1e-12)
 
 
@@ -438,8 +438,10 @@ def test_in_a_sequence_the_batch_sizes_are_those_of_the_run(data, run, beta):
     milestone, unit = data.draw(st.integers(1, n)), data.draw(st.sampled_from(COUNTED[1:]))
     first, then = HalfLife(data.draw(times(run))), HalfLife.of(beta, data.draw(times(run)))
     sequence = SequenceScheduler([first, then], [run.time(milestone, unit)])
-    found = [sequence._now(run.state(batch), None) for batch in range(n)]
-    assert found == [(first if batch < milestone else then)._now(run.state(batch), None) for batch in range(n)]
+    found = [sequence._current_value(run.state(batch), None) for batch in range(n)]
+    assert found == [
+        (first if batch < milestone else then)._current_value(run.state(batch), None) for batch in range(n)
+    ]
 
 
 # The weight decay

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from timesched import TimeUnit
-from timesched.positions import Mark, Milestones, Period, nearest
+from timesched.positions import Mark, Milestones, Period, nearest_float
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_period_is_complete_at_its_end(length):
 @pytest.mark.parametrize("count", [2**53 + 1, 2**62 + 1, 10**17 + 1, 2**53 + Fraction(1, 3), 2**60 + Fraction(1, 2)])
 def test_a_float_below_a_point_has_not_reached_it(count):
     """Where the nearest float to a point is a whole number below it, the next one is the first that reaches it."""
-    below, first = float(count), nearest(count)
+    below, first = float(count), nearest_float(count)
     assert below < count < first and below == float(int(count) // 2 * 2)
     mark, milestones = Mark(0, TimeUnit.BATCH, count), Milestones([Mark(0, TimeUnit.BATCH, count)])
     for value, reached in ((below, False), (first, True)):

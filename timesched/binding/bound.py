@@ -27,9 +27,9 @@ from timesched.binding.saved import are_close, refuse_other, refuse_wrong_kind
 from timesched.binding.warn import PHASES, Beginning, count_changes, warn_in_second_step
 from timesched.clock import Clock
 from timesched.horizon import Horizon
-from timesched.ops import check_compiler, refuse_graph
+from timesched.ops import check_compiler, check_not_in_graph
 from timesched.positions import Frame
-from timesched.schedule import times_in
+from timesched.schedule import schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
 
@@ -164,7 +164,7 @@ class Bound:
         if not torch.compiler.is_compiling():
             self._groups.find_again()
         elif self.clock is not None:
-            refuse_graph("A scheduler that follows a clock reads it on the host")
+            check_not_in_graph("A scheduler that follows a clock reads it on the host")
 
     def _value(self, more: int = 0) -> Any:
         """The schedule's value of this moment; without a clock, after some more steps."""
@@ -221,9 +221,9 @@ class Bound:
 
     def _repr_html_(self) -> str:
         from timesched.drawing.schedulers import sources
-        from timesched.drawing.svg import page
+        from timesched.drawing.svg import notebook_html
 
-        return page(self, lambda: sources(self))
+        return notebook_html(self, lambda: sources(self))
 
     # The values that the groups hold
 
@@ -340,7 +340,7 @@ class Bound:
         """Set the groups that were added, if any, too."""
         known, now = len(self._groups.known), len(self.optimizer.param_groups)
         if now > known:
-            refuse_graph("Parameter groups were added")
+            check_not_in_graph("Parameter groups were added")
             refuse_two_owners(self, range(known, now))
             self._add_groups()
             self.hold_tensors()
@@ -468,7 +468,7 @@ class Bound:
         horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
         if state.get("horizon") == horizon:
             return False
-        is_share = any(time.unit is TimeUnit.DURATION for time in times_in(self.schedule))
+        is_share = any(time.unit is TimeUnit.DURATION for time in schedule_times(self.schedule))
         relative = getattr(self.schedule, "relative", True)
         return relative or (is_share and state["length"] != str(self.clock.max_duration))
 

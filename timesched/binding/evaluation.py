@@ -67,7 +67,7 @@ def evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
 def _evaluator(schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None) -> Evaluator:
     """The evaluator of one schedule; `units` gets the units that a scheduler written for Composer reads."""
     if isinstance(schedule, Schedule):
-        return schedule._now if ssr is None else partial(schedule._now, ssr=ssr)
+        return schedule._current_value if ssr is None else partial(schedule._current_value, ssr=ssr)
     own = getattr(clock, "ssr", None) if ssr is None else ssr
     ratio = 1.0 if own is None else own
     function = schedule

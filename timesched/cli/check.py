@@ -18,7 +18,7 @@ import optim
 from optim.groups.parameters import named
 from optim.muon.muon import ALGORITHMS, LARGE_UPDATES, has_large_updates
 from timesched.cli.schedules import add_run, finite, model_of, run_of, trial_of
-from timesched.drawing.lines import Source, axis, counted, end_of, number, values
+from timesched.drawing.lines import Source, axis, format_number, run_end, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.time.units import Exact, TimeUnit
 
@@ -72,7 +72,7 @@ class Course:
 
     def __init__(self, source: Source, scheduler: Any, options: argparse.Namespace) -> None:
         self.source, self.scheduler, self.is_learning_rate = source, scheduler, scheduler.key == "lr"
-        self.unit, self.length = counted(source.horizon)  # what all counts below are in, and that of the end
+        self.unit, self.length = run_length(source.horizon)  # what all counts below are in, and that of the end
         self.values = values(source)  # by their counts, in order
         self.marks, self.curve = source.marks(), source.curve(self.unit)
         self.largest = max(map(abs, self.values.values()))
@@ -91,7 +91,7 @@ class Course:
     def time(self, count: Exact) -> str:
         """A count as a time in the unit of the run's length, as in 5ep."""
         unit, position = axis(self.source.horizon, None)
-        return f"{number(position(count))}{unit.value}"
+        return f"{format_number(position(count))}{unit.value}"
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -156,7 +156,7 @@ def negative_rate(course: Course) -> Iterator[str]:
 
 def never_reached(course: Course) -> Iterator[str]:
     """A line for each mark after the end; a decay, a milestone or a phase has no batch at the end itself, either."""
-    end = course.time(end_of(course.source.horizon))
+    end = course.time(run_end(course.source.horizon))
     for kind, count in course.marks:
         if kind == "warmup" and count > course.length:
             yield f"the warmup takes {course.time(count)}, longer than the run of {end}: shorten it"
@@ -203,7 +203,7 @@ def far_from_end(course: Course) -> Iterator[str]:
     if reached > course.length and abs(last - end_value) > course.far * course.largest:
         yield (
             f"the last batch has {last:.4g}, and the end value {end_value:.4g} comes at {course.time(reached)}, "
-            f"in a run of {course.time(end_of(course.source.horizon))}: end the schedule with the run, as with '1dur'"
+            f"in a run of {course.time(run_end(course.source.horizon))}: end the schedule with the run, as with '1dur'"
         )
 
 

@@ -141,8 +141,8 @@ def sources_of(text: str, run: dict[str, Any], rate: float | None = None) -> lis
         return found
     one = made.schedulers["SCHEDULE"]
     name = type(one.schedule if one.relative else one).__name__ if text.isidentifier() else text
-    of = "multiplier" if one.relative and rate is None else found[0].of
-    return [replace(found[0], name=name, of=of)]
+    quantity = "multiplier" if one.relative and rate is None else found[0].quantity
+    return [replace(found[0], name=name, quantity=quantity)]
 
 
 def entry_of(text: str) -> dict[str, Any]:

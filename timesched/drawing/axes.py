@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from timesched.drawing.lines import NAMES, Line, marks_of, number
+from timesched.drawing.lines import UNIT_NAMES, Line, format_number, picture_marks
 from timesched.drawing.svg import COLOURS
 
 SIZE = (7.0, 2.8)  # inches
@@ -28,12 +28,13 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     first = len(ax.get_legend_handles_labels()[1])  # without marks
     for i, line in enumerate(lines):
         ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
-    for name, x in marks_of(lines):
+    for name, x in picture_marks(lines):
         _mark(ax, name, x)
     for each in (ax.xaxis, ax.yaxis):
-        each.set_major_formatter(lambda x, _: number(x))  # 5e9 at the mark itself, no factor beside the axis
-    ax.set_xlabel(NAMES[lines[0].unit])
-    ax.set_ylabel(", ".join(dict.fromkeys("learning rate" if line.of == "lr" else line.of for line in lines)))
+        each.set_major_formatter(lambda x, _: format_number(x))  # 5e9 at the mark itself, no factor beside the axis
+    ax.set_xlabel(UNIT_NAMES[lines[0].unit])
+    quantities = dict.fromkeys(line.quantity for line in lines)
+    ax.set_ylabel(", ".join("learning rate" if quantity == "lr" else quantity for quantity in quantities))
     if first + len(lines) > 1:
         below = {}
         if ax.figure.get_layout_engine() is not None:  # which makes room for it

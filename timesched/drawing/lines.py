@@ -10,11 +10,11 @@ from itertools import chain, pairwise
 from typing import Any
 
 from timesched.horizon import Horizon
-from timesched.schedule import Schedule, times_in
+from timesched.schedule import Schedule, schedule_times
 from timesched.time.units import FRACTIONAL, Exact, TimeUnit, exact
 from timesched.time.value import Time
 
-NAMES = {
+UNIT_NAMES = {
     TimeUnit.ITERATION: "iterations", TimeUnit.EPOCH: "epochs", TimeUnit.BATCH: "batches", TimeUnit.SAMPLE: "samples",
     TimeUnit.TOKEN: "tokens", TimeUnit.SECOND: "seconds", TimeUnit.DURATION: "fraction of the run",
 }  # fmt: skip
@@ -25,13 +25,13 @@ _STEP = 1 / 100  # of the range of values: two points further apart get another 
 
 @dataclass(frozen=True)
 class Source:
-    """What is drawn: a schedule on a run under a name, its values times a factor; `of`: what these are."""
+    """What is drawn: a schedule on a run under a name, its values times a factor; `quantity`: what these are."""
 
     name: str
     schedule: Schedule
     horizon: Horizon
     factor: float = 1.0
-    of: str = "multiplier"
+    quantity: str = "multiplier"
 
     def at(self, time: Any) -> float:
         """The value at a time of the run."""
@@ -43,25 +43,25 @@ class Source:
         return lambda count: self.factor * curve(count)
 
     def marks(self) -> list[tuple[str, Exact]]:
-        """The marks of the schedule, as counts of the unit of `counted`."""
-        own, _ = counted(self.horizon)
+        """The marks of the schedule, as counts of the unit of `run_length`."""
+        own, _ = run_length(self.horizon)
         found = self.schedule.marks(self.horizon)
         return [(name, self.horizon.change(time.exact, time.unit, own)) for name, time in found]
 
 
 @dataclass(frozen=True)
 class Line:
-    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit, too; `of`: what it is."""
+    """The points of a line, in the unit of the horizontal axis, and its marks, in that unit; `quantity`: what it is."""
 
     label: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     marks: tuple[tuple[str, float], ...]
     unit: TimeUnit
-    of: str = "multiplier"
+    quantity: str = "multiplier"
 
 
-def counted(horizon: Horizon) -> tuple[TimeUnit, Exact]:
+def run_length(horizon: Horizon) -> tuple[TimeUnit, Exact]:
     """The unit in which a run goes on, and its length in it: whole batches if their number is known.
 
     Raises `ValueError` where the run has no length.
@@ -75,15 +75,15 @@ def counted(horizon: Horizon) -> tuple[TimeUnit, Exact]:
         return unit, count
 
 
-def end_of(horizon: Horizon) -> Exact:
-    """The exact end of a run in the unit of `counted`, which may lie within a batch."""
-    return horizon.change(*horizon.locate("1dur"), counted(horizon)[0])
+def run_end(horizon: Horizon) -> Exact:
+    """The exact end of a run in the unit of `run_length`, which may lie within a batch."""
+    return horizon.change(*horizon.locate("1dur"), run_length(horizon)[0])
 
 
 def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Callable[[Exact], float]]:
     """The unit of the horizontal axis, by default that of the length of the run, and where a count lies on it."""
-    own, length = counted(horizon)
-    assert horizon.max_duration is not None  # else `counted` has raised
+    own, length = run_length(horizon)
+    assert horizon.max_duration is not None  # else `run_length` has raised
     wanted = horizon.max_duration.unit if unit is None else TimeUnit(unit)
     if wanted is TimeUnit.DURATION:
         end, last = horizon.locate("1dur")
@@ -93,8 +93,8 @@ def axis(horizon: Horizon, unit: TimeUnit | str | None) -> tuple[TimeUnit, Calla
 
 
 def values(source: Source) -> dict[Exact, float]:
-    """The value at counts of the unit of `counted`, from 0 to the end, in order."""
-    unit, length = counted(source.horizon)
+    """The value at counts of the unit of `run_length`, from 0 to the end, in order."""
+    unit, length = run_length(source.horizon)
     value = source.curve(unit)
     whole = unit not in FRACTIONAL
 
@@ -135,7 +135,7 @@ def _turning_points(source: Source, length: Exact) -> list[Exact]:
 
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     """The line of a schedule on its run. Raises `ValueError` where a rate is missing, or a value is not finite."""
-    own, length = counted(source.horizon)
+    own, length = run_length(source.horizon)
     wanted, on_axis = axis(source.horizon, unit)
     found = values(source)
     for count, value in found.items():
@@ -143,7 +143,7 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, on_axis(count)) for name, count in source.marks() if count <= length)
     x, y = tuple(map(on_axis, found)), tuple(found.values())
-    return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, of=source.of)
+    return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, quantity=source.quantity)
 
 
 def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
@@ -152,17 +152,17 @@ def extent(lines: Sequence[Line]) -> tuple[float, float, float]:
     return max(max(line.x) for line in lines), low, high if high > low else low + 1.0
 
 
-def marks_of(lines: Sequence[Line]) -> list[tuple[str, float]]:
+def picture_marks(lines: Sequence[Line]) -> list[tuple[str, float]]:
     """The marks of a picture from left to right, each once."""
     return sorted(set(chain.from_iterable(line.marks for line in lines)), key=lambda mark: mark[::-1])
 
 
-def presumed(schedule: Schedule) -> Horizon:
+def default_run(schedule: Schedule) -> Horizon:
     """A run to draw a schedule on where none is given: of 1000 batches for shares of a run; for other times a quarter
     longer than the longest of them, or ten times as long if there are shares, too; else just as long. Raises
     `ValueError` where it fits none of these, or units differ.
     """
-    times = times_in(schedule)
+    times = schedule_times(schedule)
     shares = [time for time in times if time.unit is TimeUnit.DURATION]
     others = [time for time in times if time.unit is not TimeUnit.DURATION and time.exact]
     if not others:
@@ -190,7 +190,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number for an axis, as in 0.5, 2000 or 2e11: six digits, or all those of a count."""
     text = f"{value:.6g}"
     if value == round(value) and float(text) != value and abs(value) < 1e15:

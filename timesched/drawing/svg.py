@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from timesched.drawing import lines as drawn
-from timesched.drawing.lines import NAMES, Line, Source, extent, marks_of, number, ticks
+from timesched.drawing.lines import UNIT_NAMES, Line, Source, extent, format_number, picture_marks, ticks
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind people, too
 _WIDTH, _HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
 
 
-def page(shown: object, sources: Callable[[], list[Source]], run: str = "") -> str:
+def notebook_html(shown: object, sources: Callable[[], list[Source]], run: str = "") -> str:
     """What a notebook shows of an object: its `repr`, a picture and the length of the run, or why there is none."""
     try:
         found = sources()
@@ -42,15 +42,15 @@ def svg(lines: Sequence[Line]) -> str:
     ]
     for y in ticks(low, high, 5):
         parts.append(f'<path d="M{_LEFT} {up(y)}H{_WIDTH - _RIGHT}" stroke="currentColor" stroke-opacity=".15"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{up(y) + 4}" text-anchor="end">{number(y)}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{up(y) + 4}" text-anchor="end">{format_number(y)}</text>')
     for x in ticks(0.0, end):
         parts.append(f'<path d="M{across(x)} {bottom}v4" stroke="currentColor"/>')
-        parts.append(f'<text x="{across(x)}" y="{bottom + 16}" text-anchor="middle">{number(x)}</text>')
+        parts.append(f'<text x="{across(x)}" y="{bottom + 16}" text-anchor="middle">{format_number(x)}</text>')
     parts.append(f'<path d="M{_LEFT} {bottom}H{_WIDTH - _RIGHT}" stroke="currentColor"/>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{NAMES[lines[0].unit]}</text>')
+    parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{UNIT_NAMES[lines[0].unit]}</text>')
     written = -1000.0
-    for name, x in marks_of(lines):
+    for name, x in picture_marks(lines):
         at = across(x)
         parts.append(
             f'<path d="M{at} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".5" stroke-dasharray="3 3"/>'

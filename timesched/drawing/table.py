@@ -11,7 +11,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any
 
-from timesched.drawing.lines import Source, axis, counted
+from timesched.drawing.lines import Source, axis, run_length
 from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact
 from timesched.time.value import Time, TimeLike
@@ -73,11 +73,11 @@ def _text(cell: Any) -> str:
 
 def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exact]]:
     """The multiples of a time over a run, and its end: each as a share of the run, and as a count of the unit of
-    `counted`.
+    `run_length`.
 
     Raises `ValueError` where the time is not above 0, or has more than 100,000 multiples.
     """
-    own, (length, last) = counted(horizon)[0], horizon.locate("1dur")
+    own, (length, last) = run_length(horizon)[0], horizon.locate("1dur")
     time = Time.from_input(every)
     step, unit = horizon.locate(time, scale=False)
     end = horizon.change(length, last, unit)
@@ -98,7 +98,7 @@ def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: Ti
     if not sources:
         raise ValueError("a table needs a schedule, and there is none.")
     horizon = sources[0].horizon
-    own, (wanted, on_axis) = counted(horizon)[0], axis(horizon, unit)
+    own, (wanted, on_axis) = run_length(horizon)[0], axis(horizon, unit)
     share_alone = wanted is TimeUnit.DURATION
     rows: list[tuple[Any, ...]] = []
     for share, count in moments(horizon, every):

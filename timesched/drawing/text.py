@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from timesched.drawing.lines import NAMES, Line, extent, marks_of, number, ticks
+from timesched.drawing.lines import UNIT_NAMES, Line, extent, format_number, picture_marks, ticks
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a braille character: four rows of two
 _COLOURS = (34, 33, 32, 35, 36, 31)  # of a terminal
@@ -18,13 +18,13 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     the lines.
     """
     end, low, high = extent(lines)
-    scale = {round((high - y) / (high - low) * (_ROWS - 1)): number(y) for y in ticks(low, high, 5)}
+    scale = {round((high - y) / (high - low) * (_ROWS - 1)): format_number(y) for y in ticks(low, high, 5)}
     left = max(map(len, scale.values())) + 2
     columns = max(width - left - 1, 20)
     dotted = braille and (colours or len(lines) == 1)
     cells = [[" "] * columns for _ in range(_ROWS)]
     above = [" "] * columns
-    for name, x in marks_of(lines):
+    for name, x in picture_marks(lines):
         at = round(x / end * (columns - 1))
         for cell in cells:
             cell[at] = "┊" if braille else ":"
@@ -37,9 +37,9 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     picture += [f"{scale.get(i, ''):>{left - 1}} {''.join(row)}" for i, row in enumerate(cells)]
     below = [" "] * columns
     for x in ticks(0.0, end, max(columns // 12, 2)):
-        _write(below, number(x), round(x / end * (columns - 1)))
+        _write(below, format_number(x), round(x / end * (columns - 1)))
     picture.append(f"{'':{left}}{''.join(below)}")
-    picture.append(f"{'':{left}}{NAMES[lines[0].unit]:^{columns}}")
+    picture.append(f"{'':{left}}{UNIT_NAMES[lines[0].unit]:^{columns}}")
     for i, line in enumerate(lines if len(lines) > 1 else ()):
         sign = f"\x1b[{_COLOURS[i % 6]}m━\x1b[0m" if colours else chr(ord("a") + i % 26)
         picture.append(f"{'':{left}}{sign} {line.label}")

@@ -23,7 +23,7 @@ from timesched.binding import Bound
 from timesched.binding.evaluation import units_of
 from timesched.binding.groups import known_tags, select
 from timesched.clock import Clock
-from timesched.fields import one_or_several
+from timesched.fields import make_list
 from timesched.time.units import TimeUnit
 
 from .common import Binding, Schedulers, bindings
@@ -92,7 +92,7 @@ class Schedules(LRSchedulersContainer):
         def to_dict(self) -> dict[str, Any]:
             """As torchtitan writes it to JSON: the entries as text."""
             shown: dict[str, Any] = LRSchedulersContainer.Config.to_dict(replace(self, entries=[]))
-            return shown | {"entries": [repr(entry) for entry in one_or_several(self.entries)]}
+            return shown | {"entries": [repr(entry) for entry in make_list(self.entries)]}
 
     def __init__(self, optimizers: OptimizersContainer, config: Config, training_steps: int) -> None:
         usual = LRSchedulersContainer.Config()
@@ -108,7 +108,7 @@ class Schedules(LRSchedulersContainer):
             process_group=False,  # the rates are of all ranks
         )
         self.on_change = config.on_change
-        entries = bindings(one_or_several(config.entries))
+        entries = bindings(make_list(config.entries))
         self._refuse(optimizers, entries)
         self.schedulers: list[_OfOptimizer] = []
         for optimizer in optimizers:

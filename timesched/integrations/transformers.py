@@ -23,7 +23,7 @@ from transformers.trainer_utils import has_length
 from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import schedules_in, units_of
 from timesched.clock import Clock
-from timesched.fields import one_or_several, read_times
+from timesched.fields import make_list, read_times
 from timesched.horizon import Rate
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit, unit_of
@@ -404,7 +404,7 @@ class _Events(TrainerCallback):
         self.save_every = read_times("schedule: save_every", save_every, above=0)
         self.save_at = read_times("schedule: save_at", save_at)
         self.save_before: list[Any] = []  # names of marks, and times
-        for item in one_or_several(save_before):
+        for item in make_list(save_before):
             is_name = isinstance(item, str) and item.isidentifier()
             self.save_before += [item] if is_name else read_times("schedule: save_before", item)
         self.last_steps: list[_LastStep] = []  # of this run, before these marks and times

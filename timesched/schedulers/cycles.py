@@ -118,7 +118,7 @@ class CyclicScheduler(Schedule):
     gamma: float = number(1.0, least=0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end, peak = shapes.up_and_down(frame, self.t_up, self.t_down)
+        end, peak = shapes.first_cycle(frame, self.t_up, self.t_down)
         cycles, gamma = Period(end.index, end.count), self.gamma
         complete, done = cycles.complete, Span(end.index, 0, end.count).done
         scale: Resolved = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from timesched import shapes
-from timesched.curves import inverse_root_to, power_law, rex
+from timesched.curves import inverse_root_decay, power_law, rex
 from timesched.fields import choice, flag, number, time
 from timesched.ops import Value
 from timesched.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
@@ -17,7 +17,7 @@ from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
 from timesched.time.value import TimeLike
 
 
-def check_room(what: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
+def check_phases_fit(what: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
     """Raise `UnsuitableRun`, which begins with `what`, where a warmup and a decay take longer than the time there is:
     three counts of a unit, of the arguments that have these names.
     """
@@ -106,10 +106,10 @@ class WarmupStableDecayScheduler(Schedule):
             warm = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
             end = frame.mark(self.t_max, note="end")
             ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
-        check_room(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
+        check_phases_fit(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
         frame.refuse_short(self.t_max, self)
         levels, warmup = (self.alpha_s, 1.0, self.alpha_f), shapes.WARMUPS[self.warmup]
-        decay = shapes.decaying(self.decay, self.decay_rate)
+        decay = shapes.decay_shape(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
 
 
@@ -184,10 +184,10 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
         done, floor = Span(end.index, first, scale).done, self.alpha_f_decay
 
         def root(counts: Counts) -> Value:
-            return inverse_root_to(done(counts, False), floor)
+            return inverse_root_decay(done(counts, False), floor)
 
         ramp = shapes.linear(frame.span(self.t_warmup, False).done, 0.0, 1.0)
-        top = inverse_root_to(float(Fraction(begin - first) / scale), floor)  # where the cooldown begins
+        top = inverse_root_decay(float(Fraction(begin - first) / scale), floor)  # where the cooldown begins
         last = self.alpha_f_cooldown if cooldown else top
         down = shapes.linear(Span(end.index, begin, cooldown).done, top, last)
         return switch(fall, switch(warm, ramp, root) if warm.count else root, down)

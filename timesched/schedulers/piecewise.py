@@ -90,6 +90,6 @@ class PiecewiseScheduler(Schedule):
                 raise UnsuitableRun(
                     f"{self!r}: on this run {before.time} comes after {mark.time}: put the points in order."
                 )
-        return shapes.through(
-            frame, [(mark, value, shapes.decaying(shape)) for mark, (_, value, shape) in zip(marks, self.points)]
+        return shapes.piecewise(
+            frame, [(mark, value, shapes.decay_shape(shape)) for mark, (_, value, shape) in zip(marks, self.points)]
         )

@@ -13,7 +13,7 @@ from timesched import shapes
 from timesched.fields import number, time, times
 from timesched.ops import where
 from timesched.positions import Frame, Milestones, Resolved
-from timesched.restarts import check_growth, restarting
+from timesched.restarts import check_growth, cycle_progress
 from timesched.schedule import Schedule
 from timesched.time.value import TimeLike
 
@@ -250,7 +250,7 @@ class CosineAnnealingWarmRestartsScheduler(Schedule):
         check_growth(f"{type(self).__name__}.t_mult", self.t_mult)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.cosine(restarting(frame, self.t_0, self.t_mult), 1.0, self.alpha_f)
+        return shapes.cosine(cycle_progress(frame, self.t_0, self.t_mult), 1.0, self.alpha_f)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from timesched.horizon import Horizon
-from timesched.schedule import Schedule, times_in
+from timesched.schedule import Schedule, schedule_times
 from timesched.schedulers import ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler
 from timesched.testing.laws import LAWS, LawBroken, Promise, ratio, value
 from timesched.testing.runs import COUNTED, Run, runs
@@ -86,7 +86,7 @@ def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
     """Runs that a schedule accepts: no longer than its `t_max`, where that is an absolute time. Some end at a time of
     the schedule.
     """
-    times = [time for time in times_in(schedule) if time.unit in COUNTED and time.exact > 0]
+    times = [time for time in schedule_times(schedule) if time.unit in COUNTED and time.exact > 0]
     suitable = runs() | st.builds(_ending_at, runs(), st.sampled_from(times)) if times else runs()
     t_max = None if isinstance(schedule, _MAY_END) else getattr(schedule, "t_max", None)
     if not isinstance(t_max, Time) or t_max.unit not in COUNTED:

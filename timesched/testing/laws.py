@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
 from timesched.positions import UnsuitableRun
-from timesched.schedule import Schedule, times_in
+from timesched.schedule import Schedule, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
 from timesched.time.units import Exact, InEpochs, TimeUnit
 from timesched.time.value import Time
@@ -58,7 +58,7 @@ class LawBroken(AssertionError):
 
 def value(schedule: Any, state: Moment) -> float:
     """The schedule's value at a state, however many arguments it has; `reject` where it refuses the run."""
-    function = getattr(schedule, "_now", schedule)  # also of values, which are not called
+    function = getattr(schedule, "_current_value", schedule)  # also of values, which are not called
     try:
         return float(function(state, state.ssr) if _has_ratio(schedule) else function(state))
     except UnsuitableRun:
@@ -285,7 +285,7 @@ def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 def epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """What counts epochs alone depends on the epoch and the share of it that is done, whatever was before."""
     allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
-    if not isinstance(schedule, Schedule) or not {time.unit for time in times_in(schedule)} <= allowed:
+    if not isinstance(schedule, Schedule) or not {time.unit for time in schedule_times(schedule)} <= allowed:
         return
     more, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
     lengths = {"batches": more * run.batches, "batches_per_epoch": more * run.batches_per_epoch}
@@ -339,7 +339,7 @@ def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Where a rate is missing, the error is a ValueError that names it; where none is needed, none is asked."""
     if not isinstance(schedule, Schedule):
         return
-    bare = run.bare()
+    bare = run.bare_horizon()
     used = {bare.locate(time)[1] for time in _times_of(schedule) if time.exact != 0}
     asked_in = draw(st.sampled_from(COUNTED))
     try:
@@ -358,7 +358,7 @@ def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
 
 def _times_of(schedule: Any) -> list[Time[Any]]:
     unused = schedule.t_max if getattr(schedule, "t_start", None) is not None else None  # of a cooldown
-    return [time for time in times_in(schedule) if time is not unused]
+    return [time for time in schedule_times(schedule) if time is not unused]
 
 
 def constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:

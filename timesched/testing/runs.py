@@ -46,7 +46,7 @@ class Run:
             ssr=ssr,
         )
 
-    def bare(self) -> Horizon:
+    def bare_horizon(self) -> Horizon:
         """The horizon without any rate."""
         return Horizon(self.time(self.batches, self.unit))
 
