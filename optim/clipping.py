@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched.binding.groups import known_tags, select
+from timesched.binding.groups import describe_tags, select_groups
 
 
 def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, tags: Any = None) -> Tensor:
@@ -44,12 +44,12 @@ def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, 
     (tensor([0.6000, 0.8000]), tensor([100., 100.]))
     """
     groups = optimizer.param_groups
-    clipped = [groups[i] for i in select(groups, tags)]
+    clipped = [groups[i] for i in select_groups(groups, tags)]
     if tags is None:
         clipped = [group for group in groups if not _is_of_muon(optimizer, group)]
     elif not clipped:
         raise ValueError(
-            f"clip_grad_norm_.tags={tags!r}: no parameter group has such a tag, and {known_tags(groups)}. Pass tags "
+            f"clip_grad_norm_.tags={tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. Pass tags "
             "that are in optimizer.param_groups."
         )
     parameters = [p for group in clipped for p in group["params"]]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.binding.groups import has_factor
+from timesched.binding.groups import has_learning_rate_factor
 from timesched.horizon import Horizon
 
 from .closed_form import composed, formulas, hooks
@@ -96,7 +96,7 @@ class LRScheduler(Scheduler):
     def _refuse_factors(self) -> None:
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still take the schedule."""
         for i, group in () if self.scales or self.refusal else self._groups.selected:
-            if has_factor(group):
+            if has_learning_rate_factor(group):
                 self.refusal = (
                     f"does not use the adjust_learning_rate of parameter group {i}: wrap it, as in "
                     f"ScalePerParamLR(optimizer, scheduler)"

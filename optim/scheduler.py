@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from timesched.binding import Bound
 from timesched.binding.groups import learning_rate_factor
-from timesched.binding.keys import checked_count
+from timesched.binding.keys import require_count
 from timesched.hints import refuse_unknown
 from timesched.horizon import Horizon
 from timesched.positions import resolve_in_unit
@@ -123,7 +123,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        steps = checked_count(last_epoch, name, least=-1) + 1
+        steps = require_count(last_epoch, name, least=-1) + 1
         self.optimizer, self.clock, self._count = optimizer, clock, steps  # what a closed form may ask for
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock, steps=steps,
@@ -208,7 +208,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
         return self._filled_in(self.schedule.at(Timestamp(), horizon))
 
-    def _name(self) -> str:
+    def _describe(self) -> str:
         held = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_A_RUN}
         kinds = (bool, int, float, str, list, tuple, Time, Scheduler)
         shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, kinds))
@@ -260,7 +260,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
 
 def _text(value: Any) -> str:
     if isinstance(value, Scheduler):
-        return value._name()
+        return value._describe()
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return repr(str(value)) if isinstance(value, Time) else repr(value)

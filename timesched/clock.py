@@ -547,7 +547,7 @@ class Clock:
 
 
 def _named(schedulers: Iterable[Any]) -> str:
-    return " and ".join(sorted(scheduler._name() for scheduler in schedulers))
+    return " and ".join(sorted(scheduler._describe() for scheduler in schedulers))
 
 
 def _checked(time: Time[Any] | str, where: str) -> Time[Any]:

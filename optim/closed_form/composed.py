@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from timesched.binding.groups import select
+from timesched.binding.groups import select_groups
 from timesched.composition import SequenceScheduler
 from timesched.fields import counts
 from timesched.time.units import TimeError
@@ -91,7 +91,7 @@ def _tags_and_clock(parent: Scheduler, optimizer: Any, schedulers: Any, tags: An
         if each.clock is not None and clock not in (None, each.clock):
             raise ValueError(f"{name}: schedulers[{i}] follows another clock: give all the same one.")
         clock = clock or each.clock
-        if select(optimizer.param_groups, each.tags) != select(optimizer.param_groups, tags):
+        if select_groups(optimizer.param_groups, each.tags) != select_groups(optimizer.param_groups, tags):
             raise ValueError(
                 f"{name}: schedulers[{i}] is for the groups with tags {each.tags!r}, and not those of the rest "
                 f"({tags!r}): give all the same param_group_tags."

@@ -11,7 +11,7 @@ from torch import nn
 
 from timesched.batch_size_schedule import BatchSizeSchedule
 from timesched.binding import Bound, bind
-from timesched.binding.groups import has_factor
+from timesched.binding.groups import has_learning_rate_factor
 from timesched.clock import Clock
 from timesched.drawing.schedulers import sources
 from timesched.drawing.table import Table, values_table
@@ -369,7 +369,7 @@ def check_learning_rates(
     if unset:
         message = f"no scheduler sets the learning rate of parameter group {min(unset)}: give it an 'lr'."
         problems.errors.append(ValueError(f"{spec.path}: {message}"))
-    has_factors = isinstance(spec, Spec) and any(map(has_factor, grouped.optimizer.param_groups))
+    has_factors = isinstance(spec, Spec) and any(map(has_learning_rate_factor, grouped.optimizer.param_groups))
     if has_factors and not any(map(_is_scaled_by_factors, schedulers.values())):
         message = (
             "optimizer: 'adjust_learning_rate' does nothing by itself: give the config a learning-rate scheduler of "
@@ -402,7 +402,7 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, pa
         with prefix_errors(entry.path):
             if isinstance(scheduler, Schedule):
                 return bind(scheduler, optimizer, clock, **entry.options)
-            is_scaled = any(has_factor(optimizer.param_groups[i]) for i in scheduler.indices)
+            is_scaled = any(has_learning_rate_factor(optimizer.param_groups[i]) for i in scheduler.indices)
             if isinstance(scheduler, lr_scheduler.LRScheduler) and is_scaled and not scheduler.scales:
                 return lr_scheduler.ScalePerParamLR(optimizer, scheduler, on_change=scheduler.on_change)
             return scheduler

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from timesched.binding.groups import FACTORS
+from timesched.binding.groups import FACTOR_KEYS
 from timesched.hints import arguments_of, meant_by
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
@@ -183,9 +183,9 @@ def _claim(rule: Any, path: str, cls: type) -> Claim:
     if isinstance(rule, dict):
         _rename(rule, "tag", "tags", path)
     claim = claim_of_rule(rule, path)
-    settings = {key: value for key, value in claim.settings.items() if key not in FACTORS}
+    settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
     algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
-    read_arguments(algorithm, settings, claim.what, (*RULE_KEYS, *FACTORS), require_all=False)
+    read_arguments(algorithm, settings, claim.what, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
     return claim
 
 

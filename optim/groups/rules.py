@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from timesched.binding.groups import FACTORS
+from timesched.binding.groups import FACTOR_KEYS
 
 from ..base.hyperparameters import HYPERPARAMETERS, RATE, as_tags
 from .parameters import Named
@@ -19,7 +19,7 @@ from .parameters import Named
 Selector = str | type[nn.Module]
 
 FACTOR = "adjust_learning_rate"  # the key of a group that ScalePerParamLR multiplies by
-RATES = ("lr", "weight_decay", *FACTORS)
+RATES = ("lr", "weight_decay", *FACTOR_KEYS)
 RULE_KEYS = ("params", "tags", "exclusive")
 
 
@@ -72,7 +72,7 @@ def claim_of_rule(rule: Any, where: str) -> Claim:
             raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {near[0]!r}.")
         if key in RATES:
             RATE.check(f"{where}: {key}", value)
-        if key in FACTORS:
+        if key in FACTOR_KEYS:
             settings[key] = float(value)
     globs = checked_selectors(rule.get("params", ()), f"{where}: params")
     if not globs or not all(isinstance(glob, str) for glob in globs):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
-from timesched.binding.owner import bound_to
+from timesched.binding.owner import find_owners
 
 from ..base.hyperparameters import SWITCH, Rule, as_tags, check_group
 from ..base.scalar_states import STEP, scalar_state
@@ -219,7 +219,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         for group in self.param_groups:
             for name in self.algorithm_of(group).hyper:
                 self.hold_tensor(group, name)
-        for scheduler in bound_to(self):
+        for scheduler in find_owners(self):
             scheduler.hold_tensors()
 
     def hold_tensor(self, group: dict[str, Any], name: str) -> None:

@@ -19,11 +19,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from timesched.binding.evaluation import as_several, evaluator, is_for_composer, phase_of, text_of, units_of
-from timesched.binding.groups import ScheduledGroups, learning_rate_factor, named_values, tag_list
-from timesched.binding.keys import Key, checked_count, finite, is_number
-from timesched.binding.owner import UNBOUND, own, refuse_two_owners
-from timesched.binding.saved import are_close, refuse_other, refuse_wrong_kind
+from timesched.binding.evaluation import (
+    describe_schedule,
+    find_phase,
+    is_for_composer,
+    make_evaluator,
+    read_schedules,
+    schedule_units,
+)
+from timesched.binding.groups import ScheduledGroups, learning_rate_factor, named_values, read_tags
+from timesched.binding.keys import Key, is_number, require_count, require_finite
+from timesched.binding.owner import UNBOUND, check_single_owner, take_ownership
+from timesched.binding.saved import are_close, check_kind, check_same_values
 from timesched.binding.warn import PHASES, Beginning, count_changes, warn_in_second_step
 from timesched.clock import Clock
 from timesched.horizon import Horizon
@@ -83,7 +90,7 @@ class Bound:
             self.relative = False
             if self.key == "lr":
                 schedule.refuse_to_multiply()
-        self.tags = tags if tags is None or isinstance(tags, str) else tag_list(tags)
+        self.tags = tags if tags is None or isinstance(tags, str) else read_tags(tags)
         self.clock = clock
         self.ssr = ssr  # for a clock without a ratio of its own
         self.on_change = on_change  # what a load does where the present schedule has another value
@@ -121,7 +128,7 @@ class Bound:
         """
         alone = self.clock is None
         self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
-        self._evaluate: Any = None if alone else evaluator(self._schedule, self.clock, self.ssr)
+        self._evaluate: Any = None if alone else make_evaluator(self._schedule, self.clock, self.ssr)
 
     # A step: catch up with the groups, evaluate, write, count
 
@@ -160,7 +167,7 @@ class Bound:
     def _refuse_to_write(self) -> None:
         """Raise `ValueError` where another scheduler owns the key, or the groups are not those that were scheduled."""
         if self.refusal is not None:
-            raise ValueError(f"This {self._name()} of {self.key!r} {self.refusal}.")
+            raise ValueError(f"This {self._describe()} of {self.key!r} {self.refusal}.")
         if not torch.compiler.is_compiling():
             self._groups.find_again()
         elif self.clock is not None:
@@ -207,17 +214,17 @@ class Bound:
         bad = [] if torch.compiler.is_compiling() else [each for each in values if not is_number(each)]
         if bad:
             raise ValueError(
-                f"{self._name()} would set {self.key!r} to {bad[0]!r} after {int(self._count)} steps: it is to be a "
-                f"finite number; end the schedule before, or change its arguments."
+                f"{self._describe()} would set {self.key!r} to {bad[0]!r} after {int(self._count)} steps: it is to be "
+                f"a finite number; end the schedule before, or change its arguments."
             )
 
-    def _name(self) -> str:
+    def _describe(self) -> str:
         """What it is called in messages and in states."""
-        return text_of(self.schedule)
+        return describe_schedule(self.schedule)
 
     def __repr__(self) -> str:
         at = f"on {self.clock!r}" if isinstance(self.clock, Clock) else f"after {int(self._count)} steps"
-        return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._name()}, {at}>"
+        return f"<{type(self).__name__} of {self.key!r} in groups {self.indices}: {self._describe()}, {at}>"
 
     def _repr_html_(self) -> str:
         from timesched.drawing.schedulers import sources
@@ -281,7 +288,7 @@ class Bound:
         if type(count) is int and count == -1:
             self._refuse_composite()
         self._began = None  # somebody else counts: that says nothing about the clock
-        self._count_to(checked_count(count, type(self).__name__))
+        self._count_to(require_count(count, type(self).__name__))
 
     def _refuse_composite(self) -> None:
         """torch's SequentialLR sets its schedulers back to -1, to have them begin again."""
@@ -341,7 +348,7 @@ class Bound:
         known, now = len(self._groups.known), len(self.optimizer.param_groups)
         if now > known:
             check_not_in_graph("Parameter groups were added")
-            refuse_two_owners(self, range(known, now))
+            check_single_owner(self, range(known, now))
             self._add_groups()
             self.hold_tensors()
 
@@ -350,14 +357,14 @@ class Bound:
         if not self.relative:
             return 1.0
         factor = learning_rate_factor(group, f"Parameter group {i}") if self.key == "lr" else 1.0
-        return factor * finite(initial, f"initial_{self.key}")
+        return factor * require_finite(initial, f"initial_{self.key}")
 
     # The owner
 
     def _own(self) -> None:
         """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
         if self.refusal is None:  # else it is a copy of one that was superseded
-            own(self)
+            take_ownership(self)
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)
 
@@ -375,7 +382,7 @@ class Bound:
 
     def current_phase(self) -> str | None:
         """The phase in which another length of the run may change the value: "warmup", "decay" or None."""
-        return phase_of(self.schedule, self.clock, self.ssr)
+        return find_phase(self.schedule, self.clock, self.ssr)
 
     def warn_of_jump(self, phase: str, before: list[Any]) -> None:
         """Warn where another length of the run changed the values within a phase."""
@@ -384,8 +391,8 @@ class Bound:
             if now[i] != before[i]:
                 state, goes, advice = PHASES[phase]
                 warnings.warn(
-                    f"The {phase} of {self._name()} {state}: in a run of {self.clock.max_duration} {self.key!r} {goes} "
-                    f"from {before[i]:.4g} to {now[i]:.4g}. {advice}",
+                    f"The {phase} of {self._describe()} {state}: in a run of {self.clock.max_duration} {self.key!r} "
+                    f"{goes} from {before[i]:.4g} to {now[i]:.4g}. {advice}",
                     stacklevel=4,
                 )
                 return
@@ -405,7 +412,7 @@ class Bound:
     def _state(self, clock: Any, steps: int) -> dict[str, Any]:
         """Its state at the moment of a clock; without one, after a number of steps."""
         value = float(self._value_at(clock, steps))
-        state = {"key": self.key, "tags": self._sorted_tags(), "last_epoch": steps, "schedule": self._name()}
+        state = {"key": self.key, "tags": self._sorted_tags(), "last_epoch": steps, "schedule": self._describe()}
         if self.relative:
             state |= {"base": list(self.factors), "value": [value]}
         else:
@@ -416,7 +423,7 @@ class Bound:
         return state
 
     def _sorted_tags(self) -> list[Any] | None:
-        return None if self.tags is None else sorted(tag_list(self.tags), key=str)
+        return None if self.tags is None else sorted(read_tags(self.tags), key=str)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
@@ -435,10 +442,10 @@ class Bound:
         """What a state holds, for `restore`; raises where `load_state_dict` does."""
         self._refuse_to_write()
         kind = type(self).__name__
-        refuse_wrong_kind(state, kind, self.key, self._sorted_tags(), self.relative)
-        steps, factors = checked_count(state["last_epoch"], kind), None
+        check_kind(state, kind, self.key, self._sorted_tags(), self.relative)
+        steps, factors = require_count(state["last_epoch"], kind), None
         if self.relative:
-            factors = [finite(each, f"the initial {self.key}") for each in state["base"]]
+            factors = [require_finite(each, f"the initial {self.key}") for each in state["base"]]
             self._groups.refuse_factors(factors, kind)
         clock, timestamp = self.clock, None
         if isinstance(clock, Clock):
@@ -448,7 +455,7 @@ class Bound:
             clock = copy.copy(clock)  # at the moment of the state
             clock.timestamp = timestamp
         if self.on_change == "same" and self._may_be_another(state):
-            refuse_other(state, self._state(clock, steps), kind, clock is None or isinstance(clock, Clock))
+            check_same_values(state, self._state(clock, steps), kind, clock is None or isinstance(clock, Clock))
         return Loaded(steps, factors, timestamp)
 
     def is_of(self, state: Mapping[str, Any]) -> bool:
@@ -461,9 +468,9 @@ class Bound:
         Not so of the same `HalfLife`, or several, at another size of the batch, with which the value differs by its
         nature. A time in `dur` is the same only in a run of the same length.
         """
-        if state["schedule"] != self._name():
+        if state["schedule"] != self._describe():
             return True
-        if isinstance(self.clock, Clock) and any(map(is_for_composer, as_several(self.schedule))):
+        if isinstance(self.clock, Clock) and any(map(is_for_composer, read_schedules(self.schedule))):
             return True  # its text is the name of its class, whatever its arguments are
         horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
         if state.get("horizon") == horizon:
@@ -538,7 +545,7 @@ class Bound:
 
     def units(self) -> set[TimeUnit]:
         """The units that are counted on the clock, as far as the schedules say so: functions of a user do not."""
-        return set() if self.clock is None else units_of(self.schedule, self.clock)
+        return set() if self.clock is None else schedule_units(self.schedule, self.clock)
 
 
 class BoundLR(Bound, LambdaLR):

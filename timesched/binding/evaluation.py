@@ -19,7 +19,7 @@ from timesched.time.units import TimeUnit
 Evaluator = Callable[[Any], Any]  # a clock in, the value of its moment out
 
 
-def as_several(schedule: Any) -> list[Any]:
+def read_schedules(schedule: Any) -> list[Any]:
     """The schedules of a list, or the one; raises `TypeError` for what is none, and for a value in a list, as it
     multiplies; and `ValueError` for an empty list.
     """
@@ -34,19 +34,19 @@ def as_several(schedule: Any) -> list[Any]:
     return found
 
 
-def schedules_in(schedule: Any) -> list[Schedule]:
+def select_schedules(schedule: Any) -> list[Schedule]:
     """Those of them that are schedules of this package: what a user's function does is not known ahead."""
-    return [one for one in as_several(schedule) if isinstance(one, Schedule)]
+    return [one for one in read_schedules(schedule) if isinstance(one, Schedule)]
 
 
-def name_of(thing: Any) -> str:
+def qualified_name(thing: Any) -> str:
     """The name of a function or class, or of the class of another object."""
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
-def text_of(schedule: Any) -> str:
+def describe_schedule(schedule: Any) -> str:
     """What a schedule, a function or a list of them is, in words: a function goes by its name."""
-    names = [repr(one) if isinstance(one, Schedule) else name_of(one) for one in as_several(schedule)]
+    names = [repr(one) if isinstance(one, Schedule) else qualified_name(one) for one in read_schedules(schedule)]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
@@ -58,9 +58,9 @@ def is_for_composer(schedule: Any) -> bool:
 # The value
 
 
-def evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
+def make_evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
     """What gives the value of a schedule, a function or a list of them, which multiply, on a clock like this one."""
-    factors = [_evaluator(each, clock, ssr) for each in as_several(schedule)]
+    factors = [_evaluator(each, clock, ssr) for each in read_schedules(schedule)]
     return factors[0] if len(factors) == 1 else lambda clock: math.prod(factor(clock) for factor in factors)
 
 
@@ -93,8 +93,8 @@ def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
         value = function(*arguments)
     except TypeError as error:
         raise TypeError(
-            f"{name_of(schedule)}: {error}. A schedule is a function of (state) or (state, ssr), and not of steps: use "
-            f"state.timestamp.batch.value for the batches so far."
+            f"{qualified_name(schedule)}: {error}. A schedule is a function of (state) or (state, ssr), and not of "
+            f"steps: use state.timestamp.batch.value for the batches so far."
         ) from error
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(f"{schedule!r} returned {value!r}: a schedule returns a finite number.")
@@ -104,12 +104,12 @@ def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
 # What is known ahead
 
 
-def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
+def schedule_units(schedule: Any, clock: Any) -> set[TimeUnit]:
     """The units that are counted on a clock, as far as the schedules say so: functions of a user do not. A scheduler
     written for Composer is called once, and has read those that it needs at the clock's moment.
     """
     units: set[TimeUnit] = set()
-    for one in as_several(schedule):
+    for one in read_schedules(schedule):
         if isinstance(one, Schedule):
             units.update(one.units(clock))
         elif is_for_composer(one):
@@ -117,14 +117,14 @@ def units_of(schedule: Any, clock: Any) -> set[TimeUnit]:
     return units
 
 
-def phase_of(schedule: Any, clock: Any, ssr: float | None) -> str | None:
+def find_phase(schedule: Any, clock: Any, ssr: float | None) -> str | None:
     """The phase in which another length of the run may change the value: "decay", "warmup" or None.
 
     "decay": one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does. "warmup": the
     end of a warmup is the next mark of one of them.
     """
     horizon, phase = Horizon.of(clock, ssr), None
-    for one in schedules_in(schedule):
+    for one in select_schedules(schedule):
         ahead = []
         for name, time in one.marks(horizon):
             count, counter = horizon.place(time, scale=False)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from timesched.binding.keys import Key
 
-FACTORS = ("adjust_learning_rate", "adjust_val")  # the keys for a factor of the learning rate: the first one counts
+FACTOR_KEYS = ("adjust_learning_rate", "adjust_val")  # the keys for a factor of the learning rate: the first one counts
 
 
 class ScheduledGroups:
@@ -44,9 +44,9 @@ class ScheduledGroups:
         gets another value.
         """
         groups = self.optimizer.param_groups
-        chosen = select(groups, self.tags)
+        chosen = select_groups(groups, self.tags)
         if not chosen:
-            raise ValueError(f"No parameter group carries the tag {self.tags!r}: {known_tags(groups)}.")
+            raise ValueError(f"No parameter group carries the tag {self.tags!r}: {describe_tags(groups)}.")
         more = copy.copy(self)
         more.selected, more.known = list(self.selected), list(groups)
         more.initial_values, more.factors = list(self.initial_values), list(self.factors)
@@ -68,7 +68,7 @@ class ScheduledGroups:
 
     def refuse_factors(self, factors: list[float], kind: str) -> None:
         """Raise `ValueError` where the initial values in the state of a kind of scheduler are not for these groups."""
-        chosen = select(self.optimizer.param_groups, self.tags)  # with those that were added, which a load adds
+        chosen = select_groups(self.optimizer.param_groups, self.tags)  # with those that were added, which a load adds
         if len(factors) != len(chosen):
             raise ValueError(
                 f"{kind}: the state has {len(factors)} initial values, and {len(chosen)} parameter groups are selected "
@@ -123,23 +123,23 @@ class ScheduledGroups:
 # Tags
 
 
-def select(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
+def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
     """The indices of the groups that carry one of `tags`: None selects all, and a None among them the untagged."""
     if tags is None:
         return [i for i, _ in enumerate(groups)]
-    names = tag_list(tags)
+    names = read_tags(tags)
     for name in names:
         if name is not None and not isinstance(name, str):
             raise ValueError(f"tags={tags!r}: {name!r} is neither a tag nor None (for the groups without tags).")
-    return [i for i, group in enumerate(groups) if (tags_of(group) or {None}).intersection(names)]
+    return [i for i, group in enumerate(groups) if (group_tags(group) or {None}).intersection(names)]
 
 
-def tags_of(group: Mapping[str, Any]) -> set[Any]:
+def group_tags(group: Mapping[str, Any]) -> set[Any]:
     """The tags of a group, which has them as a name, or as a list or set of names."""
-    return set(tag_list(group.get("tags")))
+    return set(read_tags(group.get("tags")))
 
 
-def tag_list(tags: Any) -> list[Any]:
+def read_tags(tags: Any) -> list[Any]:
     """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
     if tags is None:
         return []
@@ -150,14 +150,14 @@ def tag_list(tags: Any) -> list[Any]:
     return list(tags)
 
 
-def has_factor(group: Mapping[str, Any]) -> bool:
+def has_learning_rate_factor(group: Mapping[str, Any]) -> bool:
     """Whether a group has a factor of its learning rate that changes it."""
-    return any(group.get(key) not in (None, 1.0) for key in FACTORS)
+    return any(group.get(key) not in (None, 1.0) for key in FACTOR_KEYS)
 
 
 def learning_rate_factor(group: Mapping[str, Any], where: str) -> float:
     """The factor of a group's learning rate: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
-    for key in FACTORS:
+    for key in FACTOR_KEYS:
         factor = group.get(key)
         if factor is not None:
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
@@ -166,11 +166,11 @@ def learning_rate_factor(group: Mapping[str, Any], where: str) -> float:
     return 1.0
 
 
-def known_tags(groups: Iterable[Mapping[str, Any]]) -> str:
+def describe_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
     found: set[Any] = set()
     for group in groups:
-        found |= tags_of(group)
+        found |= group_tags(group)
     return f"the tags are {', '.join(sorted(map(repr, found)))}" if found else "no group has any"
 
 
@@ -178,7 +178,7 @@ def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[st
     """The values of numbers in the groups, each given as key and group, by the names that logs show: the key, the tags
     of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
     """
-    tags = [",".join(sorted(map(str, tags_of(group)))) for group in groups]
+    tags = [",".join(sorted(map(str, group_tags(group)))) for group in groups]
     found = {}
     for key, i in numbers:
         which = f"group{i}" if tags.count(tags[i]) > 1 else ""

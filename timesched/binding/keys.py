@@ -90,7 +90,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def checked_count(count: Any, name: str, least: int = 0) -> int:
+def require_count(count: Any, name: str, least: int = 0) -> int:
     """A number of steps; raises `ValueError` for what is none."""
     if isinstance(count, numbers.Integral) and not isinstance(count, bool) and least <= int(count) < 2**63 - 1:
         return int(count)
@@ -98,6 +98,6 @@ def checked_count(count: Any, name: str, least: int = 0) -> int:
     raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
 
 
-def finite(value: Any, what: str) -> float:
+def require_finite(value: Any, what: str) -> float:
     """An initial value as a float; raises `TimeError` for what is no finite number."""
     return float(exact(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what))

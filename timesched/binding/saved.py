@@ -13,7 +13,7 @@ from typing import Any
 _CLOSE = 1e-12  # of the larger of two values: the last bit of a cosine differs between processors
 
 
-def refuse_wrong_kind(state: Mapping[str, Any], kind: str, key: str, tags: list[Any] | None, relative: bool) -> None:
+def check_kind(state: Mapping[str, Any], kind: str, key: str, tags: list[Any] | None, relative: bool) -> None:
     """Raise `ValueError` for what is not the state of a scheduler of a kind, key and tags."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
     missing = [name for name in needed if not isinstance(state, Mapping) or name not in state]
@@ -24,7 +24,7 @@ def refuse_wrong_kind(state: Mapping[str, Any], kind: str, key: str, tags: list[
             raise ValueError(f"{kind}: the state is of {what}={state[what]!r}, and here it is {own!r}.")
 
 
-def refuse_other(saved: Mapping[str, Any], present: Mapping[str, Any], kind: str, moment_is_known: bool) -> None:
+def check_same_values(saved: Mapping[str, Any], present: Mapping[str, Any], kind: str, moment_is_known: bool) -> None:
     """Raise `ValueError` where the present scheduler has another value at the moment of a saved state."""
     if ("base" in saved) != ("base" in present):
         values = "one of them is a multiplier, the other a value"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
-from timesched.binding.evaluation import schedules_in
+from timesched.binding.evaluation import select_schedules
 from timesched.time.timestamp import Timestamp
 
 # The texts of `Bound.warn_of_jump`, by the phase of the schedule.
@@ -46,7 +46,7 @@ def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
 def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
     """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
     with suppress(TypeError, ValueError):  # of wrong arguments, which are refused later
-        for one in schedules_in(schedule):
+        for one in select_schedules(schedule):
             on_run = one._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
             horizon, length = on_run.horizon, on_run.horizon.max_duration
             ends = dict.fromkeys(mark.time for name, mark in on_run.notes if name == "warmup")
@@ -70,7 +70,7 @@ def warn_of_zero(scheduler: Any) -> None:
 
 def warn_in_second_step(scheduler: Any, began: Beginning) -> None:
     """Warn where the clock of a scheduler does not move, or moves after the step, or where ranks may differ."""
-    clock, name = scheduler.clock, scheduler._name
+    clock, name = scheduler.clock, scheduler._describe
     if began.is_early and clock.timestamp.batch.value == began.timestamp.batch.value + 1:
         warnings.warn(
             f"This {name()} is stepped before clock.tick(), and each value comes one batch late: call scheduler.step() "

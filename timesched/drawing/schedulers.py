@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from timesched.binding import Bound
-from timesched.binding.groups import tag_list
+from timesched.binding.groups import read_tags
 from timesched.composition import ProductScheduler
 from timesched.drawing.lines import Source
 from timesched.horizon import Horizon
@@ -29,7 +29,7 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
             f"of bind() with schedules of timesched alone."
         )
     horizon = _steps(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
-    tags = ", ".join("no tags" if tag is None else tag for tag in tag_list(scheduler.tags))
+    tags = ", ".join("no tags" if tag is None else tag for tag in read_tags(scheduler.tags))
     name = f"{scheduler.key} [{tags}]" if tags else scheduler.key
     first: dict[float, int] = {}
     for i, factor in zip(scheduler.indices, scheduler.factors):

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from timesched.binding import Bound, bind
 from timesched.binding.bound import OnChange
-from timesched.binding.evaluation import as_several
+from timesched.binding.evaluation import read_schedules
 from timesched.binding.keys import Key
 from timesched.clock import Clock
 from timesched.time.timestamp import Timestamp
@@ -42,7 +42,7 @@ class Binding:
 
     def __post_init__(self) -> None:
         Key(self.key)
-        as_several(self.schedule)
+        read_schedules(self.schedule)
 
 
 def bindings(entries: Sequence[Any]) -> list[Binding]:

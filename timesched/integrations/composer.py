@@ -15,7 +15,7 @@ from typing import Any
 from composer import Callback
 
 from timesched.binding import Bound, bind
-from timesched.binding.evaluation import name_of
+from timesched.binding.evaluation import qualified_name
 from timesched.binding.groups import named_values
 from timesched.binding.keys import Key
 from timesched.clock import Clock
@@ -281,7 +281,7 @@ class Schedules(Callback):
 
     def _about(self, scheduler: Any) -> dict[str, Any]:
         """What a scheduler's own state may not say."""
-        return {"name": name_of(scheduler), "ssr": self.ssr}
+        return {"name": qualified_name(scheduler), "ssr": self.ssr}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
@@ -296,8 +296,8 @@ class Schedules(Callback):
             for other in state.schedulers:
                 for key, i in sorted(_numbers_of(scheduler) & _numbers_of(other)):
                     raise ValueError(
-                        f"{key!r} of parameter group {i} is set by two schedulers, {name_of(scheduler)} and "
-                        f"{name_of(other)} of schedulers=: give each a tag of its own, or use one of them. The "
+                        f"{key!r} of parameter group {i} is set by two schedulers, {qualified_name(scheduler)} and "
+                        f"{qualified_name(other)} of schedulers=: give each a tag of its own, or use one of them. The "
                         f"Trainer keeps those that fit() was given: trainer.state.schedulers = [] drops them."
                     )
 
@@ -331,12 +331,14 @@ def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
     schedulers = found if isinstance(found, (list, tuple)) else [found]
     for scheduler in schedulers:
         if not _is_scheduler(scheduler):
-            raise TypeError(f"{name_of(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
+            raise TypeError(f"{qualified_name(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
         if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-            raise ValueError(f"{name_of(scheduler)} is for another optimizer than the Trainer's: make it on that one.")
+            raise ValueError(
+                f"{qualified_name(scheduler)} is for another optimizer than the Trainer's: make it on that one."
+            )
         if isinstance(getattr(scheduler, "clock", None), Clock):
             raise ValueError(
-                f"{name_of(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
+                f"{qualified_name(scheduler)} follows a timesched.Clock, which nobody ticks in a Trainer: make it in a "
                 f"function of (optimizer, clock), and pass that; the clock that it gets is the run's."
             )
     return schedulers

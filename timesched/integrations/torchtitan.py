@@ -20,8 +20,8 @@ except ImportError:  # torchtitan 0.3
     from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
 
 from timesched.binding import Bound
-from timesched.binding.evaluation import units_of
-from timesched.binding.groups import known_tags, select
+from timesched.binding.evaluation import schedule_units
+from timesched.binding.groups import describe_tags, select_groups
 from timesched.clock import Clock
 from timesched.fields import make_list
 from timesched.time.units import TimeUnit
@@ -112,13 +112,13 @@ class Schedules(LRSchedulersContainer):
         self._refuse(optimizers, entries)
         self.schedulers: list[_OfOptimizer] = []
         for optimizer in optimizers:
-            own = [each for each in entries if select(optimizer.param_groups, each.tags)]
+            own = [each for each in entries if select_groups(optimizer.param_groups, each.tags)]
             if own:
                 self.schedulers.append(_OfOptimizer(optimizer, self.clock, own, config.on_change))
 
     def _refuse(self, optimizers: OptimizersContainer, entries: list[Binding]) -> None:
         """Raise `ValueError` for units that are not counted, and tags that no group of any optimizer has."""
-        units = {self.clock.max_duration.unit}.union(*(units_of(each.schedule, self.clock) for each in entries))
+        units = {self.clock.max_duration.unit}.union(*(schedule_units(each.schedule, self.clock) for each in entries))
         for unit in units - {TimeUnit.SECOND}:
             self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises where no rate links them
         if TimeUnit.SECOND in units and dist.is_initialized():
@@ -127,8 +127,8 @@ class Schedules(LRSchedulersContainer):
         for optimizer in optimizers:
             groups += optimizer.param_groups
         for each in entries:
-            if not select(groups, each.tags):
-                raise ValueError(f"No parameter group carries the tag {each.tags!r}: {known_tags(groups)}.")
+            if not select_groups(groups, each.tags):
+                raise ValueError(f"No parameter group carries the tag {each.tags!r}: {describe_tags(groups)}.")
 
     def step(self) -> None:
         """Count a batch, and write the values of the next one."""

@@ -21,7 +21,7 @@ from transformers import DefaultFlowCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
 
 from timesched.binding.bound import OnChange
-from timesched.binding.evaluation import schedules_in, units_of
+from timesched.binding.evaluation import schedule_units, select_schedules
 from timesched.clock import Clock
 from timesched.fields import make_list, read_times
 from timesched.horizon import Rate
@@ -300,7 +300,7 @@ class _Counting(TrainerCallback):
         average = average_of(optimizer, clock, options.average)
         averaged = set() if average is None else average.units()
         events = self.events.begin(clock, options.entries, self._measured_units())
-        schedules = (units_of(entry.schedule, clock) for entry in options.entries)
+        schedules = (schedule_units(entry.schedule, clock) for entry in options.entries)
         self.units = {clock.max_duration.unit}.union(averaged, events, *schedules)
         self._refuse_uncounted(clock)
         own_counts = options.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
@@ -420,7 +420,7 @@ class _Events(TrainerCallback):
         """
         marks: list[tuple[str, Time[Any]]] = []
         for entry in entries:
-            for one in schedules_in(entry.schedule):
+            for one in select_schedules(entry.schedule):
                 marks += one.marks(clock.horizon)
         first = dict(reversed(marks))  # of each name
         self.last_steps = []

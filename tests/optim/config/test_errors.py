@@ -10,7 +10,7 @@ from optim.config import build, configure_lr_scheduler, configure_optimizer
 from tests.optim.config.objects import DECAY, LINEAR, network
 from tests.optim.config.test_configure import COSINE, STEPS, WARMUP
 from timesched import Clock, LinearScheduler, bind
-from timesched.binding.owner import bound_to
+from timesched.binding.owner import find_owners
 
 SGD = {"SGD": {"lr": 0.1}}
 RATE = {"LinearLR": LINEAR}
@@ -267,7 +267,7 @@ def test_configure_lr_scheduler(rate, more, message):
     before = [dict(group) for group in optimizer.param_groups]
     with pytest.raises((TypeError, ValueError)) as raised:
         configure_lr_scheduler(optimizer, rate, **more)
-    assert message in str(raised.value) and optimizer.param_groups == before and bound_to(optimizer) == []
+    assert message in str(raised.value) and optimizer.param_groups == before and find_owners(optimizer) == []
 
 
 def test_other_doors_of_configure_lr_scheduler():
@@ -290,7 +290,7 @@ def test_of_several_schedulers_those_made_before_the_one_that_fails_stay():
         line = {"initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": total}
         with pytest.raises(ValueError):
             build(None, {"optimizer": optimizer, "schedulers": [first, {name: line}]})
-        assert len(made) == len(found) and bound_to(optimizer) == made
+        assert len(made) == len(found) and find_owners(optimizer) == made
         assert optimizer.param_groups[0] == before or made
     made[0].step()
     assert optimizer.param_groups[0] == {**before, "momentum": 0.1, "initial_momentum": 0.2}
