@@ -317,8 +317,8 @@ class WeightAverage(Optimizer):
     def _refuse_uncounted(self) -> None:
         """Raise `ValueError` where the clock does not count a unit of the average, or counts it on each rank alone."""
         for unit in self.units():
-            self.clock.refuse_uncounted(unit)
-            if unit in self.clock.counted_alone():
+            self.clock.check_has_counted(unit)
+            if unit in self.clock.rank_local_units():
                 raise ValueError(
                     f"WeightAverage: the {unit.name.lower()}s of this clock may differ between ranks, and so would the "
                     "averages: give the clock process_group=True, or times in batches."

@@ -16,13 +16,13 @@ from typing_extensions import Self
 from timesched.binding import Bound
 from timesched.binding.groups import learning_rate_factor
 from timesched.binding.keys import require_count
-from timesched.hints import refuse_unknown
+from timesched.hints import check_argument_names
 from timesched.horizon import Horizon
 from timesched.positions import resolve_in_unit
 from timesched.schedule import Schedule, schedule_times
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit
-from timesched.time.value import Time, counter
+from timesched.time.value import Time, read_counter
 
 from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 
@@ -94,7 +94,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
 
     def __new__(cls, /, *by_position: Any, **given: Any) -> Self:
-        refuse_unknown(cls, given)  # before the constructor does, without a hint
+        check_argument_names(cls, given)  # before the constructor does, without a hint
         scheduler = super().__new__(cls)
         scheduler._has_positional = len(by_position) > 1
         return scheduler
@@ -193,7 +193,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def _value_at(self, clock: Any, steps: int) -> Any:
         if not self._is_user_defined:
             return Bound._value_at(self, clock, steps)
-        return self.at_step(steps if clock is None else int(counter(clock.timestamp, TimeUnit.BATCH)))
+        return self.at_step(steps if clock is None else int(read_counter(clock.timestamp, TimeUnit.BATCH)))
 
     def values(self, n: int) -> list[float]:
         """The values at the steps 0 to n - 1, without the factors of groups; nothing is changed.

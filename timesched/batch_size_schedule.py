@@ -15,7 +15,7 @@ from timesched.horizon import BatchSizes, Horizon
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
-from timesched.time.units import TimeError, TimeUnit, exact
+from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
@@ -151,7 +151,9 @@ def _threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
 
 
 def _size(value: Any) -> int:
-    size = exact(int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else value, "a batch size")
+    size = exact_number(
+        int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else value, "a batch size"
+    )
     if not isinstance(size, int) or not 0 < size < 2**63:
         raise TimeError(
             f"BatchSizeSchedule: {value!r} is no batch size: it is a whole number of samples, from 1 to 2**63 - 1."

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from timesched.horizon import BatchSizes, Horizon, Rate, positive
+from timesched.horizon import BatchSizes, ConversionFactor, Horizon, read_positive
 from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_field
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_text, unit_of
 from timesched.time.value import Time
@@ -65,9 +65,9 @@ class Clock:
     def __init__(
         self,
         max_duration: Time[Any] | str,
-        batches_per_epoch: Rate | None = None,
-        samples_per_batch: Rate | BatchSizes | None = None,
-        tokens_per_sample: Rate | None = None,
+        batches_per_epoch: ConversionFactor | None = None,
+        samples_per_batch: ConversionFactor | BatchSizes | None = None,
+        tokens_per_sample: ConversionFactor | None = None,
         ssr: float = 1.0,
         process_group: Any = None,
         stop_at: Time[Any] | str | None = None,
@@ -113,7 +113,7 @@ class Clock:
     @property
     def dataloader_len(self) -> int | None:
         """Batches in an epoch, or None."""
-        return self.horizon.rates[0]  # type: ignore[no-any-return]  # whole: __init__ checks
+        return self.horizon.conversion_factors[0]  # type: ignore[no-any-return]  # whole: __init__ checks
 
     @property
     def done(self) -> bool:
@@ -150,7 +150,7 @@ class Clock:
             took = self._took(duration, now)
         else:
             samples, tokens, took = self._over_ranks(samples, tokens, duration, now)
-        batches, size, length = self.horizon.rates
+        batches, size, length = self.horizon.conversion_factors
         size = size.at(self) if isinstance(size, BatchSizes) else size
         more_samples = self._count("samples", samples, size, 1)
         more_tokens = self._count("tokens", tokens, length, more_samples)
@@ -292,16 +292,16 @@ class Clock:
     def last_move(self, counter: Counter) -> tuple[Exact, Exact]:
         """The counts before and after the last `tick()` or the like. Raises `ValueError` as `passed` does."""
         unit = unit_of(counter)
-        if unit in self.counted_alone():
+        if unit in self.rank_local_units():
             raise ValueError(
                 f"The {unit.name.lower()}s of this clock may differ between ranks, and some would evaluate or save "
                 f"where others do not: give the clock process_group=True, or a time in batches."
             )
-        self.refuse_uncounted(unit)
+        self.check_has_counted(unit)
         (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._moved]
         return before, after
 
-    def refuse_uncounted(self, unit: TimeUnit) -> None:
+    def check_has_counted(self, unit: TimeUnit) -> None:
         """Raise `ValueError` where the batches so far had no samples or tokens, if that is the unit."""
         if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
             rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
@@ -367,7 +367,7 @@ class Clock:
         if then is None:
             batches, uncounted = loaded.batch.value, loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
             return loaded.copy(epoch=batches // now, batch_in_epoch=batches % now) if uncounted else loaded
-        share: Any = Fraction(now, positive(then, "batches_per_epoch"))
+        share: Any = Fraction(now, read_positive(then, "batches_per_epoch"))
         return loaded._with(batch_in_epoch=loaded.batch_in_epoch.exact * share)
 
     def extend(self, max_duration: Time[Any] | str) -> None:
@@ -518,7 +518,7 @@ class Clock:
                 raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")
         return all_samples if gave_samples else None, all_tokens if gave_tokens else None, took
 
-    def counted_alone(self) -> set[TimeUnit]:
+    def rank_local_units(self) -> set[TimeUnit]:
         """The units whose counters may differ between the ranks of torch.distributed."""
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         if self.process_group is not None or not several:

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
-from timesched.time.units import TimeError, TimeUnit, exact
+from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
 _REQUIRED: Any = dataclasses.MISSING
@@ -66,7 +66,7 @@ def number(
     def read(name: str, value: object) -> float | None:
         if value is None and optional:
             return None
-        given = exact(value, name)
+        given = exact_number(value, name)
         if below is not None and given >= below:
             raise TimeError(f"{name}={value!r}: it has to be less than {below}.")
         if (least is not None and given < least) or (above is not None and given <= above):
@@ -90,7 +90,7 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
         if isinstance(value, (str, Time)) or hasattr(value, "to_timestring"):
             parsed: Time[Any] = read_time(name, value)
             return parsed.exact if parsed.unit is TimeUnit.BATCH and isinstance(parsed.exact, int) else parsed
-        number = exact(value, name)
+        number = exact_number(value, name)
         if number != int(number) or number < least:
             raise TimeError(f"{name}={value!r}: it has to be a whole number of steps, at least {least}, or a time.")
         return int(number)

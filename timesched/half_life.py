@@ -8,7 +8,7 @@ from typing import Any
 
 from timesched import fields, shapes
 from timesched.curves import decay
-from timesched.horizon import BatchSizes, Horizon, positive
+from timesched.horizon import BatchSizes, Horizon, read_positive
 from timesched.positions import Frame, Milestones, Resolved
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
@@ -73,7 +73,7 @@ class HalfLife(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         horizon = frame.horizon
         time, unit = horizon.locate(self.time, scale=False)
-        sizes = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.rates[1].entries
+        sizes = () if horizon.is_fixed(TimeUnit.BATCH, unit) else horizon.conversion_factors[1].entries
         steps = [(size, TimeUnit.SAMPLE) for _, size in sizes] or [(1, TimeUnit.BATCH)]
         values = [decay(float(Fraction(horizon.change(*step, unit)) / time), self.beta) for step in steps]
         return shapes.levels(Milestones([frame.run_mark(threshold) for threshold, _ in sizes[1:]]), values)
@@ -112,4 +112,4 @@ def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
         )
     length = fields.time(above=0).metadata["read"]("weight_decay_for: time", time)
     steps = horizon.change(*horizon.locate(length, scale=False), TimeUnit.BATCH)
-    return float(1 / (positive(lr, "weight_decay_for: lr") * Fraction(steps)))
+    return float(1 / (read_positive(lr, "weight_decay_for: lr") * Fraction(steps)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Arguments, and what torch, transformers and others call the same.
-ELSEWHERE = {
+NAMES_ELSEWHERE = {
     "alpha_f": ("end_factor", "eta_min", "lr_end", "min_lr", "min_lr_rate"),
     "alpha_i": ("start_factor",),
     "end_learning_rate": ("eta_min", "lr_end", "min_lr"),
@@ -20,29 +20,29 @@ ELSEWHERE = {
     "t_warmup": ("num_warmup_steps", "warmup_iters", "warmup_ratio", "warmup_steps"),
     "weight_decay": ("wd",),
 }
-CHOSEN_HERE = ("capturable", "foreach", "fused")
+CHOSEN_BY_DEVICE = ("capturable", "foreach", "fused")
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """The known names that may be meant: what others call so, or else what is written much like it, nearest first."""
     names = {each.lower(): each for each in known}
-    same = [each for each in names.values() if name in ELSEWHERE.get(each, ())]
+    same = [each for each in names.values() if name in NAMES_ELSEWHERE.get(each, ())]
     return same or [names[each] for each in difflib.get_close_matches(name.lower(), names, n=3)]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def name_hint(name: str, known: Iterable[str]) -> str:
     """How a message about an unknown name ends: with those that may be meant, or else with all that there are."""
     known = list(known)
-    meant = " or ".join(map(repr, nearest(name, known)))
+    meant = " or ".join(map(repr, similar_names(name, known)))
     return f": did you mean {meant}?" if meant else f": there are {', '.join(known)}."
 
 
-def meant_by(name: str, known: Iterable[str]) -> str:
+def argument_hint(name: str, known: Iterable[str]) -> str:
     """How a message about an unknown argument ends: with those that may be meant, and with all that there are."""
-    if name in CHOSEN_HERE:
+    if name in CHOSEN_BY_DEVICE:
         return ": leave it out, it is chosen here, by where the tensors are."
     known = list(known)
-    ending = did_you_mean(name, known)
+    ending = name_hint(name, known)
     if ending.endswith("?"):
         ending += f" There are {', '.join(known)}."
     return f"{ending} Each alpha is a multiple of the initial value." if "'alpha_" in ending else ending
@@ -59,11 +59,11 @@ def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
     return {each.name: each for each in arguments}
 
 
-def refuse_unknown(cls: type, given: Mapping[str, Any]) -> None:
+def check_argument_names(cls: type, given: Mapping[str, Any]) -> None:
     """Raise `TypeError` for a keyword that a constructor does not take, as Python does, but with a hint."""
     arguments = arguments_of(cls)
     if any(each.kind is each.VAR_KEYWORD for each in arguments.values()):
         return
     for name in given:
         if name not in arguments:
-            raise TypeError(f"{cls.__name__} has no argument {name!r}{meant_by(name, arguments)}")
+            raise TypeError(f"{cls.__name__} has no argument {name!r}{argument_hint(name, arguments)}")

@@ -9,14 +9,14 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from timesched.time.timestamp import counts_of
-from timesched.time.units import Counter, Exact, InEpochs, TimeError, TimeUnit, exact, number_text, unit_of
+from timesched.time.units import Counter, EpochCounter, Exact, TimeError, TimeUnit, exact_number, number_text, unit_of
 from timesched.time.value import Time
 
-Rate = int | float | Fraction
+ConversionFactor = int | float | Fraction
 
 # The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
 _CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
-_RATES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
+_FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
 
 @runtime_checkable
@@ -77,12 +77,14 @@ class Horizon:
     (Time(5, TimeUnit.EPOCH), Time(3200, TimeUnit.SAMPLE))
     """
 
-    __slots__ = ("_end", "_key", "_ratio", "_stages", "_unscaled", "max_duration", "rates", "ssr")
+    __slots__ = ("_end", "_key", "_ratio", "_stages", "_unscaled", "conversion_factors", "max_duration", "ssr")
     max_duration: Time[Any] | None
     ssr: float
     _unscaled: Time[Any] | None
     _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
-    rates: tuple[Any, ...]  # of each an exact number, or None; of samples_per_batch also a batch-size schedule
+    conversion_factors: tuple[
+        Any, ...
+    ]  # of each an exact number, or None; of samples_per_batch also a batch-size schedule
     _stages: _Stages | None  # of that schedule, on this run
     _ratio: Exact
     _key: tuple[Any, ...]
@@ -91,25 +93,27 @@ class Horizon:
         self,
         max_duration: Time[Any] | str | None,
         *,
-        batches_per_epoch: Rate | None = None,
-        samples_per_batch: Rate | BatchSizes | None = None,
-        tokens_per_sample: Rate | None = None,
+        batches_per_epoch: ConversionFactor | None = None,
+        samples_per_batch: ConversionFactor | BatchSizes | None = None,
+        tokens_per_sample: ConversionFactor | None = None,
         ssr: float = 1.0,
     ) -> None:
         sizes = samples_per_batch if isinstance(samples_per_batch, BatchSizes) else None
         size = sizes.entries[0][1] if sizes else samples_per_batch
         given = (batches_per_epoch, size, tokens_per_sample)
-        rates: tuple[Any, ...] = tuple(None if r is None else positive(r, name) for r, name in zip(given, _RATES))
+        rates: tuple[Any, ...] = tuple(
+            None if r is None else read_positive(r, name) for r, name in zip(given, _FACTOR_NAMES)
+        )
         if sizes and len(sizes.entries) > 1:  # else it is a number
             rates = rates[0], sizes, rates[2]
-        self._fill(_read_length(max_duration, positive), read_ratio(ssr), rates, scaled=False)
+        self._fill(_read_length(max_duration, read_positive), read_ratio(ssr), rates, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> None:
         """Set all attributes; `scaled`: the length is that after scaling, as the one in a foreign state."""
         put = object.__setattr__
         full = length if length is None or scaled else Time._of(length.exact * ratio, length.unit)
         put(self, "_unscaled", length)
-        put(self, "rates", rates)
+        put(self, "conversion_factors", rates)
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
         put(self, "max_duration", full)
@@ -142,9 +146,12 @@ class Horizon:
             )
         batches = state.dataloader_len
         return cls._of(
-            _read_length(state.max_duration, _not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
+            _read_length(state.max_duration, _read_not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
             given[0] if given else 1,
-            (None if batches is None else positive(batches, "dataloader_len"), *getattr(state, "rates", (None, None))),
+            (
+                None if batches is None else read_positive(batches, "dataloader_len"),
+                *getattr(state, "rates", (None, None)),
+            ),
             scaled=True,
         )
 
@@ -157,7 +164,9 @@ class Horizon:
 
     def _lasting(self, max_duration: Time[Any] | str) -> Horizon:
         """The same run with another length, before scaling."""
-        return Horizon._of(_read_length(max_duration, positive), self._ratio, self.rates, scaled=False)
+        return Horizon._of(
+            _read_length(max_duration, read_positive), self._ratio, self.conversion_factors, scaled=False
+        )
 
     def _ending_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
         """The same run with its end so much later than a timestamp; the ratio does not stretch the time."""
@@ -167,34 +176,38 @@ class Horizon:
         if more <= 0:
             raise TimeError(f"end_after({str(time)!r}): a run ends later than now: give a time above 0.")
         end = self._further(counts_of(timestamp, (counter,))[0], unit, more, own)
-        if isinstance(counter, InEpochs):
+        if isinstance(counter, EpochCounter):
             end = Fraction(end) / counter.length
-        length = Time._of(exact(end / Fraction(self._ratio)), self.max_duration.unit)
-        return Horizon._of(length, self._ratio, self.rates, scaled=False)
+        length = Time._of(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
+        return Horizon._of(length, self._ratio, self.conversion_factors, scaled=False)
 
     def with_epochs_of(self, other: Horizon) -> Horizon:
         """The same run with epochs as long as those of another, where both know how long they are."""
-        return self.with_epochs(self.rates[0] and (other.rates[0] or self.rates[0]))
+        return self.with_epochs(
+            self.conversion_factors[0] and (other.conversion_factors[0] or self.conversion_factors[0])
+        )
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with epochs of so many batches; None where that is not known."""
-        length = None if batches_per_epoch is None else positive(batches_per_epoch, _RATES[0])
-        return Horizon._of(self._unscaled, self._ratio, (length, *self.rates[1:]), self.max_duration is self._unscaled)
+        length = None if batches_per_epoch is None else read_positive(batches_per_epoch, _FACTOR_NAMES[0])
+        return Horizon._of(
+            self._unscaled, self._ratio, (length, *self.conversion_factors[1:]), self.max_duration is self._unscaled
+        )
 
     @property
     def batches_per_epoch(self) -> Exact | None:
         """Batches in one epoch, or None."""
-        return self.rates[0]  # type: ignore[no-any-return]  # see `rates`
+        return self.conversion_factors[0]  # type: ignore[no-any-return]  # see `conversion_factors`
 
     @property
     def samples_per_batch(self) -> Exact | BatchSizes | None:
         """Samples in one batch, over all ranks; the batch-size schedule where the size changes, or None."""
-        return self.rates[1]  # type: ignore[no-any-return]  # see `rates`
+        return self.conversion_factors[1]  # type: ignore[no-any-return]  # see `conversion_factors`
 
     @property
     def tokens_per_sample(self) -> Exact | None:
         """Tokens in one sample, or None."""
-        return self.rates[2]  # type: ignore[no-any-return]  # see `rates`
+        return self.conversion_factors[2]  # type: ignore[no-any-return]  # see `conversion_factors`
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
         """Whether a length in one unit is as long in the other wherever in the run it is.
@@ -246,16 +259,16 @@ class Horizon:
         if self._stages is not None and j <= 1 < i:
             return self.change(self._stages.batches(self.change(count, old, TimeUnit.SAMPLE)), TimeUnit.BATCH, new)
         needed = range(min(i, j), max(i, j))
-        missing = [_RATES[k] for k in needed if self.rates[k] is None]
+        missing = [_FACTOR_NAMES[k] for k in needed if self.conversion_factors[k] is None]
         if missing:
-            names = " and ".join(missing).replace(_RATES[0], f"{_RATES[0]} (the state's dataloader_len)")
+            names = " and ".join(missing).replace(_FACTOR_NAMES[0], f"{_FACTOR_NAMES[0]} (the state's dataloader_len)")
             is_not, it = ("is not", "it") if len(missing) == 1 else ("are not", "them")
             raise ValueError(
                 f"{number_text(count)}{old.value} cannot be converted to {new.value}: {names} {is_not} known. Give "
                 f"{it}, as {' and '.join(f'{name}=...' for name in missing)}, to the Clock, the Horizon or the adapter "
                 f"of the trainer, or write both times in one unit."
             )
-        factor: Exact = math.prod(self.rates[k] for k in needed)
+        factor: Exact = math.prod(self.conversion_factors[k] for k in needed)
         return count * factor if i < j else Fraction(count) / factor
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
@@ -282,7 +295,7 @@ class Horizon:
         """The count of a unit that lies further by a length, which is in a unit of its own."""
         if length == 0 or self.is_fixed(own, unit):
             return count + self.change(length, own, unit)
-        return exact(self.change(self.change(count, unit, own) + length, own, unit))
+        return exact_number(self.change(self.change(count, unit, own) + length, own, unit))
 
     def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
         """A time of this run in another unit, exactly; to `dur`, the fraction of the (scaled) run.
@@ -338,15 +351,15 @@ class Horizon:
             return False
 
     def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
-        if unit is TimeUnit.EPOCH and self.rates[0] is not None:
-            return count * self.rates[0], InEpochs(self.rates[0])
+        if unit is TimeUnit.EPOCH and self.conversion_factors[0] is not None:
+            return count * self.conversion_factors[0], EpochCounter(self.conversion_factors[0])
         return count, unit
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Horizon never changes: make a new one instead of setting {name!r}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Horizon._of, (self._unscaled, self._ratio, self.rates, self.max_duration is self._unscaled)
+        return Horizon._of, (self._unscaled, self._ratio, self.conversion_factors, self.max_duration is self._unscaled)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Horizon) else NotImplemented
@@ -356,7 +369,7 @@ class Horizon:
 
     def __repr__(self) -> str:
         arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
-        for name, rate in zip(_RATES, self.rates):
+        for name, rate in zip(_FACTOR_NAMES, self.conversion_factors):
             if isinstance(rate, BatchSizes):
                 arguments.append(f"{name}={rate!r}")
             elif rate is not None:
@@ -401,9 +414,9 @@ class _Stages:
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
 
 
-def positive(value: Any, what: str) -> Exact:
+def read_positive(value: Any, what: str) -> Exact:
     """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
-    number = exact(getattr(value, "value", value), what)  # Composer gives the length of an epoch as a time
+    number = exact_number(getattr(value, "value", value), what)  # Composer gives the length of an epoch as a time
     if number <= 0:
         raise ValueError(f"{what} is {value}: it has to be more than 0.")
     return number
@@ -418,15 +431,15 @@ def read_ratio(value: Any) -> Exact:
     >>> read_ratio(5 / 3), read_ratio(0.29), read_ratio(1.6666667)
     (Fraction(5, 3), Fraction(29, 100), Fraction(16666667, 10000000))
     """
-    number = positive(value, "the scale-schedule ratio (ssr)")
+    number = read_positive(value, "the scale-schedule ratio (ssr)")
     if isinstance(number, int) or not isinstance(value, float):
         return number
     quotient = number.limit_denominator()
     return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
-def _not_negative(value: Any, what: str) -> Exact:
-    return 0 if exact(value, what) == 0 else positive(value, what)
+def _read_not_negative(value: Any, what: str) -> Exact:
+    return 0 if exact_number(value, what) == 0 else read_positive(value, what)
 
 
 def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:

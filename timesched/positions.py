@@ -21,7 +21,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.horizon import Horizon
 from timesched.ops import Value
-from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact, unit_of
+from timesched.time.units import Counter, Exact, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 
 Counts = tuple[Any, ...]
@@ -41,7 +41,7 @@ class Mark:
     __slots__ = ("count", "first", "index", "near", "unit")
 
     def __init__(self, index: int, unit: TimeUnit, count: Exact) -> None:
-        self.index, self.unit, self.count = index, unit, exact(count)  # an int compares faster than a Fraction
+        self.index, self.unit, self.count = index, unit, exact_number(count)  # an int compares faster than a Fraction
         self.first = math.ceil(count)  # the first whole count that reaches it
         self.near = nearest_float(count)
 
@@ -328,7 +328,7 @@ class Frame:
         """The value at a mark of what `resolve` makes of a frame like this one."""
         inner = Frame(self.horizon, self.unit, self.section, self.origin)
         function = resolve(inner)
-        counts = [exact(self.change(mark.count, mark.unit, unit_of(each))) for each in inner.counters]
+        counts = [exact_number(self.change(mark.count, mark.unit, unit_of(each))) for each in inner.counters]
         return float(function(tuple(counts)))
 
     def refuse_short(self, t_max: TimeLike, schedule: object) -> None:
@@ -349,7 +349,7 @@ class Frame:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
         moves: list[Callable[[Counts], Value]] = []
         for each in inner.counters:
-            moves.append(_since(self._index(each), exact(self.change(start.count, start.unit, unit_of(each)))))
+            moves.append(_since(self._index(each), exact_number(self.change(start.count, start.unit, unit_of(each)))))
         return lambda counts: function(tuple([since(counts) for since in moves]))
 
     def period(self, time: TimeLike) -> Period:
@@ -377,7 +377,7 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
     def value(counts: Counts) -> Value:
         count = counts[0]
         if not isinstance(count, Tensor):
-            return function(tuple([exact(horizon.change(exact(count), unit, each)) for each in units]))
+            return function(tuple([exact_number(horizon.change(exact_number(count), unit, each)) for each in units]))
         if torch.compiler.is_compiling() or count.requires_grad:
             raise TimeError(
                 f"Under a batch-size schedule, counts in {unit.value!r} convert to {units[0].value!r}, in which this "

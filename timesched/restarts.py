@@ -13,7 +13,7 @@ from torch import Tensor
 from timesched import ops
 from timesched.ops import Value
 from timesched.positions import Counts, Frame, Resolved, nearest_float, split
-from timesched.time.units import Exact, TimeError, exact
+from timesched.time.units import Exact, TimeError, exact_number
 from timesched.time.value import TimeLike
 
 SLOWEST = Fraction("1.1")  # the least growth: cycles whose starts make a table of a few hundred up to 2**63
@@ -21,7 +21,7 @@ SLOWEST = Fraction("1.1")  # the least growth: cycles whose starts make a table 
 
 def check_growth(name: str, growth: float) -> None:
     """Raise `TimeError`, which begins with a name, for a growth that is neither 1 nor at least 1.1."""
-    if growth != 1 and exact(growth) < SLOWEST:
+    if growth != 1 and exact_number(growth) < SLOWEST:
         raise TimeError(f"{name}={growth}: cycles last equally long with 1, or grow by a factor of at least 1.1.")
 
 
@@ -32,7 +32,7 @@ def cycle_progress(frame: Frame, first: TimeLike, growth: float) -> Resolved:
     if growth == 1:
         return frame.period(first).done
     mark = frame.mark(first, note="period")
-    return Cycles(mark.index, mark.count, Fraction(exact(growth))).done
+    return Cycles(mark.index, mark.count, Fraction(exact_number(growth))).done
 
 
 class Cycles:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
-from timesched.hints import refuse_unknown
+from timesched.hints import check_argument_names
 from timesched.horizon import Horizon
 from timesched.positions import Frame, Mark, Resolved, resolve_in_unit
 from timesched.time.timestamp import counts_of
-from timesched.time.units import Counter, InEpochs, TimeError, TimeUnit, exact, unit_of
+from timesched.time.units import Counter, EpochCounter, TimeError, TimeUnit, exact_number, unit_of
 from timesched.time.value import Time, TimeLike
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Schedule:
     _last: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
 
     def __new__(cls, /, *_: Any, **given: Any) -> Self:
-        refuse_unknown(cls, given)  # before the constructor does, without a hint
+        check_argument_names(cls, given)  # before the constructor does, without a hint
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -212,9 +212,9 @@ class Schedule:
         horizon = Horizon.of(at)
         _, counter = horizon.place(t_decay)  # in whose unit the two times need no rate
         count, unit = counts_of(at.timestamp, (counter,))[0], unit_of(counter)
-        if isinstance(counter, InEpochs):
+        if isinstance(counter, EpochCounter):
             count, unit = Fraction(count) / counter.length, TimeUnit.EPOCH
-        start = Time._of(exact(count), unit)
+        start = Time._of(exact_number(count), unit)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, run: Any, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:
@@ -278,7 +278,7 @@ def _curve(function: Resolved) -> Callable[[Any], Any]:
 
 
 def _not_negative(count: Any) -> Any:
-    number = exact(count, "a count")
+    number = exact_number(count, "a count")
     if number < 0:
         raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
     return float(count) if isinstance(count, float) and isinstance(number, Fraction) else number

@@ -22,7 +22,7 @@ from timesched.positions import Counts, Frame, Milestones, Period, Resolved
 from timesched.restarts import check_growth, cycle_progress
 from timesched.schedule import Schedule
 from timesched.schedulers.decay import check_phases_fit
-from timesched.time.units import TimeError, TimeUnit, exact
+from timesched.time.units import TimeError, TimeUnit, exact_number
 from timesched.time.value import Time
 
 Steps = int | float | str | Time[Any]  # how a count is given: a number of steps, or a time; it is kept as int or Time
@@ -375,7 +375,7 @@ class OneCycle(ClosedForm):
     def resolve(self, frame: Frame) -> Resolved:
         total = frame.mark(time(self.total_steps), note="end")
         end = total.at(frame.before(total, time(1)))
-        peak = frame.before(total.at(exact(self.pct_start) * total.count), time(1))
+        peak = frame.before(total.at(exact_number(self.pct_start) * total.count), time(1))
         levels = (self.initial_val, self.max_val, self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
         value = shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)

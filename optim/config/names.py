@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import timesched
-from timesched.hints import did_you_mean
+from timesched.hints import name_hint
 from timesched.schedule import Schedule
 
 from .. import lr_scheduler, weight_decay_scheduler
@@ -47,7 +47,7 @@ class Family:
                 raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
             if classes:
                 return classes[0]
-        hint = did_you_mean(name, sorted([*self.public_classes, *(cls.__name__ for cls in user_classes.values())]))
+        hint = name_hint(name, sorted([*self.public_classes, *(cls.__name__ for cls in user_classes.values())]))
         raise ValueError(
             f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
             f"is imported."

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from timesched.binding.groups import FACTOR_KEYS
-from timesched.hints import arguments_of, meant_by
+from timesched.hints import argument_hint, arguments_of
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule
 from timesched.time.units import TimeError, TimeUnit
@@ -76,7 +76,7 @@ def read_arguments(
     known = [*parameters, *other_keys]
     unknown = [name for name in arguments if name not in parameters]
     if unknown:
-        errors = [f"{path}: {cls.__name__} has no argument {name!r}{meant_by(name, known)}" for name in unknown]
+        errors = [f"{path}: {cls.__name__} has no argument {name!r}{argument_hint(name, known)}" for name in unknown]
         raise ValueError("\n".join(errors))
     missing = _missing_arguments(cls, arguments)
     if missing and require_all:

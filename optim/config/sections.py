@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from timesched.clock import Clock
-from timesched.hints import meant_by
+from timesched.hints import argument_hint
 from timesched.time.value import Time
 
 from .problems import prefix_errors
@@ -70,7 +70,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
     """Raise `ValueError` where a config has a key that nothing here reads; a line for each."""
     unknown = [name for name in config if name not in KEYS]
     if unknown:
-        raise ValueError("\n".join(f"config has the key {name!r}{meant_by(name, KEYS)}" for name in unknown))
+        raise ValueError("\n".join(f"config has the key {name!r}{argument_hint(name, KEYS)}" for name in unknown))
 
 
 def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any]:

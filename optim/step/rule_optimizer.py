@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack as Unpack  # noqa: PLC0414  # for the optimizers, which import it from here
 
-from timesched.hints import arguments_of, meant_by
+from timesched.hints import argument_hint, arguments_of
 from timesched.ops import check_compiler
 
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group
@@ -90,7 +90,7 @@ class RuleOptimizer(Optimizer):
         self._known_counts = KnownCounts()
         precision = given.get("precision", {})
         for unknown in precision.keys() - RULES.keys():
-            meant = meant_by(unknown, arguments_of(type(self)))
+            meant = argument_hint(unknown, arguments_of(type(self)))
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}{meant}")
         super().__init__(params, {k: v for k, v in given.items() if k in self.hyper} | precision, enable_global_step)
 

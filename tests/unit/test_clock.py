@@ -283,9 +283,12 @@ def test_end_after_ends_the_run_so_much_later_than_now(length, options, time, en
     schedule = LinearScheduler()
     follower, other = (bind(each, sgd(), clock) for each in (schedule, LinearScheduler(t_max="1000ba")))
     tick(clock, 20, follower, other)
-    rates, unmoved = clock.horizon.rates, other.get_last_lr()
+    rates, unmoved = clock.horizon.conversion_factors, other.get_last_lr()
     clock.end_after(time)
-    assert clock.max_duration == Time.from_input(end) and (clock.horizon.rates, clock.timestamp.batch) == (rates, 20)
+    assert clock.max_duration == Time.from_input(end) and (clock.horizon.conversion_factors, clock.timestamp.batch) == (
+        rates,
+        20,
+    )
     assert follower.get_last_lr() == [schedule(clock)] and other.get_last_lr() == unmoved
     batches = 20
     while not clock.done:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from timesched.time.units import exact
+from timesched.time.units import exact_number
 
 
 class Key:
@@ -100,4 +100,4 @@ def require_count(count: Any, name: str, least: int = 0) -> int:
 
 def require_finite(value: Any, what: str) -> float:
     """An initial value as a float; raises `TimeError` for what is no finite number."""
-    return float(exact(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what))
+    return float(exact_number(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what))

@@ -83,7 +83,7 @@ def warn_in_second_step(scheduler: Any, began: Beginning) -> None:
             f"optimizer, before scheduler.step().",
             stacklevel=4,
         )
-    alone = clock.counted_alone()
+    alone = clock.rank_local_units()
     units = scheduler.units() if alone else set()
     if not alone.isdisjoint(units):
         warnings.warn(

@@ -25,7 +25,7 @@ from timesched.clock import Clock
 from timesched.drawing.lines import Source
 from timesched.drawing.schedulers import sources
 from timesched.half_life import HalfLife
-from timesched.hints import arguments_of, nearest
+from timesched.hints import arguments_of, similar_names
 
 _RUN = ("max_duration", "batches_per_epoch", "samples_per_batch", "tokens_per_sample", "ssr")
 _SUFFIXES = ((SCHEDULE, "Scheduler"), (LR, "LR"), (CLOSED_FORM, "WD"))
@@ -208,5 +208,5 @@ def class_of(name: str) -> type:
         if found:
             return family.public_classes[found[0]]
     calls = [call for call, names in PEERS.items() if wanted in names.split()]
-    meant = " or ".join(calls or map(repr, nearest(name, SCHEDULER.public_classes)))
+    meant = " or ".join(calls or map(repr, similar_names(name, SCHEDULER.public_classes)))
     raise ValueError(f"there is no schedule {name!r}: " + (f"did you mean {meant}?" if meant else "see timesched list"))

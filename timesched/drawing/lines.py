@@ -11,7 +11,7 @@ from typing import Any
 
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule, schedule_times
-from timesched.time.units import FRACTIONAL, Exact, TimeUnit, exact
+from timesched.time.units import FRACTIONAL_UNITS, Exact, TimeUnit, exact_number
 from timesched.time.value import Time
 
 UNIT_NAMES = {
@@ -96,14 +96,14 @@ def values(source: Source) -> dict[Exact, float]:
     """The value at counts of the unit of `run_length`, from 0 to the end, in order."""
     unit, length = run_length(source.horizon)
     value = source.curve(unit)
-    whole = unit not in FRACTIONAL
+    whole = unit not in FRACTIONAL_UNITS
 
     def near(count: Exact) -> Exact:
         return math.floor(count) if whole else count
 
     counts = {length, *(near(Fraction(length) * i / _POINTS) for i in range(_POINTS))}
     for mark in _turning_points(source, length):
-        counts |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact(mark)) if each == near(each)}
+        counts |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact_number(mark)) if each == near(each)}
     found = {count: value(count) for count in sorted(counts) if 0 <= count <= length}
     step = _STEP * (max(found.values()) - min(found.values()))
     gaps = list(pairwise(found))

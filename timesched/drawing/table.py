@@ -13,7 +13,7 @@ from typing import Any
 
 from timesched.drawing.lines import Source, axis, run_length
 from timesched.horizon import Horizon
-from timesched.time.units import Exact, TimeUnit, exact
+from timesched.time.units import Exact, TimeUnit, exact_number
 from timesched.time.value import Time, TimeLike
 
 _MOST = 100_000  # rows
@@ -83,10 +83,10 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
     end = horizon.change(length, last, unit)
     if step <= 0 or end / Fraction(step) > _MOST:
         raise ValueError(f"every {time}: it has to be above 0, and have at most {_MOST} multiples in the run.")
-    counts = [exact(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
+    counts = [exact_number(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
     for count in [*counts, *([] if counts[-1] == end else [end])]:
         share = Fraction(horizon.change(count, unit, last)) / length
-        yield Time._of(share, TimeUnit.DURATION), exact(horizon.change(count, unit, own))
+        yield Time._of(share, TimeUnit.DURATION), exact_number(horizon.change(count, unit, own))
 
 
 def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:

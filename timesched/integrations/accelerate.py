@@ -15,7 +15,7 @@ from torch import Tensor
 
 from timesched.binding.bound import OnChange
 from timesched.clock import Clock
-from timesched.horizon import BatchSizes, Rate
+from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import Time
 
 from .common import Binding, CountingSchedulers, added, average_of
@@ -59,9 +59,9 @@ def schedule(
     optimizer: AcceleratedOptimizer,
     *entries: Any,
     max_duration: Time[Any] | str,
-    batches_per_epoch: Rate | None = None,
-    samples_per_batch: Rate | BatchSizes | None = None,
-    tokens_per_sample: Rate | None = None,
+    batches_per_epoch: ConversionFactor | None = None,
+    samples_per_batch: ConversionFactor | BatchSizes | None = None,
+    tokens_per_sample: ConversionFactor | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
     average: Callable[[list[Any], Clock], Any] | None = None,

@@ -104,7 +104,7 @@ class Schedules(Callback):
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
         known = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
-        self._rates = known.rates[1:]
+        self._rates = known.conversion_factors[1:]
         self.log = log
         check_averaged(evaluate_averaged, average)
         self._make_average, self.evaluate_averaged = average, evaluate_averaged

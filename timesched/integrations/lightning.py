@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from timesched.binding.bound import OnChange
 from timesched.clock import Clock
-from timesched.horizon import BatchSizes, Rate
+from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import Time
 
 from .common import Binding, CountingSchedulers, added, average_of, check_averaged, counted, warn_of_early_end
@@ -33,8 +33,8 @@ def schedule(
     *entries: Any,
     max_duration: Time[Any] | str | None = None,
     count: Callable[[Any], Mapping[str, Any]] | None = None,
-    samples_per_batch: Rate | BatchSizes | None = None,
-    tokens_per_sample: Rate | None = None,
+    samples_per_batch: ConversionFactor | BatchSizes | None = None,
+    tokens_per_sample: ConversionFactor | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
     log: bool = True,

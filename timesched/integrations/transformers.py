@@ -24,7 +24,7 @@ from timesched.binding.bound import OnChange
 from timesched.binding.evaluation import schedule_units, select_schedules
 from timesched.clock import Clock
 from timesched.fields import make_list, read_times
-from timesched.horizon import Rate
+from timesched.horizon import ConversionFactor
 from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit, unit_of
 from timesched.time.value import Time, TimeLike
@@ -39,7 +39,7 @@ def schedule(
     *entries: Any,
     max_duration: Time[Any] | str | None = None,
     count: Callable[[Any], Mapping[str, Any]] | None = None,
-    tokens_per_sample: Rate | None = None,
+    tokens_per_sample: ConversionFactor | None = None,
     ssr: float = 1.0,
     on_change: OnChange = "same",
     log: bool = True,

@@ -9,7 +9,7 @@ from timesched.curves import decay
 from timesched.fields import choice, flag, number, time
 from timesched.positions import Frame, Period, Resolved, Span
 from timesched.schedule import Schedule
-from timesched.time.units import TimeError, exact
+from timesched.time.units import TimeError, exact_number
 from timesched.time.value import TimeLike
 
 
@@ -68,7 +68,7 @@ class OneCycleScheduler(Schedule):
     def resolve(self, frame: Frame) -> Resolved:
         frame.refuse_short(self.t_max, self)
         end, shape = frame.mark(self.t_max, note="end"), shapes.WARMUPS[self.anneal]
-        peak = exact(self.pct_start) * end.count
+        peak = exact_number(self.pct_start) * end.count
         levels = (1.0 / self.div_factor, 1.0, 1.0 / (self.div_factor * self.final_div_factor))
         return shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
 

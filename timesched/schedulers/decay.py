@@ -13,7 +13,7 @@ from timesched.ops import Value
 from timesched.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
 from timesched.schedule import Schedule
 from timesched.schedulers.warmup import converting
-from timesched.time.units import Exact, TimeError, TimeUnit, exact, number_text
+from timesched.time.units import Exact, TimeError, TimeUnit, exact_number, number_text
 from timesched.time.value import TimeLike
 
 
@@ -23,7 +23,9 @@ def check_phases_fit(what: str, names: Sequence[str], counts: Sequence[Exact], u
     """
     warmup, decay, total = counts
     if warmup + decay > total:
-        first, second, third = (f"{name} ({number_text(exact(each))}{unit.value})" for name, each in zip(names, counts))
+        first, second, third = (
+            f"{name} ({number_text(exact_number(each))}{unit.value})" for name, each in zip(names, counts)
+        )
         raise UnsuitableRun(
             f"{what}: {first} and {second} take longer than {third}, the numbers being those of this run: shorten one "
             f"of the two."

@@ -24,7 +24,7 @@ from timesched.horizon import Horizon
 from timesched.positions import UnsuitableRun
 from timesched.schedule import Schedule, schedule_times
 from timesched.testing.runs import COUNTED, RATIOS, Moment, Run
-from timesched.time.units import Exact, InEpochs, TimeUnit
+from timesched.time.units import EpochCounter, Exact, TimeUnit
 from timesched.time.value import Time
 
 
@@ -289,7 +289,7 @@ def epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         return
     more, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
     lengths = {"batches": more * run.batches, "batches_per_epoch": more * run.batches_per_epoch}
-    if not all(isinstance(each, InEpochs) for each in schedule._resolution(run.horizon(), None)[1]):
+    if not all(isinstance(each, EpochCounter) for each in schedule._resolution(run.horizon(), None)[1]):
         return  # as a closed form that counts steps
     state = run.state(draw(_batches(run, schedule)))
     before = draw(st.integers(0, 2 * run.batches))  # batches, in epochs of another length

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from timesched.horizon import Horizon
 from timesched.time.timestamp import FIELDS, WALL_CLOCKS, Timestamp
-from timesched.time.units import FRACTIONAL, TimeUnit
+from timesched.time.units import FRACTIONAL_UNITS, TimeUnit
 from timesched.time.value import Time
 
 _COUNTS = st.one_of(st.integers(-(10**6), 10**6), st.integers(-(10**30), 10**30))
@@ -31,7 +31,7 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
 
     def of(unit: TimeUnit) -> st.SearchStrategy[Time[Any]]:
         numbers: st.SearchStrategy[Any] = _COUNTS
-        if unit in FRACTIONAL:
+        if unit in FRACTIONAL_UNITS:
             decimals = st.builds(Fraction, st.integers(-(10**9), 10**9), st.sampled_from([10, 100, 10**6, 10**9]))
             floats = st.floats(-1e12, 1e12)
             numbers = st.one_of(_COUNTS, decimals, st.fractions(-1000, 1000), floats)

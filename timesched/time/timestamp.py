@@ -9,8 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from timesched.time.units import FRACTIONAL, Counter, Exact, InEpochs, Ordered, TimeError, TimeUnit, exact
-from timesched.time.value import Time, counter
+from timesched.time.units import (
+    FRACTIONAL_UNITS,
+    Counter,
+    EpochCounter,
+    Exact,
+    Ordered,
+    TimeError,
+    TimeUnit,
+    exact_number,
+)
+from timesched.time.value import Time, read_counter
 
 # Every counter with its unit, in the order of the constructor; then the wall clocks.
 _COUNTERS = {
@@ -194,7 +203,7 @@ class Timestamp(Ordered):
 
     def _computed(self, which: Counter) -> Exact:
         """The count of a counter that is not one field: of epochs in batches, or of seconds."""
-        if isinstance(which, InEpochs):
+        if isinstance(which, EpochCounter):
             return which.after(self._numbers[_EPOCH], self._numbers[_IN])  # type: ignore[no-any-return]  # of numbers
         return Time.from_timedelta(self.total_wct).exact
 
@@ -218,7 +227,7 @@ class Timestamp(Ordered):
         if isinstance(other, str):
             other = Time.from_timestring(other)
         unit = getattr(other, "unit", None)
-        return None if unit is None else counter(self, TimeUnit(unit))._compare(other)
+        return None if unit is None else read_counter(self, TimeUnit(unit))._compare(other)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Timestamp):
@@ -266,9 +275,9 @@ def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
 
 
 def _count(timestamp: Any, which: Counter) -> Any:
-    if isinstance(which, InEpochs):
+    if isinstance(which, EpochCounter):
         return which.after(_checked(timestamp.epoch, _EPOCHS), _checked(timestamp.batch_in_epoch, _BATCHES))
-    time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else counter(timestamp, which)
+    time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else read_counter(timestamp, which)
     return _checked(time, which)
 
 
@@ -276,8 +285,8 @@ def _checked(time: Any, unit: TimeUnit) -> Any:
     count = getattr(time, "value", time)  # some states count in plain numbers
     if (type(count) is int and count >= 0) or isinstance(count, Tensor):
         return count
-    number = exact(count, f"a counter of {unit.name.lower()}s")
-    if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL):
-        kind = "a number" if unit in FRACTIONAL else "a whole number"
+    number = exact_number(count, f"a counter of {unit.name.lower()}s")
+    if number < 0 or (isinstance(number, Fraction) and unit not in FRACTIONAL_UNITS):
+        kind = "a number" if unit in FRACTIONAL_UNITS else "a whole number"
         raise TimeError(f"The state's timestamp has {count!r} {unit.name.lower()}s: a counter is {kind}, 0 or more.")
     return number

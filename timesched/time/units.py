@@ -103,7 +103,7 @@ class Ordered:
         return NotImplemented if order is None else order < 0
 
 
-class InEpochs(NamedTuple):
+class EpochCounter(NamedTuple):
     """The counter of times in epochs of a known length: in batches, as if every epoch so far had had that length.
 
     The epochs of a run that goes on with another batch size have another length; what is measured in epochs, with it.
@@ -119,15 +119,15 @@ class InEpochs(NamedTuple):
         return epochs * length + batches.clamp(max=math.ceil(length))
 
 
-Counter = TimeUnit | InEpochs
+Counter = TimeUnit | EpochCounter
 
 
 def unit_of(counter: Counter) -> TimeUnit:
     """The unit of the counts of a counter."""
-    return TimeUnit.BATCH if isinstance(counter, InEpochs) else counter
+    return TimeUnit.BATCH if isinstance(counter, EpochCounter) else counter
 
 
-FRACTIONAL = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
+FRACTIONAL_UNITS = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
 UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 
 # Underscores stand between digits only, as in Python's own literals; [0-9] keeps other scripts' digits out.
@@ -143,13 +143,13 @@ _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART
 _EXPONENTS = range(-330, 309)  # those of a double: a text of ten characters must not ask for gigabytes of digits
 
 
-def exact(value: Any, what: str = "a time") -> Exact:
+def exact_number(value: Any, what: str = "a time") -> Exact:
     """The number that `value` stands for: an int where it is whole, otherwise a Fraction.
 
     A float stands for its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not
     a real number; `what` says in the message what the number is for.
 
-    >>> exact(0.29), exact(3.0)
+    >>> exact_number(0.29), exact_number(3.0)
     (Fraction(29, 100), 3)
     """
     if type(value) is int:
@@ -165,13 +165,13 @@ def exact(value: Any, what: str = "a time") -> Exact:
     return _whole(Fraction(str(value)))  # str, not repr: numpy's repr carries the type's name
 
 
-def parse(text: str) -> tuple[Exact, TimeUnit]:
+def parse_time(text: str) -> tuple[Exact, TimeUnit]:
     """The exact number and the unit written in `text`, such as `'1e9tok'`, `'0.29dur'`, `'1/3dur'` or `'1h20m'`.
 
     K, M, B or T before the unit are thousands, millions, billions and trillions, as in `'500Mtok'` or `'2B tok'`.
     Raises `TimeError` when `text` is not a time, and for a number with M alone, which may be meant as minutes.
 
-    >>> parse("1_000ba"), parse("1h20m40s")
+    >>> parse_time("1_000ba"), parse_time("1h20m40s")
     ((1000, <TimeUnit.BATCH: 'ba'>), (4840, <TimeUnit.SECOND: 'sec'>))
     """
     if not isinstance(text, str):

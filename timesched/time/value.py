@@ -10,7 +10,16 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Generic, TypeVar, Union, cast
 
-from timesched.time.units import FRACTIONAL, Exact, Ordered, TimeError, TimeUnit, exact, number_text, parse
+from timesched.time.units import (
+    FRACTIONAL_UNITS,
+    Exact,
+    Ordered,
+    TimeError,
+    TimeUnit,
+    exact_number,
+    number_text,
+    parse_time,
+)
 
 TValue = TypeVar("TValue", int, float, Fraction)
 TimeLike = Union["Time[Any]", str]
@@ -43,8 +52,8 @@ class Time(Ordered, Generic[TValue]):
 
     def __init__(self, value: TValue, unit: str | TimeUnit) -> None:
         unit = unit if type(unit) is TimeUnit else TimeUnit(unit)
-        number = value if type(value) is int else exact(value)
-        if isinstance(number, Fraction) and unit not in FRACTIONAL:
+        number = value if type(value) is int else exact_number(value)
+        if isinstance(number, Fraction) and unit not in FRACTIONAL_UNITS:
             text = number_text(number)
             raise TimeError(f"{text}{unit.value} is not a whole count: only 'ep', 'dur' and 'sec' can be fractional.")
         self._fill(number, unit)
@@ -111,7 +120,7 @@ class Time(Ordered, Generic[TValue]):
         """
         if isinstance(timestring, datetime.timedelta):
             return Time(Fraction(timestring // datetime.timedelta(microseconds=1), 10**6), TimeUnit.SECOND)
-        number, unit = parse(timestring)
+        number, unit = parse_time(timestring)
         if unit is not TimeUnit.SECOND or timestring[-1:] not in "hmsHMS":
             raise TimeError(f"{timestring!r} is not a wall-clock time: write hours, minutes, seconds as in '1h20m40s'.")
         return Time(cast(Any, number), unit)
@@ -125,7 +134,7 @@ class Time(Ordered, Generic[TValue]):
         >>> Time.from_timestring("1e9tok"), Time.from_timestring("1/3dur") * 3
         (Time(1000000000, TimeUnit.TOKEN), Time(1.0, TimeUnit.DURATION))
         """
-        return cls(*cast(Any, parse(timestring)))
+        return cls(*cast(Any, parse_time(timestring)))
 
     @classmethod
     def from_input(cls, i: object, default_int_unit: TimeUnit | str | None = None) -> Time[Any]:
@@ -143,7 +152,7 @@ class Time(Ordered, Generic[TValue]):
         unit = getattr(i, "unit", None)
         if unit is not None:  # Composer's Time, known by its two attributes
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
-        number = exact(i)
+        number = exact_number(i)
         if default_int_unit is None:
             such = f"'{i}ba' or '{i}ep'" if isinstance(number, int) else f"'{i}dur'"
             raise TimeError(f"{i!r} has no unit: pass a string such as {such}.")
@@ -198,10 +207,10 @@ class Time(Ordered, Generic[TValue]):
         if isinstance(other, Time):
             time = other
         elif _is_number(other):
-            number = exact(other)
+            number = exact_number(other)
             return (self._exact > number) - (self._exact < number)
         elif hasattr(other, "batch_in_epoch"):  # a timestamp: its counter of this unit
-            time = counter(other, self._unit)
+            time = read_counter(other, self._unit)
         elif _is_time(other):
             time = Time.from_input(other)
         else:
@@ -248,7 +257,7 @@ class Time(Ordered, Generic[TValue]):
 
     def __mul__(self, other: object) -> Time[Any]:
         if _is_number(other):
-            return Time(cast(Any, self._exact * exact(other)), self._unit)
+            return Time(cast(Any, self._exact * exact_number(other)), self._unit)
         if not _is_time(other):
             return NotImplemented
         time = Time.from_input(other)
@@ -262,7 +271,7 @@ class Time(Ordered, Generic[TValue]):
     def __truediv__(self, other: object) -> Time[Any]:
         if not (_is_time(other) or _is_number(other)):
             return NotImplemented
-        divisor = exact(other) if _is_number(other) else Time.from_input(other)
+        divisor = exact_number(other) if _is_number(other) else Time.from_input(other)
         if divisor == 0:
             raise ZeroDivisionError(f"{self} / {other}: a time cannot be divided by zero.")
         if isinstance(divisor, Time):
@@ -285,7 +294,7 @@ def _is_time(value: object) -> bool:
     return isinstance(value, (Time, str)) or (hasattr(value, "unit") and hasattr(value, "value"))
 
 
-def counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
+def read_counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
     """The counter of a timestamp; the seconds exactly, from `total_wct`, where `get` gives whole ones."""
     took: Any = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
     known = isinstance(took, datetime.timedelta)
