@@ -61,8 +61,8 @@ def draw(rows: list[Row], out: Path) -> None:
     axes = figure.subplots(2, sharex=True)
     axes[0].step([row.token for row in rows], [row.lr for row in rows], where="post")
     axes[1].step([row.token for row in rows], [row.size for row in rows], where="post")
-    for each, label in zip(axes, ("learning rate", "batch size (samples)")):
-        each.set(ylabel=label, ylim=(0, None))
+    for axis, label in zip(axes, ("learning rate", "batch size (samples)")):
+        axis.set(ylabel=label, ylim=(0, None))
     axes[1].set_xlabel("tokens")
     figure.savefig(out, dpi=150)
 

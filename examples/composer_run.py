@@ -54,15 +54,15 @@ class Parser(argparse.ArgumentParser):
 
 def schedules() -> dict[str, Any]:
     """Every public schedule that is made of times and numbers, under a short name: 'cosine-warmup', 'step', ..."""
-    found = {}
+    classes = {}
     for name in timesched.__all__:
-        kind = getattr(timesched, name)
-        if not (name.endswith("Scheduler") and dataclasses.is_dataclass(kind)):
+        cls = getattr(timesched, name)
+        if not (name.endswith("Scheduler") and dataclasses.is_dataclass(cls)):
             continue
-        if not {"schedule", "schedules", "points"}.intersection(field.name for field in dataclasses.fields(kind)):
+        if not {"schedule", "schedules", "points"}.intersection(field.name for field in dataclasses.fields(cls)):
             words = re.findall("[A-Z][a-z]*", name.removesuffix("Scheduler"))
-            found["-".join(word.lower() for word in words if word not in ("Annealing", "With"))] = kind
-    return found
+            classes["-".join(word.lower() for word in words if word not in ("Annealing", "With"))] = cls
+    return classes
 
 
 def read_schedule(text: str, defaults: dict[str, Any], options: dict[str, Any]) -> Schedule:
@@ -134,10 +134,10 @@ def read_options() -> tuple[argparse.Namespace, Schedule, Parser]:
     add("--out", type=Path, default=Path("composer_run.png"), metavar="FILE", help=text)
     args = parser.parse_args()
 
-    given = {"t_warmup": args.warmup, "t_max": args.t_max, "scale_warmup": args.scale_warmup or None}
-    given = {key: value for key, value in given.items() if value is not None}
+    options = {"t_warmup": args.warmup, "t_max": args.t_max, "scale_warmup": args.scale_warmup or None}
+    options = {key: value for key, value in options.items() if value is not None}
     try:
-        schedule = read_schedule(args.schedule, {"t_warmup": "0.05dur", "t_max": args.duration}, given)
+        schedule = read_schedule(args.schedule, {"t_warmup": "0.05dur", "t_max": args.duration}, options)
     except (TypeError, ValueError) as error:
         parser.error(f"--schedule {args.schedule}: {error}")
     for option, value, good, rule in (

@@ -61,12 +61,12 @@ def batches() -> DataLoader[Any]:
 
 def values(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """The learning rate and weight decay of the first group with each tag, and of the first without one."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for group in optimizer.param_groups:
         for tag in sorted(group.get("tags") or ("no tag",)):
             for short, key in (("lr", "lr"), ("wd", "weight_decay")):
-                found.setdefault(f"{short} {tag}", float(group.get(key, math.nan)))
-    return found
+                numbers.setdefault(f"{short} {tag}", float(group.get(key, math.nan)))
+    return numbers
 
 
 class Table:
@@ -132,7 +132,7 @@ def train_with_composer(model: Model, built: Built, table: Table, schedulers: An
         def batch_end(self, state: Any, logger: Any) -> None:
             table.add(state.timestamp.batch.value - 1, self.numbers, float(state.loss))
 
-    def made(optimizer: Any, clock: Any) -> Any:
+    def make_schedulers(optimizer: Any, clock: Any) -> Any:
         return build(model, {"optimizer": optimizer, "schedulers": schedulers}, clock).schedulers
 
     for scheduler in built.schedulers:
@@ -144,7 +144,7 @@ def train_with_composer(model: Model, built: Built, table: Table, schedulers: An
         optimizers=built.optimizer,
         train_dataloader=DataSpec(batches(), get_num_samples_in_batch=len),
         max_duration=str(built.clock.max_duration),
-        callbacks=[Show(), Schedules(made, ssr=built.clock.ssr)],
+        callbacks=[Show(), Schedules(make_schedulers, ssr=built.clock.ssr)],
         device="cpu",
         progress_bar=False,
     )

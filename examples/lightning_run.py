@@ -33,15 +33,15 @@ class NextByte(LightningModule):
         return cross_entropy(self.net(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
     def configure_optimizers(self) -> dict[str, Any]:
-        made = schedule(
+        configuration = schedule(
             self,
             optim.AdamW(self.parameters(), lr=1e-2, eps=1e-8, weight_decay=0.1),  # torch's eps: ours is 1e-6
             CosineAnnealingWithWarmupScheduler("0.1dur", alpha_f=0.1),
             Binding(LinearScheduler(alpha_f=0.5), "weight_decay"),
             max_duration=self.max_duration,
         )
-        self.clock = made["lr_scheduler"]["scheduler"].clock  # only to print it
-        return made
+        self.clock = configuration["lr_scheduler"]["scheduler"].clock  # only to print it
+        return configuration
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if batch_idx % 40 == 39:

@@ -88,7 +88,7 @@ def main() -> None:
     say(f"Schedule: {SCHEDULE!r}, over {args.duration}\n")
     say(f"Groups of Muon:\n{optim.param_group_table(muon_groups(demo.ByteModel()), names=1)}")
     checked, results = 0, []
-    for name, more in (("Muon", f", beside AdamW with {args.adamw_lr:g}"), ("AdamW", "")):
+    for name, companion in (("Muon", f", beside AdamW with {args.adamw_lr:g}"), ("AdamW", "")):
         say(f"\n{name:5} {'LR':>8}   bits/byte in validation   seconds")
         records: dict[float, Record] = {}
         for lr in args.lrs:
@@ -102,7 +102,7 @@ def main() -> None:
             records[lr] = record
         picked = min(records, key=lambda lr: (math.isnan(records[lr].tested), records[lr].tested))
         tested = records[picked].model.bits_per_byte(demo.windows(test))
-        results.append(f"{name}: {tested:.3f} bits/byte on the test text, with LR {picked:g}{more}")
+        results.append(f"{name}: {tested:.3f} bits/byte on the test text, with LR {picked:g}{companion}")
     say("\n" + "\n".join(results))
     say(f"Checked: the LR of each group is its own times the schedule's value, in all {checked} batches")
     say(f"{time.monotonic() - start:.0f} s in all")

@@ -10,9 +10,9 @@ def parameters(n=1):
     return [torch.nn.Parameter(torch.randn(3)) for _ in range(n)]
 
 
-def sgd(*groups, kind=torch.optim.SGD, lr=1.0, **more):
+def sgd(*groups, kind=torch.optim.SGD, lr=1.0, **arguments):
     """SGD, torch's or that of `kind`, with one parameter in each group: one group, or those with these values."""
-    return kind([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, **more)
+    return kind([{"params": parameters(), **group} for group in groups or ({},)], lr=lr, **arguments)
 
 
 def values(optimizer, key="lr"):
@@ -39,14 +39,14 @@ def update(*optimizers):
 
 def run(steps, clock, optimizer, scheduler, **amounts):
     """The first group's learning rate after each step of a loop; `clock`: None where the scheduler counts steps."""
-    found = []
+    learning_rates = []
     for _ in range(steps):
         optimizer.step()
         if clock is not None:
             clock.tick(**amounts)
         scheduler.step()
-        found.append(values(optimizer)[0])
-    return found
+        learning_rates.append(values(optimizer)[0])
+    return learning_rates
 
 
 def network(seed=0):
@@ -73,16 +73,16 @@ def train(model, optimizer, loss_of, steps=3, schedulers=(), clock=None):
     return losses
 
 
-def in_a_file(value):
+def save_and_load(value):
     """A copy that was saved and loaded."""
-    torch.save(value, file := io.BytesIO())
-    file.seek(0)
-    return torch.load(file, weights_only=False)
+    torch.save(value, buffer := io.BytesIO())
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
 
 
 def bits(model):
     return [p.detach().clone() for p in model.parameters()]
 
 
-def equal(some, others):
-    return all(torch.equal(p, q) for p, q in zip(some, others, strict=True))
+def equal(parameters, other_parameters):
+    return all(torch.equal(p, q) for p, q in zip(parameters, other_parameters, strict=True))

@@ -16,7 +16,7 @@ import torch.distributed as dist
 ROOT = Path(__file__).parents[1]
 
 
-def python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """What a program of Python did that sees the packages of the checkout."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
@@ -31,11 +31,11 @@ def python(*command: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[st
     )
 
 
-def output_of(*command: object, cwd: Path = ROOT) -> str:
+def python_output(*command: object, cwd: Path = ROOT) -> str:
     """What a program of Python prints that ends well."""
-    done = python(*command, cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = run_python(*command, cwd=cwd)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 class Report:
@@ -59,26 +59,26 @@ class Report:
             self.path.write_text(json.dumps(self.results))
 
 
-def launch(program: Path, world: int, folder: Path, timeout: int, **variables: str) -> tuple[dict[str, str], str]:
+def launch(program: Path, world_size: int, folder: Path, timeout: int, **variables: str) -> tuple[dict[str, str], str]:
     """The report of a program that takes a folder, and what torchrun wrote; it is ended after so many seconds."""
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world), str(program), str(folder)]
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size), str(program), str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
     if sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = "lo"  # some machines cannot resolve their own name
-    with (folder / f"output-{world}.txt").open("w+") as output:
+    with (folder / f"output-{world_size}.txt").open("w+") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *command], env=environment, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            ended = f"ended with {process.wait(timeout)}"
+            ending = f"ended with {process.wait(timeout)}"
         except subprocess.TimeoutExpired:
-            ended = f"was ended after {timeout} seconds"
+            ending = f"was ended after {timeout} seconds"
         finally:
             stop(process)
         output.seek(0)
-        said = output.read()
-    there = folder / f"results-{world}.json"
-    return json.loads(there.read_text()) if there.exists() else {}, f"torchrun {ended}:\n{said[-6000:]}"
+        text = output.read()
+    results = folder / f"results-{world_size}.json"
+    return json.loads(results.read_text()) if results.exists() else {}, f"torchrun {ending}:\n{text[-6000:]}"
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

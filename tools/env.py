@@ -103,8 +103,8 @@ def delete(env: Path) -> None:
 def build(env: Path, name: str, requirements: Path, lock: IO[str]) -> None:
     if not all(importlib.util.find_spec(module) for module in ("venv", "ensurepip")):
         sys.exit(f"tools/env.py: {sys.executable} has no venv (Debian: python3-venv). {OTHER_PYTHON}")
-    what, cost = COST[name].split(": ")
-    say(f"installing {what}")
+    contents, cost = COST[name].split(": ")
+    say(f"installing {contents}")
     say(f"this takes {cost}")
     say(f"once, into {env}")
     start = time.monotonic()

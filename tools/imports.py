@@ -61,7 +61,7 @@ def modules_of(packages: list[str], root: Path = ROOT) -> dict[str, Path]:
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
-def imported(node: ast.AST, name: str, is_package: bool, modules: dict[str, Path]) -> set[str]:
+def imported_modules(node: ast.AST, name: str, is_package: bool, modules: dict[str, Path]) -> set[str]:
     """The modules that one statement imports, of those that are looked at."""
     if isinstance(node, ast.Import):
         targets = [alias.name for alias in node.names]
@@ -69,8 +69,8 @@ def imported(node: ast.AST, name: str, is_package: bool, modules: dict[str, Path
         parts = name.split(".")
         base = parts[: len(parts) + is_package - node.level] if node.level else []
         source = ".".join([*base, *([node.module] if node.module else [])])
-        inner = [f"{source}.{alias.name}" for alias in node.names]
-        targets = [each if each in modules else source for each in inner]
+        full_names = [f"{source}.{alias.name}" for alias in node.names]
+        targets = [full_name if full_name in modules else source for full_name in full_names]
     else:
         return set()
     return {target for target in targets if target in modules}
@@ -78,28 +78,28 @@ def imported(node: ast.AST, name: str, is_package: bool, modules: dict[str, Path
 
 def graphs(modules: dict[str, Path]) -> tuple[Graph, Graph]:
     """What each module imports when it is imported; and what it imports for type checkers, or later."""
-    now: Graph = {name: set() for name in modules}
-    aside: Graph = {name: set() for name in modules}
+    direct: Graph = {name: set() for name in modules}
+    deferred: Graph = {name: set() for name in modules}
 
     def walk(node: ast.AST, name: str, path: Path, graph: Graph) -> None:
         for child in ast.iter_child_nodes(node):
-            graph[name] |= imported(child, name, path.name == "__init__.py", modules)
+            graph[name] |= imported_modules(child, name, path.name == "__init__.py", modules)
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-                walk(child, name, path, aside)
+                walk(child, name, path, deferred)
             elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                for each in child.body:
-                    walk(ast.Module([each], []), name, path, aside)
-                for each in child.orelse:
-                    walk(ast.Module([each], []), name, path, graph)
+                for statement in child.body:
+                    walk(ast.Module([statement], []), name, path, deferred)
+                for statement in child.orelse:
+                    walk(ast.Module([statement], []), name, path, graph)
             else:
                 walk(child, name, path, graph)
 
     for name, path in modules.items():
-        walk(ast.parse(path.read_text(encoding="utf-8")), name, path, now)
-    return now, aside
+        walk(ast.parse(path.read_text(encoding="utf-8")), name, path, direct)
+    return direct, deferred
 
 
-def circle_in(graph: Graph) -> list[str]:
+def find_circle(graph: Graph) -> list[str]:
     """The modules of one circle, each imported by the next, with the first once more at the end; or an empty list."""
     try:
         TopologicalSorter(graph).prepare()
@@ -114,42 +114,42 @@ def layer_of(name: str) -> str | None:
     return ELSEWHERE.get(name) or max(layers, key=len, default=None)
 
 
-def below(layer: str) -> set[str]:
+def layers_below(layer: str) -> set[str]:
     """A layer and all layers below it."""
-    return {layer}.union(*map(below, IMPORTS_FROM[layer]))
+    return {layer}.union(*map(layers_below, IMPORTS_FROM[layer]))
 
 
-def goes_up(name: str, target: str) -> bool:
+def is_upward(name: str, target: str) -> bool:
     """Whether an import goes to another layer than those below."""
     layer, other = layer_of(name), layer_of(target)
-    return layer is not None and other is not None and other not in below(layer)
+    return layer is not None and other is not None and other not in layers_below(layer)
 
 
-def faults(now: Graph, aside: Graph) -> list[str]:
+def faults(direct: Graph, deferred: Graph) -> list[str]:
     """What is wrong with the imports of these modules, as lines for people."""
     lines = []
     for name, target in ON_PURPOSE:
-        if name in aside and target not in aside[name]:
+        if name in deferred and target not in deferred[name]:
             lines.append(f"ON_PURPOSE names {name} -> {target}, which is not imported in a function: leave it out")
     both: Graph = {}
-    for name in now:
-        both[name] = now[name] | {target for target in aside[name] if (name, target) not in ON_PURPOSE}
+    for name in direct:
+        both[name] = direct[name] | {target for target in deferred[name] if (name, target) not in ON_PURPOSE}
         for target in sorted(both[name]):
-            if goes_up(name, target):
+            if is_upward(name, target):
                 lines.append(f"{name} -> {target} goes up: {layer_of(name)} does not stand on {layer_of(target)}")
-    circle = circle_in(both)
+    circle = find_circle(both)
     if circle:
         lines.append(f"modules import each other: {' <- '.join(circle)}")
     return lines
 
 
 def main(packages: list[str], root: Path = ROOT) -> int:
-    now, aside = graphs(modules_of(packages, root))
-    lines = faults(now, aside)
+    direct, deferred = graphs(modules_of(packages, root))
+    lines = faults(direct, deferred)
     for line in lines:
         print(f"tools/imports.py: {line}")
     if not lines:
-        print(f"tools/imports.py: {len(now)} modules, no circle, and no import that goes up")
+        print(f"tools/imports.py: {len(direct)} modules, no circle, and no import that goes up")
     return 1 if lines else 0
 
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (f"{ROOT}/timesched/", f"{ROOT}/optim/")
 TIMEOUT = 600  # seconds for the tests of one mutant; one that runs longer is killed, too: it hangs
 MEMORY = 16 << 30  # bytes of address space, for one that fills a list without end
-DESCRIBED = ("file", "function", "line", "what")  # of a mutant, in the output
+OUTPUT_KEYS = ("file", "function", "line", "what")  # of a mutant, in the output
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
     **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
@@ -77,32 +77,32 @@ def mutants(path: Path) -> Iterator[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
     skipped: set[int] = set()  # annotations, which nothing runs
-    within: dict[int, tuple[int | None, str]] = {}  # the first line of the function around a node, and its name
-    for each in ast.walk(tree):  # the inner functions come later
-        if isinstance(each, (ast.FunctionDef, ast.Lambda)):
-            first = min(part.lineno for part in [each, *getattr(each, "decorator_list", [])])
-            for inner in ast.walk(each):
-                within[id(inner)] = first, getattr(each, "name", within.get(id(inner), (None, ""))[1])
+    functions: dict[int, tuple[int | None, str]] = {}  # the first line of the function around a node, and its name
+    for node in ast.walk(tree):  # the inner functions come later
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            line_number = min(statement.lineno for statement in [node, *getattr(node, "decorator_list", [])])
+            for part in ast.walk(node):
+                functions[id(part)] = line_number, getattr(node, "name", functions.get(id(part), (None, ""))[1])
         for name in ("annotation", "returns"):
-            if isinstance(getattr(each, name, None), ast.AST):
-                skipped.update(map(id, ast.walk(getattr(each, name))))
+            if isinstance(getattr(node, name, None), ast.AST):
+                skipped.update(map(id, ast.walk(getattr(node, name))))
     for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             for i, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
                 if not isinstance(child, ast.AST) or id(child) in skipped:
                     continue
-                for what, new in changes(child):
+                for change, new in changes(child):
                     ast.copy_location(new, child)
-                    _put(parent, field, i, new)
+                    _replace_child(parent, field, i, new)
                     changed = ast.unparse(ast.fix_missing_locations(tree))
-                    _put(parent, field, i, child)
+                    _replace_child(parent, field, i, child)
                     line = lines[child.lineno - 1].strip()  # type: ignore[attr-defined]  # what is mutated has a line
-                    of, name = within.get(id(child), (None, ""))
-                    where = {"file": str(path.relative_to(ROOT)), "function": name, "line": line, "what": what}
-                    yield {**where, "text": changed, "of": of}
+                    first_line, name = functions.get(id(child), (None, ""))
+                    where = {"file": str(path.relative_to(ROOT)), "function": name, "line": line, "what": change}
+                    yield {**where, "text": changed, "of": first_line}
 
 
-def _put(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
+def _replace_child(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
     if i is None:
         setattr(parent, field, node)
     else:
@@ -128,17 +128,17 @@ class Recorder:
         self.calls: dict[str, set[tuple[str, int]]] = {}
         self.seconds: dict[str, float] = {}
         self.starting: set[str] = set()
-        self.now = ""
+        self.current_test = ""
         sys.addaudithook(self.note)
 
     def note(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "subprocess.Popen" and "python" in f"{arguments[0]}" and "inductor" not in f"{arguments[1]}":
-            self.starting.add(self.now)
+            self.starting.add(self.current_test)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         called = self.calls[item.nodeid] = set()
-        self.now = item.nodeid
+        self.current_test = item.nodeid
 
         def trace(frame: FrameType, event: str, argument: object) -> None:
             if frame.f_code.co_filename.startswith(PACKAGES):
@@ -164,11 +164,11 @@ class Selector:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = sorted(
-            (each for each in items if each.nodeid in self.places), key=lambda each: self.places[each.nodeid]
+            (item for item in items if item.nodeid in self.places), key=lambda item: self.places[item.nodeid]
         )
 
 
-def in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int) -> Iterator[tuple[int, bool]]:
+def run_in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int) -> Iterator[tuple[int, bool]]:
     """The index of each row, and whether `target(row, folder)` ended well, in the order in which they end.
 
     Each runs in a process of its own, a fork of this one, which has imported torch and pytest. A process that dies has
@@ -191,7 +191,7 @@ def in_processes(target: Callable[[Any, Path], None], rows: list[Any], jobs: int
                 yield i, process.exitcode == 0
 
 
-def pytest_in(folder: Path, *arguments: str, plugin: object) -> int:
+def run_pytest(folder: Path, *arguments: str, plugin: object) -> int:
     """Run pytest quietly in a checkout, and give its status."""
     os.chdir(folder)
     os.environ.update(PYTHONPATH=str(folder), HYPOTHESIS_PROFILE="ci")
@@ -202,51 +202,51 @@ def pytest_in(folder: Path, *arguments: str, plugin: object) -> int:
     return int(pytest.main(["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments], [plugin]))
 
 
-def record(row: tuple[str, Path], there: Path) -> None:
+def record(path_and_output: tuple[str, Path], folder: Path) -> None:
     """Write down what the tests of a path call, and exit with their status."""
     recorder = Recorder()
-    code, found = pytest_in(ROOT, row[0], plugin=recorder), []
+    code, calls_of_tests = run_pytest(ROOT, path_and_output[0], plugin=recorder), []
     for test, called in recorder.calls.items():
         calls = sorted((os.path.relpath(file, ROOT), line) for file, line in called)
         about = {"seconds": recorder.seconds[test], "starts": test in recorder.starting}
-        found.append({"test": test, "file": test.partition("::")[0], **about, "calls": calls})
-    row[1].write_text(json.dumps(found), encoding="utf-8")
+        calls_of_tests.append({"test": test, "file": test.partition("::")[0], **about, "calls": calls})
+    path_and_output[1].write_text(json.dumps(calls_of_tests), encoding="utf-8")
     sys.exit(code)
 
 
-def run_tests(mutant: dict[str, Any], there: Path) -> None:
+def run_tests(mutant: dict[str, Any], folder: Path) -> None:
     """Run the tests of a mutant in a copy of the checkout, and exit with their status."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.alarm(TIMEOUT)  # which ends the process
-    shutil.copytree(ROOT, there, ignore=shutil.ignore_patterns(".git", "build", "__pycache__"))
-    (there / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "build", "__pycache__"))
+    (folder / mutant["file"]).write_text(mutant["text"], encoding="utf-8")
     files = dict.fromkeys(test.partition("::")[0] for test in mutant["tests"])
-    sys.exit(pytest_in(there, *files, plugin=Selector(mutant["tests"])) if files else 0)
+    sys.exit(run_pytest(folder, *files, plugin=Selector(mutant["tests"])) if files else 0)
 
 
 def tests_for(mutant: dict[str, Any], recorded: list[dict[str, Any]]) -> list[str]:
     """The recorded tests that meet a mutant, the quickest first."""
     place, covering = [mutant["file"], mutant["of"]], tests_of(mutant["file"])
-    found = [row for row in recorded if any(Path(row["file"]).is_relative_to(path) for path in covering)]
-    if any(place in row["calls"] for row in found):  # else it runs outside of tests, as at an import
-        starting = {row["file"] for row in found if row["starts"]}  # which may be in a fixture for all of a file
-        found = [row for row in found if place in row["calls"] or row["file"] in starting]
-    return [row["test"] for row in sorted(found, key=lambda row: row["seconds"])]
+    rows = [row for row in recorded if any(Path(row["file"]).is_relative_to(path) for path in covering)]
+    if any(place in row["calls"] for row in rows):  # else it runs outside of tests, as at an import
+        starting = {row["file"] for row in rows if row["starts"]}  # which may be in a fixture for all of a file
+        rows = [row for row in rows if place in row["calls"] or row["file"] in starting]
+    return [row["test"] for row in sorted(rows, key=lambda row: row["seconds"])]
 
 
 def key_of(row: dict[str, Any]) -> tuple[str, ...]:
     return row["function"], row["line"], row["what"]
 
 
-def read(path: Path) -> dict[tuple[str, ...], str]:
+def read_outcomes(path: Path) -> dict[tuple[str, ...], str]:
     """The outcomes of an earlier run, by what tells its mutants apart."""
     return {key_of(row): row.get("outcome", "") for row in json.loads(path.read_text(encoding="utf-8"))}
 
 
-def listed(path: Path, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def select_listed(path: Path, existing: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those of the mutants that an earlier output names, each once; what it names and nobody has is printed."""
-    by_key = {key_of(mutant): mutant for mutant in found[::-1]}
-    wanted = read(path)
+    by_key = {key_of(mutant): mutant for mutant in existing[::-1]}
+    wanted = read_outcomes(path)
     for key in sorted(wanted.keys() - by_key.keys()):
         print("gone: " + "  ".join(key))
     return [by_key[key] for key in wanted if key in by_key]
@@ -254,7 +254,7 @@ def listed(path: Path, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def compare(old: Path, new: Path) -> int:
     """The mutants that both runs tried and only the old one killed."""
-    before, after = read(old), read(new)
+    before, after = read_outcomes(old), read_outcomes(new)
     lost = [key for key in before.keys() & after.keys() if (before[key], after[key]) == ("killed", "survived")]
     print(f"{len(before.keys() & after.keys())} mutants of unchanged lines in both, {len(lost)} killed before only")
     for key in sorted(lost):
@@ -271,15 +271,15 @@ def outcomes(drawn: list[dict[str, Any]], jobs: int) -> Iterator[dict[str, Any]]
     recorded: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         places = [(path, Path(folder) / f"{i}.json") for i, path in enumerate(paths)]
-        for i, well in in_processes(record, places, jobs):
+        for i, well in run_in_processes(record, places, jobs):
             if not well:
                 sys.exit(f"These tests fail on the source as it is, and so tell nothing: {paths[i]}")
             print(f"recorded: {paths[i]}", flush=True)
             recorded += json.loads(places[i][1].read_text(encoding="utf-8"))
     for mutant in drawn:
         mutant["tests"] = tests_for(mutant, recorded)
-    for i, survived in in_processes(run_tests, drawn, jobs):
-        described = {key: drawn[i][key] for key in DESCRIBED}
+    for i, survived in run_in_processes(run_tests, drawn, jobs):
+        described = {key: drawn[i][key] for key in OUTPUT_KEYS}
         yield {**described, "tests": len(drawn[i]["tests"]), "outcome": "survived" if survived else "killed"}
 
 
@@ -297,12 +297,12 @@ def main() -> None:
     if options.compare:
         sys.exit(bool(compare(*options.compare)))
     files = [file for path in map(ROOT.joinpath, options.paths) for file in sorted(path.rglob("*.py")) or [path]]
-    found = [mutant for file in files if "testing" not in file.parts for mutant in mutants(file)]
-    drawn = random.Random(options.seed).sample(found, min(options.count, len(found)))
+    all_mutants = [mutant for file in files if "testing" not in file.parts for mutant in mutants(file)]
+    drawn = random.Random(options.seed).sample(all_mutants, min(options.count, len(all_mutants)))
     if options.list is not None:
-        drawn = listed(options.list, found)
-    print(f"{len(found)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
-    rows = [{key: mutant[key] for key in DESCRIBED} for mutant in drawn] if options.dry else []
+        drawn = select_listed(options.list, all_mutants)
+    print(f"{len(all_mutants)} mutants in {len(files)} files, {len(drawn)} of them drawn", flush=True)
+    rows = [{key: mutant[key] for key in OUTPUT_KEYS} for mutant in drawn] if options.dry else []
     for row in () if options.dry else outcomes(drawn, options.jobs):
         rows.append(row)
         options.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")

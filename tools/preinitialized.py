@@ -84,21 +84,21 @@ def outcome(new: Make) -> str:
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         untouched, early = new(), new()
-        before = everything(early)
+        before = snapshot(early)
         try:
             optim.preinitialize(early)
         except ValueError as error:
-            assert not differences(before, everything(early)), error
+            assert not differences(before, snapshot(early)), error
             return str(error.args[0])
         for step in range(1, STEPS + 1):
             train(untouched, step)
             train(early, step)
-        found = list(differences(everything(untouched), everything(early)))
-        assert not found, found[0]
+        changes = list(differences(snapshot(untouched), snapshot(early)))
+        assert not changes, changes[0]
         return ""
 
 
-def everything(optimizer: torch.optim.Optimizer) -> list[Any]:
+def snapshot(optimizer: torch.optim.Optimizer) -> list[Any]:
     groups = [{**without_params(group), "params": list(group["params"])} for group in groups_of(optimizer)]
     states = [dict(optimizer.state.get(p, {})) for group in groups for p in group["params"]]
     kept: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.detach().clone(), [groups, states])
@@ -120,30 +120,30 @@ def train(optimizer: torch.optim.Optimizer, step: int) -> None:
     optimizer.step()
 
 
-def classes(package: str) -> list[str]:
+def class_names(package: str) -> list[str]:
     """The names of all optimizers of a package."""
-    found = []
-    for name, kind in vars(importlib.import_module(package)).items():
-        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind.__name__ == name:
-            found.append(name)
-    return sorted(set(found) - {"Optimizer"})
+    names = []
+    for name, cls in vars(importlib.import_module(package)).items():
+        if inspect.isclass(cls) and issubclass(cls, torch.optim.Optimizer) and cls.__name__ == name:
+            names.append(name)
+    return sorted(set(names) - {"Optimizer"})
 
 
-def every_class(package: str) -> dict[str, str | None]:
+def class_outcomes(package: str) -> dict[str, str | None]:
     """Of each class that can be made here, the outcome; None of those that cannot."""
     if package == "heavyball":
         vars(importlib.import_module("heavyball.utils"))["compile_mode"] = None  # compiling takes a minute each
-    found: dict[str, str | None] = {}
-    for name in classes(package):
+    outcomes: dict[str, str | None] = {}
+    for name in class_names(package):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 make(package, name)
         except Exception:
-            found[name] = None
+            outcomes[name] = None
             continue
-        found[name] = outcome(partial(make, package, name))
-    return found
+        outcomes[name] = outcome(partial(make, package, name))
+    return outcomes
 
 
 def rows() -> list[str]:
@@ -155,7 +155,7 @@ def rows() -> list[str]:
         for name in names.split():
             named.append((package, name, partial(make, package, name)))
         if package == "optimi":
-            for name in classes(package):
+            for name in class_names(package):
                 new = partial(make, package, name, torch.bfloat16)
                 named.append((package, f"{name}, bfloat16 with Kahan sums", new))
     if importlib.util.find_spec("transformers") is not None:
@@ -166,18 +166,18 @@ def rows() -> list[str]:
     return [f"| {package} | {name} | {cell(outcome(new))} |" for package, name, new in named]
 
 
-def cell(why: str) -> str:
+def cell(reason: str) -> str:
     """The outcome as the page says it: without numbers, which no reader compares."""
-    if not why:
+    if not reason:
         return "equal"
-    why = (
-        why.partition(" of group ")[2]
+    reason = (
+        reason.partition(" of group ")[2]
         .partition(": ")[2]
         .removesuffix(". Leave it to make its state in its first step.")
     )
-    if "depends on the first gradient" in why:
-        why = f"`{why.partition(' is ')[0]}` depends on the first gradient"
-    return "refused: " + re.sub(r"\s+", " ", why)
+    if "depends on the first gradient" in reason:
+        reason = f"`{reason.partition(' is ')[0]}` depends on the first gradient"
+    return "refused: " + re.sub(r"\s+", " ", reason)
 
 
 def main() -> None:
@@ -188,8 +188,8 @@ def main() -> None:
         return
     for package in PACKAGES:
         if importlib.util.find_spec(package) is not None:
-            for name, why in every_class(package).items():
-                print(f"{package}.{name}: {'cannot be made alone' if why is None else why or 'equal'}")
+            for name, reason in class_outcomes(package).items():
+                print(f"{package}.{name}: {'cannot be made alone' if reason is None else reason or 'equal'}")
 
 
 if __name__ == "__main__":

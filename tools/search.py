@@ -113,14 +113,14 @@ def main() -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     failed = 0
     for query in arguments.query or QUERIES:
-        found = hits(chromium, f"http://127.0.0.1:{server.server_port}", query)
+        results = hits(chromium, f"http://127.0.0.1:{server.server_port}", query)
         expected = "" if arguments.query else QUERIES[query]
-        places = [i for i, (target, _) in enumerate(found) if re.search(expected, target)]
+        places = [i for i, (target, _) in enumerate(results) if re.search(expected, target)]
         good = bool(places) and places[0] < FIRST
         failed += not good
-        print(f"{'ok  ' if good else 'FAIL'} {query!r}: {len(found)} hits", end="")
+        print(f"{'ok  ' if good else 'FAIL'} {query!r}: {len(results)} hits", end="")
         print(f", the first that fits is number {places[0] + 1}" if places else ", none that fits")
-        for target, title in found[: 10 if arguments.query else 0 if good else FIRST]:
+        for target, title in results[: 10 if arguments.query else 0 if good else FIRST]:
             print(f"       {target}  {title}")
     server.shutdown()
     print(f"{failed} of {len(arguments.query or QUERIES)} queries failed")

@@ -16,7 +16,7 @@ import optim
 import timesched
 from optim.config.names import LR, SCHEDULE
 from tests.laws.rows import EXAMPLES
-from tests.torchrun import python
+from tests.torchrun import run_python
 from timesched import Clock, CosineAnnealingWithWarmupScheduler, HalfLife, Horizon, LinearScheduler, SequenceScheduler
 from timesched.cli import main
 
@@ -732,7 +732,7 @@ def test_memory_is_that_of_the_optimizer(capsys, config, model):
 
 # The program
 
-program = partial(python, "-m", "timesched")
+program = partial(run_python, "-m", "timesched")
 
 
 def test_the_program_and_its_codes(config, monkeypatch):
@@ -765,5 +765,5 @@ def test_the_installed_program_finds_a_model_in_its_folder(config, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "timesched").write_text("from timesched.cli import main\nraise SystemExit(main())")
     (tmp_path / "mine.py").write_text(MODEL)
-    made = python("bin/timesched", "memory", config(GOOD), "--model", "mine:make", cwd=tmp_path)
+    made = run_python("bin/timesched", "memory", config(GOOD), "--model", "mine:make", cwd=tmp_path)
     assert (made.returncode, made.stderr) == (0, "") and made.stdout.splitlines()[-1].split()[:2] == ["all", "4288"]

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from tests.torchrun import output_of
+from tests.torchrun import python_output
 
 
 def in_another_process(module: str, folder: Path, *name: str) -> dict[str, Any]:
     """What the runs saved under `folder` did when another Python process took them up."""
-    output_of("-m", "tests.integration.resume", module, folder, *name)
+    python_output("-m", "tests.integration.resume", module, folder, *name)
     resumed: dict[str, Any] = torch.load(folder / "resumed.pt", weights_only=True)
     return resumed
 

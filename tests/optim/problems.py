@@ -55,7 +55,7 @@ def give_gradients(
         p.grad = None if step in missing.get(i, ()) else values.to(p.dtype)
 
 
-def dealt(row: Row, params: Sequence[Tensor], *, plain: bool = False) -> list[Any]:
+def groups_of(row: Row, params: Sequence[Tensor], *, plain: bool = False) -> list[Any]:
     """The first argument of the constructor: parameters, or groups of them. `plain`: tensors as floats."""
     if row.groups == ({},):
         return list(params)
@@ -75,14 +75,14 @@ def values(kwargs: Mapping[str, Any], plain: bool = False) -> dict[str, Any]:
 
 
 def ours(row: Row, params: Sequence[Tensor], **extra: Any) -> optim.Optimizer:
-    return getattr(optim, row.name)(dealt(row, params), **values(row.kwargs), **extra)
+    return getattr(optim, row.name)(groups_of(row, params), **values(row.kwargs), **extra)
 
 
 def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Optimizer:
     """What the row is held to: torch's optimizer with floats for all hyperparameters, or its equations."""
     arguments = values(row.arguments, plain=True)
-    groups = dealt(row, params, plain=True)
-    if not torch_has(row):
+    groups = groups_of(row, params, plain=True)
+    if not is_in_torch(row):
         return Reference(getattr(optim, row.name), groups, arguments)
     kind: Any = getattr(torch.optim, str(row.in_torch))
     known = inspect.signature(kind).parameters
@@ -98,7 +98,7 @@ def theirs(row: Row, params: Sequence[Tensor], **extra: Any) -> torch.optim.Opti
     return optimizer
 
 
-def torch_has(row: Row) -> bool:
+def is_in_torch(row: Row) -> bool:
     """Whether this torch has an optimizer with the row's formula: Muon came with 2.9."""
     return row.in_torch is not None and hasattr(torch.optim, row.in_torch)
 
@@ -150,16 +150,16 @@ def same(mine: Any, other: Any) -> bool:
     return type(mine) is type(other) and mine == other
 
 
-def assert_close(mine: Tensor, other: Tensor, bound: float, what: Any = "") -> None:
+def assert_close(mine: Tensor, other: Tensor, bound: float, label: Any = "") -> None:
     """|mine - other| <= bound * max(1, |other|) in every element; NaN and infinities in the same places."""
-    assert mine.shape == other.shape, (what, mine.shape, other.shape)
+    assert mine.shape == other.shape, (label, mine.shape, other.shape)
     wide = torch.complex128 if other.is_complex() else torch.float64
     mine, other = mine.detach().to(wide), other.detach().to(wide)
     if other.is_complex():
         mine, other = torch.view_as_real(mine), torch.view_as_real(other)
     equal = (mine == other) | (mine.isnan() & other.isnan())
     error = (mine - other).abs() / other.abs().clamp(min=1)
-    assert bool((equal | (error <= bound)).all()), f"{what}: off by {error[~equal].max():.3g}, allowed {bound}"
+    assert bool((equal | (error <= bound)).all()), f"{label}: off by {error[~equal].max():.3g}, allowed {bound}"
 
 
 def assert_states_close(
@@ -180,19 +180,19 @@ def assert_same_steps(row: Row, mine: torch.optim.Optimizer, other: torch.optim.
     assert_states_close(mine, other, 1e-12, empty=row.name != "Adafactor")
 
 
-class Held(TorchDispatchMode):
+class PeakBytes(TorchDispatchMode):
     """Counts the most bytes that tensors made by operations held at once, beside those of given tensors."""
 
-    def __init__(self, *beside):
+    def __init__(self, *other_tensors):
         super().__init__()
-        self.made, self.most = [], 0
-        self.beside = dict.fromkeys((x.untyped_storage().data_ptr() for x in beside), 0)
+        self.references, self.most = [], 0
+        self.other_storages = dict.fromkeys((x.untyped_storage().data_ptr() for x in other_tensors), 0)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        self.made = [ref for ref in self.made if ref() is not None]
-        self.made += [weakref.ref(x) for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
-        storages = [x.untyped_storage() for ref in self.made if (x := ref()) is not None]
-        held = {each.data_ptr(): each.nbytes() for each in storages} | self.beside
+        results = function(*args, **(kwargs or {}))
+        self.references = [ref for ref in self.references if ref() is not None]
+        self.references += [weakref.ref(x) for x in tree_leaves(results) if isinstance(x, torch.Tensor)]
+        storages = [x.untyped_storage() for ref in self.references if (x := ref()) is not None]
+        held = {storage.data_ptr(): storage.nbytes() for storage in storages} | self.other_storages
         self.most = max(self.most, sum(held.values()))
-        return found
+        return results

@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves
 
 import optim
-from tests.optim.problems import MISSING, Held, differences, flat, give_gradients, parameters, run, same, snapshot
+from tests.optim.problems import MISSING, PeakBytes, differences, flat, give_gradients, parameters, run, same, snapshot
 
 STEPS = 20
 
@@ -533,7 +533,7 @@ def test_one_parameter_at_a_time_is_copied():
     most = []
     for many in (1, 4):
         params = [Parameter(torch.ones(64, 1024)) for _ in range(many)]
-        with Held() as held_bytes:
+        with PeakBytes() as held_bytes:
             optim.preinitialize(Own(params))
         most.append(held_bytes.most)
     assert most[1] - most[0] == 3 * params[0].nbytes  # the state of the others

@@ -13,12 +13,12 @@ from tests.optim.problems import (
     assert_states_close,
     differences,
     flat,
+    is_in_torch,
     ours,
     parameters,
     run,
     snapshot,
     theirs,
-    torch_has,
     trained,
     values,
 )
@@ -32,7 +32,7 @@ MORE_STATES = """
     RMSprop-groups Rprop-tensors
 """
 STATES = [*FULLEST, *(BY_ID[id] for id in MORE_STATES.split())]
-IN_TORCH = pytest.mark.parametrize("row", [row for row in STATES if torch_has(row)], ids=lambda row: row.id)
+IN_TORCH = pytest.mark.parametrize("row", [row for row in STATES if is_in_torch(row)], ids=lambda row: row.id)
 MORE = 5
 BOUND = 1e-12
 

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 import optim
 import optim.precision.options
 from optim.precision.bits import join
-from tests.building import in_a_file
+from tests.building import save_and_load
 from tests.optim.compiling import fresh, graphs
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST, ROWS
@@ -214,7 +214,7 @@ def test_parameters_of_other_dtypes_are_stepped_as_ever():
 
 @EACH_WAY
 @pytest.mark.parametrize("at", [0, 1, 5])
-@pytest.mark.parametrize("through", [copy.deepcopy, in_a_file])
+@pytest.mark.parametrize("through", [copy.deepcopy, save_and_load])
 def test_a_run_goes_on_exactly(way, at, through):
     p, whole = built(way)
     trained(whole, p, 1, at)

@@ -12,7 +12,7 @@ from optim import Muon, NorMuon
 from optim.muon import muon
 from optim.muon.newton_schulz import JORDAN, TABLES
 from tests.optim.compiling import fresh, graphs
-from tests.optim.problems import Held, flat
+from tests.optim.problems import PeakBytes, flat
 from tests.optim.test_muon_golden import values
 
 FORMS = ("cerebras", "original", "match_rms_adamw", "spectral_unclamped")
@@ -77,7 +77,7 @@ def test_one_direction_is_held_at_a_time(nesterov, monkeypatch):
         optimizer = Muon(params, nesterov=nesterov)
         for p in params:
             p.grad = torch.randn_like(p)
-        with Held(*(x for p in params for x in (p, p.grad, optimizer.state[p]["momentum_buffer"]))) as mode:
+        with PeakBytes(*(x for p in params for x in (p, p.grad, optimizer.state[p]["momentum_buffer"]))) as mode:
             optimizer.step()
         held.append(mode.most)
     assert held[1] <= held[0] + 1024 and held[0] > params[0].nbytes  # + 1024: each has a few numbers of its own

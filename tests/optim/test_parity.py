@@ -15,20 +15,20 @@ from tests.optim.problems import (
     assert_states_close,
     flat,
     give_gradients,
+    is_in_torch,
     ours,
     parameters,
     run,
     theirs,
-    torch_has,
 )
 from tests.optim.rows import BY_ID, BY_NAME, FULLEST, ROWS, tensor
 from tests.optim.signatures import MATRICES
 
 STEPS = 20
 BOUND = 1e-12
-STATES = [row for row in [*FULLEST, BY_ID["Muon-torch_defaults"]] if torch_has(row)]
+STATES = [row for row in [*FULLEST, BY_ID["Muon-torch_defaults"]] if is_in_torch(row)]
 # With Composer, whose torch is older, one configuration of each optimizer.
-TRIED = FULLEST if importlib.util.find_spec("composer") else [row for row in ROWS if torch_has(row)]
+TRIED = FULLEST if importlib.util.find_spec("composer") else [row for row in ROWS if is_in_torch(row)]
 SCHEDULED = ("lr", "weight_decay", "betas", "eps", "momentum", "alpha", "lr_decay", "lambd")
 ALL = pytest.mark.parametrize("row", TRIED, ids=lambda row: row.id)
 
@@ -96,7 +96,7 @@ def test_complex_parameters(row):
         with pytest.raises(ValueError, match="complex"):
             ours(row, [p for p in params if p.ndim == 2])
         return
-    mine, pairs = ours(row, params), not torch_has(row)
+    mine, pairs = ours(row, params), not is_in_torch(row)
     other = theirs(row, [as_pairs(p) for p in params] if pairs else parameters("Adam", torch.complex128))
     for step in range(1, 9):
         give_gradients(params, step)

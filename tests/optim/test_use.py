@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import optim
-from tests.building import bits, equal, in_a_file, network, train
+from tests.building import bits, equal, network, save_and_load, train
 from tests.optim.problems import differences, flat, give_gradients, ours, parameters, run, snapshot, trained
 from tests.optim.rows import BY_NAME
 
@@ -162,7 +162,7 @@ def test_grad_scaler(row):
     assert not [key for key in differences(snapshot(scaled), snapshot(plain)) if key[0] in ("param", "state")]
 
 
-COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda value: pickle.loads(pickle.dumps(value)), "file": in_a_file}
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda value: pickle.loads(pickle.dumps(value)), "file": save_and_load}
 
 
 @BY_NAME

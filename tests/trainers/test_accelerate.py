@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
 import optim
-from tests.torchrun import ROOT, Report, launch, output_of
+from tests.torchrun import ROOT, Report, launch, python_output
 from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
 from timesched import Clock, Horizon, LinearScheduler, bind
 from timesched.integrations.accelerate import Binding, schedule
@@ -84,7 +84,7 @@ def test_resumed_in_a_fresh_process(tmp_path):
     whole.train(0, 6)
     whole.accelerator.save_state(tmp_path / "middle")
     whole.train(6, BATCHES)
-    output_of(__file__, "resume", tmp_path)
+    python_output(__file__, "resume", tmp_path)
     resumed, wanted = torch.load(tmp_path / "resumed.pt"), whole.outcome()
     assert resumed.pop("used") == wanted.pop("used")[3:]
     torch.testing.assert_close(resumed, wanted, rtol=0, atol=0)
@@ -148,7 +148,7 @@ def test_on_change_says_which_schedule_of_two_runs_goes_on():
 
 
 def test_the_example():
-    said = output_of(ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok")
+    said = python_output(ROOT / "examples" / "accelerate_run.py", "--tokens", "3000tok")
     assert "Done: 2 steps of the optimizer" in said
 
 

@@ -20,7 +20,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 import optim
-from tests.torchrun import ROOT, Report, launch, output_of
+from tests.torchrun import ROOT, Report, launch, python_output
 from tests.trainers.batches import BATCHES, COSINE, DECAY, LR, TOKENS, WEIGHT_DECAY, batch, expected
 from timesched import Clock, CosineAnnealingScheduler, LinearScheduler
 from timesched.integrations.lightning import Binding, count_tensors, schedule
@@ -113,7 +113,7 @@ def test_resumed_in_a_fresh_process_in_the_middle_of_an_epoch(tmp_path):
     whole = Model()
     trainer(tmp_path, accumulate_grad_batches=2, callbacks=[Saving()]).fit(whole, Loader())
     assert whole.used == expected(2, epochs=2)
-    output_of(__file__, "resume", tmp_path)
+    python_output(__file__, "resume", tmp_path)
     resumed, wanted = torch.load(tmp_path / "resumed.pt"), outcome(whole)
     torch.testing.assert_close(resumed.pop("used"), wanted.pop("used")[8:], rtol=0, atol=0)
     torch.testing.assert_close(resumed, wanted, rtol=0, atol=0)
@@ -263,7 +263,7 @@ def test_what_is_counted_in_a_batch():
 
 
 def test_the_example():
-    said = output_of(ROOT / "examples" / "lightning_run.py", "--batches", "8")
+    said = python_output(ROOT / "examples" / "lightning_run.py", "--batches", "8")
     assert "Done: 2 steps of the optimizer, 100% of the run" in said
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import optim
-from tests.torchrun import ROOT, Report, launch, output_of
+from tests.torchrun import ROOT, Report, launch, python_output
 from timesched import CosineAnnealingWithWarmupScheduler, Horizon, LinearScheduler
 from timesched.integrations.transformers import Binding, schedule
 
@@ -258,7 +258,7 @@ def saved(tmp_path_factory: Any) -> Any:
 
 def test_a_fresh_process_goes_on_from_the_checkpoint_alone(saved: Any) -> None:
     trainer, checkpoint = saved
-    output_of(__file__, checkpoint)
+    python_output(__file__, checkpoint)
     resumed, whole = torch.load(checkpoint.parent / "outcome.pt"), outcome(trainer)
     assert resumed["rows"] == whole["rows"] and resumed["counts"] == whole["counts"]
     assert all(torch.equal(each, whole["weights"][name]) for name, each in resumed["weights"].items())
@@ -355,12 +355,12 @@ def test_a_trainer_with_schedules_or_deepspeed_is_refused(tmp_path: Path) -> Non
 
 def test_the_example(tmp_path: Path) -> None:
     command = ROOT / "examples/transformers_run.py", "--steps", 4, "--out", tmp_path / "out"
-    said = output_of(*command)
+    said = python_output(*command)
     end = "batches 4, tokens 16384\nnext learning rate 0.0003, next weight decay 0.01\n"
     losses = [float(loss) for loss in re.findall(r"'loss': '([\d.]+)'", said)]
     assert said.endswith(end) and len(losses) == 4 and losses[-1] < losses[0]
     shutil.rmtree(tmp_path / "out" / "checkpoint-4")
-    resumed = output_of(*command, "--resume")
+    resumed = python_output(*command, "--resume")
     assert resumed.endswith(end) and re.findall(r"'loss': '([\d.]+)'", resumed) == [f"{x:.4g}" for x in losses[2:]]
 
 

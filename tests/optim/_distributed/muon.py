@@ -26,7 +26,7 @@ from optim.muon import ranks as muon_ranks
 from tests.optim._distributed.common import local, mesh
 from tests.optim._distributed.low_precision import assert_bits
 from tests.optim.compiling import fresh, graphs
-from tests.optim.problems import Held
+from tests.optim.problems import PeakBytes
 
 # Ten matrices of 16 rows and more, some of them uneven shards, and a stack of three.
 SHAPES = [(64, 32), (48, 80), (128, 64), (33, 17), (64, 64), (64, 64), (3, 32, 16), (96, 64), (17, 64), (50, 20)]
@@ -283,7 +283,7 @@ def memory(case: str, folder: Path) -> None:
         alone = mock.patch.object(newton_schulz, "TOGETHER", size * size)
         calls = {name: on_copies(getattr(dist, name)) for name in ("all_to_all_single", "all_gather")}
         patched = mock.patch.multiple(dist, **calls)
-        with mock.patch.multiple(muon_ranks, **four), patched, alone, Held(*beside) as held:
+        with mock.patch.multiple(muon_ranks, **four), patched, alone, PeakBytes(*beside) as held:
             optimizer.step()
         most.append(held.most)
     # A batch is 4 matrices for each rank. Beside two of them: one while it is made orthogonal.
