@@ -24,7 +24,7 @@ from torch.nn import Parameter
 
 import optim
 from optim.initial_state.compare import differences
-from optim.initial_state.trial import without_params
+from optim.initial_state.trial import group_settings
 
 Make = Callable[[], torch.optim.Optimizer]
 STEPS = 20
@@ -99,7 +99,7 @@ def outcome(new: Make) -> str:
 
 
 def snapshot(optimizer: torch.optim.Optimizer) -> list[Any]:
-    groups = [{**without_params(group), "params": list(group["params"])} for group in groups_of(optimizer)]
+    groups = [{**group_settings(group), "params": list(group["params"])} for group in groups_of(optimizer)]
     states = [dict(optimizer.state.get(p, {})) for group in groups for p in group["params"]]
     kept: list[Any] = torch.utils._pytree.tree_map_only(torch.Tensor, lambda x: x.detach().clone(), [groups, states])
     return kept

@@ -21,8 +21,8 @@ from timesched.time.value import TimeLike
 
 from .. import lr_scheduler
 from ..groups import configure_param_groups
-from ..groups.parameters import named
-from ..groups.rules import FACTOR, claims_of_factors, comparable
+from ..groups.parameters import find_parameters
+from ..groups.rules import FACTOR, comparable_value, read_factors
 from ..scheduler import Scheduler
 from ..state.optimizer import Optimizer
 from .factors import read_factor_claims
@@ -156,7 +156,7 @@ def configure_lr_scheduler(
         raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
     spec = resolve_learning_rate(learning_rate, "learning_rate")
     if adjust_learning_rate:
-        expected_factors = {claim.settings[FACTOR] for claim in claims_of_factors(adjust_learning_rate)}
+        expected_factors = {claim.settings[FACTOR] for claim in read_factors(adjust_learning_rate)}
         group_factors = {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups} - {None}
         if not expected_factors <= group_factors:
             raise ValueError(
@@ -267,7 +267,9 @@ def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Map
         return ""
     groups = grouped.optimizer.param_groups
     targets = {path: scheduler.indices for path, scheduler in schedulers.items() if _is_weight_decay(scheduler)}
-    decaying = {i for i, group in enumerate(groups) if comparable(group.get("weight_decay"))}.union(*targets.values())
+    decaying = {i for i, group in enumerate(groups) if comparable_value(group.get("weight_decay"))}.union(
+        *targets.values()
+    )
     if not decaying:
         return ""
     no_decay = spec.options["no_decay"]
@@ -336,9 +338,9 @@ def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
     indices = range(len(settings))
     no_decay_groups, norm_and_bias_groups = set(), set(indices)
     if spec.has_no_decay and options["no_decay"] is not False:
-        no_decay_groups = {i for i in indices if comparable(settings[i].get("weight_decay")) == 0}
+        no_decay_groups = {i for i in indices if comparable_value(settings[i].get("weight_decay")) == 0}
     if isinstance(model, nn.Module):
-        tensors = {parameter.tensor for parameter in named(model) if not parameter.decays}
+        tensors = {parameter.tensor for parameter in find_parameters(model) if not parameter.decays}
         norm_and_bias_groups = {i for i in indices if not tensors.isdisjoint(optimizer.param_groups[i]["params"])}
     unset_lr_groups = {i for i in indices if spec.lacks_lr and "lr" not in settings[i]}
     return GroupedOptimizer(optimizer, no_decay_groups, norm_and_bias_groups, unset_lr_groups)

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from ..groups.parameters import named
-from ..groups.rules import Claim, checked_selectors, claims_of_factors, selection
+from ..groups.parameters import find_parameters
+from ..groups.rules import Claim, matching_indices, read_factors, read_selectors
 
 # The groups of a model that does not name its own, and their globs.
 DEFAULT_GROUPS = {
@@ -32,15 +32,15 @@ def read_factor_claims(model: Any, factors: Any) -> list[Claim]:
         globs = {name: group.param_filter_patterns for name, group in own_groups.items()}
         scales = {name: group.scale for name, group in own_groups.items() if group.scale != 1.0}
     factors = {} if factors is None else factors
-    parameters = named(model)
+    parameters = find_parameters(model)
     claims = []
-    for claim in claims_of_factors(scales | factors if isinstance(factors, dict) else factors):
+    for claim in read_factors(scales | factors if isinstance(factors, dict) else factors):
         (key,) = claim.selectors
         selectors, is_layer = claim.selectors, True
-        if key in globs and (own_groups is not None or not selection(parameters, key, layers=True)):
-            selectors, is_layer = checked_selectors(globs[key], claim.what), False
+        if key in globs and (own_groups is not None or not matching_indices(parameters, key, layers=True)):
+            selectors, is_layer = read_selectors(globs[key], claim.source), False
             # one glob of a group has to match; none of a group that only the model names
-            matching = tuple(glob for glob in selectors if selection(parameters, glob))
+            matching = tuple(glob for glob in selectors if matching_indices(parameters, glob))
             selectors = matching if key not in factors else matching or selectors
         hint = f" The groups with a name are {', '.join(map(repr, globs))}."
         claims.append(claim._replace(selectors=selectors, layers=is_layer, hint=hint))

@@ -16,7 +16,7 @@ from timesched.time.units import TimeError, TimeUnit
 from timesched.time.value import Time
 
 from ..algorithms.adam import Adam
-from ..groups.rules import FACTOR, RULE_KEYS, Claim, checked_rules, claim_of_rule, comparable
+from ..groups.rules import FACTOR, RULE_KEYS, Claim, comparable_value, read_rule, require_rules
 from ..muon.muon import ALGORITHMS, Muon
 from .names import CLOSED_FORM, LR, SCHEDULE, SCHEDULER, Family, optimizers
 from .problems import Problems, prefix_errors
@@ -126,7 +126,7 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     cls = optimizers().find(name, "optimizer")
     problems = Problems()
     rules = arguments.pop("params", None) or []
-    rules = [rules] if isinstance(rules, Mapping) else problems.attempt(checked_rules, rules, f"{path}.params") or []
+    rules = [rules] if isinstance(rules, Mapping) else problems.attempt(require_rules, rules, f"{path}.params") or []
     claims = [problems.attempt(_claim, rule, f"{path}.params[{i}]", cls) for i, rule in enumerate(rules)]
     options = {key: arguments.pop(key) for key in GROUPING_KEYS if key in arguments}
     if issubclass(cls, Muon) and not arguments.keys().isdisjoint(ALGORITHMS):
@@ -174,7 +174,7 @@ def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
             if isinstance(arguments.get(name), Mapping) and _has_weight_decay(algorithm, arguments[name]):
                 return True
     default = _config_arguments(cls).get("weight_decay")
-    return bool(comparable(arguments.get("weight_decay", default.default if default else 0.0)))
+    return bool(comparable_value(arguments.get("weight_decay", default.default if default else 0.0)))
 
 
 def _claim(rule: Any, path: str, cls: type) -> Claim:
@@ -182,10 +182,10 @@ def _claim(rule: Any, path: str, cls: type) -> Claim:
     rule = read_numbers(rule)
     if isinstance(rule, dict):
         _rename(rule, "tag", "tags", path)
-    claim = claim_of_rule(rule, path)
+    claim = read_rule(rule, path)
     settings = {key: value for key, value in claim.settings.items() if key not in FACTOR_KEYS}
     algorithm = ALGORITHMS.get(settings.pop("algorithm", "muon"), cls) if issubclass(cls, Muon) else cls
-    read_arguments(algorithm, settings, claim.what, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
+    read_arguments(algorithm, settings, claim.source, (*RULE_KEYS, *FACTOR_KEYS), require_all=False)
     return claim
 
 

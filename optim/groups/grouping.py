@@ -9,9 +9,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..base.hyperparameters import RATE, as_tags
-from .matrices import Decision, decisions
-from .parameters import named
-from .rules import Claim, Selector, claims_of_factors, claims_of_rules, claims_of_selectors, comparable, matched, merged
+from .matrices import Decision, decide_algorithms
+from .parameters import find_parameters
+from .rules import (
+    Claim,
+    Selector,
+    claims_by_parameter,
+    comparable_value,
+    make_claims,
+    merge_claims,
+    read_factors,
+    read_rules,
+)
 
 
 def configure_param_groups(
@@ -106,17 +115,17 @@ def configure_param_groups(
         raise ValueError(f"matrices={matrices!r} of a {type(model).__name__}: pass 'muon' with the model, or None.")
     head_claims: list[Claim] = []
     if matrices and output_head is not None:
-        head_claims = claims_of_selectors(output_head, "output_head", {"algorithm": "adamw"})
+        head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"})
     decay_tags = as_tags(decay_tag, "decay_tag: ")
-    parameters = named(model)
+    parameters = find_parameters(model)
     # What is asked for each parameter, its tags and settings; then the algorithm of each; then their groups.
-    hits = matched(parameters, claims + head_claims)
-    asked = [merged(each, parameter.name) for each, parameter in zip(hits, parameters)]
+    hits = claims_by_parameter(parameters, claims + head_claims)
+    asked = [merge_claims(each, parameter.name) for each, parameter in zip(hits, parameters)]
     decided: Sequence[Decision | None] = [None] * len(parameters)
     if matrices:
         chosen = [settings for _, settings in asked]
-        heads = None if output_head is None else list(map(bool, matched(parameters, head_claims)))
-        decided = decisions(parameters, chosen, heads)
+        heads = None if output_head is None else list(map(bool, claims_by_parameter(parameters, head_claims)))
+        decided = decide_algorithms(parameters, chosen, heads)
     groups: dict[Any, dict[str, Any]] = {}
     for parameter, own, decision in zip(parameters, asked, decided):
         if not (frozen or parameter.tensor.requires_grad):
@@ -135,12 +144,12 @@ def configure_param_groups(
 
 def _claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: Any) -> list[Claim]:
     """What rules, factors and `no_decay` ask for, of the parameters that they select."""
-    claims = claims_of_rules(rules)
-    claims += claims_of_factors({} if factors is None else factors)
+    claims = read_rules(rules)
+    claims += read_factors({} if factors is None else factors)
     if weight_decay is not None:
         RATE.check("weight_decay", weight_decay)
     if not isinstance(no_decay, bool):
-        claims += claims_of_selectors(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
+        claims += make_claims(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
     if no_decay is not False and not isinstance(model, nn.Module):
         raise ValueError(f"no_decay={no_decay!r} needs to know the norm layers: pass the model, or no_decay=False.")
     return claims
@@ -158,7 +167,7 @@ def _completed(
         settings = {"algorithm": decision.algorithm, **decision.settings, **settings}
     if weight_decay is not None:
         settings = {"weight_decay": weight_decay, **settings}
-    if comparable(settings.get("weight_decay")) != 0:
+    if comparable_value(settings.get("weight_decay")) != 0:
         tags |= decay_tags
     return tags, settings
 
@@ -166,7 +175,7 @@ def _completed(
 def _group_of(tags: frozenset[str], settings: dict[str, Any], groups: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     """The group of these tags and values; a new one, added to `groups`, where there is none."""
     settings = dict(sorted(settings.items()))
-    key = (tags, comparable(list(settings.items())))
+    key = (tags, comparable_value(list(settings.items())))
     if key not in groups:
         groups[key] = {"params": [], **({"tags": sorted(tags)} if tags else {}), **copy.deepcopy(settings)}
     return groups[key]

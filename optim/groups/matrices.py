@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from .parameters import Named
+from .parameters import NamedParameter
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 EXPERTS = re.compile(r".*Experts?")  # names of classes
@@ -26,8 +26,8 @@ class Decision(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012  # it is never changed
 
 
-def decisions(
-    parameters: Sequence[Named], chosen: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
+def decide_algorithms(
+    parameters: Sequence[NamedParameter], chosen: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
 ) -> list[Decision]:
     """The algorithm of each parameter. `chosen`: what rules set; `heads`: which are output heads, None to find them.
 
@@ -59,7 +59,7 @@ def decisions(
     return result
 
 
-def _by_module(each: Named) -> Decision:
+def _by_module(each: NamedParameter) -> Decision:
     shape = each.tensor.shape
     owner, attribute = next(iter(each.owners))
     if not each.decays:
@@ -85,7 +85,7 @@ def _by_module(each: Named) -> Decision:
     return Decision(None, "")
 
 
-def _is_of_a_router(each: Named) -> bool:
+def _is_of_a_router(each: NamedParameter) -> bool:
     """Whether a module of the model that contains it is a `*Router*`, has the word `router` in its name, or is a `gate`
     next to experts.
     """
@@ -97,7 +97,7 @@ def _is_of_a_router(each: Named) -> bool:
     return False
 
 
-def _is_fused(each: Named) -> bool:
+def _is_fused(each: NamedParameter) -> bool:
     """Whether it is the weight of a linear layer that is called as those for queries, keys and values in one are."""
     if not each.modules or not isinstance(each.path[-1], nn.Linear):
         return False
@@ -105,7 +105,7 @@ def _is_fused(each: Named) -> bool:
     return bool(FUSED.fullmatch(name) or (name == "in_proj" and ATTENTION.fullmatch(type(parent).__name__)))
 
 
-def _output_heads(parameters: Sequence[Named]) -> set[str]:
+def _output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
     """The names of the weights of the layers that give the outputs, but for those that are an embedding's."""
     linear = [each for each in parameters if _is(each, nn.Linear) and each.tensor.dim() == 2]
     embeddings = [each.tensor for each in parameters if _is(each, EMBEDDINGS)]
@@ -134,9 +134,9 @@ def _output_heads(parameters: Sequence[Named]) -> set[str]:
     )
 
 
-def _is_in_a_head(each: Named) -> bool:
+def _is_in_a_head(each: NamedParameter) -> bool:
     return any(name == "head" or name.endswith("_head") for _, name, _ in each.modules)
 
 
-def _is(each: Named, kinds: Any) -> bool:
+def _is(each: NamedParameter, kinds: Any) -> bool:
     return any(issubclass(kind, kinds) for kind in each.kinds)

@@ -23,7 +23,7 @@ WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 Owner = tuple[type[nn.Module], str]
 
 
-class Named(NamedTuple):
+class NamedParameter(NamedTuple):
     """A parameter, and the names and layers by which globs and layer types select it."""
 
     tensor: Tensor
@@ -55,16 +55,16 @@ def is_norm_or_bias(owner: Owner) -> bool:
     return bool(issubclass(kind, NORMS) or NORM_NAME.fullmatch(kind.__name__) or BIAS_NAME.fullmatch(name))
 
 
-def named(model: Any) -> list[Named]:
+def find_parameters(model: Any) -> list[NamedParameter]:
     """The parameters of a model, or of its `named_parameters()`, in their order.
 
     Names come twice: `raw`, as the model has them, and `clean`, without what wrappers put into them.
     """
-    found: dict[int, Named] = {}
+    found: dict[int, NamedParameter] = {}
 
     def add(tensor: Tensor, raw: str, clean: str, path: list[nn.Module], name: str) -> None:
         """Note a parameter that the last module of `path` has under `name`."""
-        one = found.setdefault(id(tensor), Named(tensor, clean, {}, {}, path))
+        one = found.setdefault(id(tensor), NamedParameter(tensor, clean, {}, {}, path))
         one.names.update({raw: None, clean: None})
         if path:
             one.owners[type(path[-1]), name] = None

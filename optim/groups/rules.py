@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from timesched.binding.groups import FACTOR_KEYS
 
 from ..base.hyperparameters import HYPERPARAMETERS, RATE, as_tags
-from .parameters import Named
+from .parameters import NamedParameter
 
 Selector = str | type[nn.Module]
 
@@ -24,9 +24,9 @@ RULE_KEYS = ("params", "tags", "exclusive")
 
 
 class Claim(NamedTuple):
-    """What one rule asks for the parameters it selects; `what` is how an error calls it."""
+    """What one rule asks for the parameters it selects; `source` is how an error calls it."""
 
-    what: str
+    source: str
     selectors: tuple[Selector, ...]
     tags: frozenset[str] = frozenset()
     settings: Mapping[str, Any] = {}
@@ -35,28 +35,28 @@ class Claim(NamedTuple):
     hint: str = ""  # the end of the error for a selector that matches nothing
 
 
-def checked_selectors(given: Any, what: str) -> tuple[Selector, ...]:
+def read_selectors(value: Any, source: str) -> tuple[Selector, ...]:
     """Globs and layer types, one or several, as a tuple."""
-    several = (given,) if isinstance(given, (str, type)) or not isinstance(given, Iterable) else tuple(given)
-    for each in several:
-        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, nn.Module)):
-            raise TypeError(f"{what} has {each!r:.80}: pass globs over the names of parameters, as '*.bias'.")
-    return several
+    selectors = (value,) if isinstance(value, (str, type)) or not isinstance(value, Iterable) else tuple(value)
+    for selector in selectors:
+        if not isinstance(selector, str) and not (isinstance(selector, type) and issubclass(selector, nn.Module)):
+            raise TypeError(f"{source} has {selector!r:.80}: pass globs over the names of parameters, as '*.bias'.")
+    return selectors
 
 
-def claims_of_rules(rules: Any, name: str = "rules") -> list[Claim]:
+def read_rules(rules: Any, name: str = "rules") -> list[Claim]:
     """The claims that the dicts of `configure_param_groups(rules=...)` make; `name` is how an error calls the list."""
-    return [claim_of_rule(rule, f"{name}[{i}]") for i, rule in enumerate(checked_rules(rules, name))]
+    return [read_rule(rule, f"{name}[{i}]") for i, rule in enumerate(require_rules(rules, name))]
 
 
-def checked_rules(rules: Any, name: str) -> list[Any]:
+def require_rules(rules: Any, name: str) -> list[Any]:
     """A list of rules, which are not looked at."""
     if not isinstance(rules, Iterable) or isinstance(rules, (str, Mapping)):
         raise TypeError(f"{name}={rules!r:.80}: pass a list of dicts, as [{{'params': '*bias', 'tags': 'bias'}}].")
     return list(rules)
 
 
-def claim_of_rule(rule: Any, where: str) -> Claim:
+def read_rule(rule: Any, where: str) -> Claim:
     """The claim that a dict makes; `where` is how an error calls it."""
     if isinstance(rule, Claim):  # it was read already, from a config
         return rule
@@ -74,7 +74,7 @@ def claim_of_rule(rule: Any, where: str) -> Claim:
             RATE.check(f"{where}: {key}", value)
         if key in FACTOR_KEYS:
             settings[key] = float(value)
-    globs = checked_selectors(rule.get("params", ()), f"{where}: params")
+    globs = read_selectors(rule.get("params", ()), f"{where}: params")
     if not globs or not all(isinstance(glob, str) for glob in globs):
         raise ValueError(f"{where} has params={list(globs)!r:.80}: give it a glob or a list of them, as '*.bias'.")
     exclusive = rule.get("exclusive", False)
@@ -84,35 +84,35 @@ def claim_of_rule(rule: Any, where: str) -> Claim:
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
 
-def claims_of_factors(factors: Any) -> list[Claim]:
+def read_factors(factors: Any) -> list[Claim]:
     """The claims that `adjust_learning_rate` makes."""
     if not isinstance(factors, Mapping):
         raise TypeError(f"{FACTOR}={factors!r:.80}: pass a dict from globs or layer types to factors.")
     claims = []
     for key, factor in factors.items():
-        what = f"{FACTOR}[{key!r}]"
-        RATE.check(what, factor)
-        selectors = checked_selectors([key], FACTOR)
-        claims.append(Claim(what, selectors, settings={FACTOR: float(factor)}, layers=True))
+        source = f"{FACTOR}[{key!r}]"
+        RATE.check(source, factor)
+        selectors = read_selectors([key], FACTOR)
+        claims.append(Claim(source, selectors, settings={FACTOR: float(factor)}, layers=True))
     return claims
 
 
-def claims_of_selectors(given: Any, what: str, settings: Mapping[str, Any], layers: bool = False) -> list[Claim]:
-    """A claim for each of the globs and layer types that the argument `what` is."""
-    selectors = checked_selectors(given, what)
-    return [Claim(f"{what} ({each!r})", (each,), settings=settings, layers=layers) for each in selectors]
+def make_claims(value: Any, argument: str, settings: Mapping[str, Any], layers: bool = False) -> list[Claim]:
+    """A claim for each of the globs and layer types that `argument` is."""
+    selectors = read_selectors(value, argument)
+    return [Claim(f"{argument} ({glob!r})", (glob,), settings=settings, layers=layers) for glob in selectors]
 
 
-def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[Claim]]:
+def claims_by_parameter(parameters: Sequence[NamedParameter], claims: Sequence[Claim]) -> list[list[Claim]]:
     """For each parameter the claims that select it. The error names all selectors that select none."""
     hits: list[list[Claim]] = [[] for _ in parameters]
     errors = []
     for claim in claims:
         selected: set[int] = set()
         for selector in claim.selectors:
-            indices = selection(parameters, selector, claim.layers)
+            indices = matching_indices(parameters, selector, claim.layers)
             if not indices:
-                errors.append(_no_match(claim, selector, parameters))
+                errors.append(_describe_no_match(claim, selector, parameters))
             selected |= indices
         for i in selected:
             hits[i].append(claim)
@@ -121,73 +121,73 @@ def matched(parameters: Sequence[Named], claims: Sequence[Claim]) -> list[list[C
     return hits
 
 
-def selection(parameters: Sequence[Named], selector: Selector, layers: bool = False) -> set[int]:
+def matching_indices(parameters: Sequence[NamedParameter], selector: Selector, layers: bool = False) -> set[int]:
     """The indices of the parameters that a glob selects, or with `layers` a layer type."""
     selected = set()
     for i, parameter in enumerate(parameters):
-        is_layer = layers and any(_is_kind(kind, selector) for kind in parameter.kinds)
+        is_layer = layers and any(_is_layer_type(kind, selector) for kind in parameter.kinds)
         if is_layer or _has_name(parameter, selector):
             selected.add(i)
     return selected
 
 
-def _has_name(parameter: Named, selector: Selector) -> bool:
+def _has_name(parameter: NamedParameter, selector: Selector) -> bool:
     return isinstance(selector, str) and any(fnmatch.fnmatchcase(name, selector) for name in parameter.names)
 
 
-def _is_kind(kind: type[nn.Module], selector: Selector) -> bool:
+def _is_layer_type(kind: type[nn.Module], selector: Selector) -> bool:
     if isinstance(selector, str):
-        return any(each.__name__ == selector for each in kind.__mro__ if each not in (nn.Module, object))
+        return any(base.__name__ == selector for base in kind.__mro__ if base not in (nn.Module, object))
     return issubclass(kind, selector)
 
 
-def _no_match(claim: Claim, selector: Selector, parameters: Sequence[Named]) -> str:
+def _describe_no_match(claim: Claim, selector: Selector, parameters: Sequence[NamedParameter]) -> str:
     called = selector if isinstance(selector, str) else selector.__name__
     kinds = dict.fromkeys(chain.from_iterable(parameter.kinds for parameter in parameters))
     layers = [kind.__name__ for kind in kinds] if claim.layers else []
     pieces = dict.fromkeys(layers)  # and, of each name, what it starts with and what it consists of
-    for name in chain.from_iterable(each.names for each in parameters):
+    for name in chain.from_iterable(parameter.names for parameter in parameters):
         parts = name.split(".")
         pieces.update(dict.fromkeys((*accumulate(parts, "{}.{}".format), *parts)))
     near = difflib.get_close_matches(re.sub(r"[*?.]+$|^[*?.]+", "", called), pieces, 3, 0.6)
-    there = near or [each.name for each in parameters[:3]]
+    known_names = near or [parameter.name for parameter in parameters[:3]]
     owned = " and no layer type" if layers else ""
     hint = " (layer types are known only where the model is given)" if claim.layers and not layers else ""
-    start = f"{claim.what}: {called!r} matches no parameter's name{owned}{hint}"
-    ends = selection(parameters, f"*{selector}") if selector and isinstance(selector, str) else set()
+    start = f"{claim.source}: {called!r} matches no parameter's name{owned}{hint}"
+    ends = matching_indices(parameters, f"*{selector}") if selector and isinstance(selector, str) else set()
     if ends:
         return f"{start}, but the ends of {len(ends)}: write {'*' + called!r}.{claim.hint}"
     return (
         f"{start}; {'the nearest there are' if near else 'names are, for instance,'} "
-        f"{', '.join(map(repr, there))}.{claim.hint}"
+        f"{', '.join(map(repr, known_names))}.{claim.hint}"
     )
 
 
-def merged(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str, Any]]:
+def merge_claims(claims: Sequence[Claim], name: str) -> tuple[frozenset[str], dict[str, Any]]:
     """The tags and settings that claims together make for the parameter `name`."""
-    exclusive = [claim.what for claim in claims if claim.exclusive]
+    exclusive = [claim.source for claim in claims if claim.exclusive]
     if len(exclusive) > 1:
         raise ValueError(
             f"{exclusive[0]} and {exclusive[1]} both match the parameter {name!r}, and both are exclusive: narrow the "
             f"globs of one, or drop its 'exclusive'."
         )
-    found: dict[str, tuple[Any, str]] = {}
+    values: dict[str, tuple[Any, str]] = {}
     for claim in claims:
         for key, value in claim.settings.items():
-            first, source = found.setdefault(key, (value, claim.what))
-            if comparable(first) != comparable(value):
+            first, source = values.setdefault(key, (value, claim.source))
+            if comparable_value(first) != comparable_value(value):
                 raise ValueError(
-                    f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from {claim.what}: "
-                    f"give it one value, or narrow the globs of one."
+                    f"The parameter {name!r} gets {key}={first!r} from {source} and {key}={value!r} from "
+                    f"{claim.source}: give it one value, or narrow the globs of one."
                 )
     tags: frozenset[str] = frozenset().union(*(claim.tags for claim in claims))
-    return tags, {key: value for key, (value, _) in found.items()}
+    return tags, {key: value for key, (value, _) in values.items()}
 
 
-def comparable(value: Any) -> Any:
+def comparable_value(value: Any) -> Any:
     """A value that can be compared and hashed: numbers in place of tensors, tuples in place of lists."""
     if isinstance(value, Tensor):
         return value.item()
     if isinstance(value, (list, tuple)):
-        return tuple(comparable(each) for each in value)
+        return tuple(comparable_value(item) for item in value)
     return value if value.__hash__ is not None else repr(value)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..base.hyperparameters import HYPERPARAMETERS, as_tags
-from .rules import comparable
+from .rules import comparable_value
 
 
 def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]], names: int | None = None) -> str:
@@ -54,7 +54,7 @@ def _hyperparameters(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) ->
     """The columns of hyperparameters, by name: learning rate and weight decay, and what differs among the groups."""
     shown = {}
     for key in sorted(set().union(*groups) - {"params", "param_names", "tags", "reasons"}):
-        values = [comparable(group[key]) if key in group else "-" for group in groups]
+        values = [comparable_value(group[key]) if key in group else "-" for group in groups]
         different = set(values)
         if of_optimizer and key in HYPERPARAMETERS:
             different.discard("-")  # what a group lacks is for another algorithm

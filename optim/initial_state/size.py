@@ -48,7 +48,7 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     optimizer = target if isinstance(target, torch.optim.Optimizer) else described(target, fake)
     with fake:
         missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_without_values(optimizer)
-        return nbytes(tree_leaves(list({**optimizer.state, **missing}.values())))
+        return total_bytes(tree_leaves(list({**optimizer.state, **missing}.values())))
 
 
 def described(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
@@ -64,7 +64,7 @@ def described(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
         return kind(params, **values)
 
 
-def nbytes(values: Iterable[Any]) -> int:
+def total_bytes(values: Iterable[Any]) -> int:
     """The bytes of the tensors among some values; of distributed ones, those of the local part."""
     total = 0
     for x in values:

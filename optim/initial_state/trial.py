@@ -56,7 +56,7 @@ class Trial:
 
     def values(self) -> list[Values]:
         """What there is of each parameter now."""
-        state, group = self.optimizer.state, without_params(self.group)
+        state, group = self.optimizer.state, group_settings(self.group)
         return [{"state": state.get(q, {}), "group": group} for q in self.params]
 
     def begin_with(self, initial: Sequence[Values]) -> None:
@@ -104,7 +104,7 @@ def is_hooks(name: str) -> bool:
     return name.startswith("_optimizer_") and name.endswith("_hooks")
 
 
-def without_params(group: Mapping[str, Any]) -> dict[str, Any]:
+def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x for key, x in group.items() if key not in ("params", "param_names")}
 
 
@@ -163,7 +163,7 @@ def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Te
     """
     everything_copied = {
         "its attribute": attributes(optimizer),
-        "its group's": without_params(group),
+        "its group's": group_settings(group),
         "its state": optimizer.state.get(p, {}),
         "its parameter's attribute": vars(p),
     }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import optim
-from optim.groups.parameters import named
+from optim.groups.parameters import find_parameters
 from optim.muon.muon import ALGORITHMS, LARGE_UPDATES, has_large_updates
 from timesched.cli.schedules import add_run, finite, model_of, run_of, trial_of
 from timesched.drawing.lines import Source, axis, format_number, run_end, run_length, values
@@ -238,7 +238,7 @@ OF_BETAS = [beta_out_of_range, miscorrected]
 
 def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
     """A line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
-    spared = {id(each.tensor): each.name for each in named(model) if not each.decays}
+    spared = {id(each.tensor): each.name for each in find_parameters(model) if not each.decays}
     written: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 is none
     for scheduler in schedulers:
         if scheduler is not None and scheduler.key == "weight_decay":

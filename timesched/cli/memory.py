@@ -10,7 +10,7 @@ from optim import WeightAverage
 from optim.config.build import make_optimizer
 from optim.config.resolve import resolve_optimizer
 from optim.config.sections import check_keys, read_sections
-from optim.initial_state.size import nbytes
+from optim.initial_state.size import total_bytes
 from timesched.cli.schedules import config_of, model_of
 from timesched.clock import Clock
 from timesched.drawing.table import Table
@@ -57,4 +57,4 @@ def memory_table(optimizer: Any, averaged: bool = False) -> Table:
 
 
 def _bytes_of(kind: str, states: list[dict[str, Any]]) -> int:
-    return nbytes(state[kind] for state in states if kind in state)
+    return total_bytes(state[kind] for state in states if kind in state)
