@@ -21,8 +21,8 @@ from timesched.time.timestamp import Timestamp, counts_of
 from timesched.time.units import Counter, Exact, TimeUnit, unit_of
 from timesched.time.value import Time
 
-from .base.hyperparameters import Choice, Number, table
-from .base.sharding import distribution, local
+from .base.hyperparameters import Choice, Number, rule_table
+from .base.sharding import distribution, local_shard
 from .state.optimizer import Optimizer
 from .state.step_wrapper import makes_no_state
 from .step.rule_optimizer import RuleOptimizer, swapped_averages
@@ -99,7 +99,7 @@ class WeightAverage(Optimizer):
     the time (its gamma is ln(2)/f - 1).
     """
 
-    hyper = table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=Choice())
+    hyper = rule_table(dict.fromkeys([*START.values(), *LAST.values()], _COUNT), begun=Choice())
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class WeightAverage(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group whose average begins now, or at the start that was given."""
-        self._refuse_swapped("add_param_group()")
+        self._check_not_swapped("add_param_group()")
         if isinstance(param_group, dict):
             param_group = {**self._beginning(), **param_group}
         super().add_param_group(param_group)
@@ -179,7 +179,7 @@ class WeightAverage(Optimizer):
 
     def reset_state(self, params: Any = None) -> None:
         """Begin anew with the weights of now; of all parameters, also with the moment of now."""
-        self._refuse_swapped("reset_state()")
+        self._check_not_swapped("reset_state()")
         self._find_buffers()
         super().reset_state(params)
         if params is None:
@@ -197,7 +197,7 @@ class WeightAverage(Optimizer):
         nothing of the unit; nothing is changed then.
         """
         check_not_in_graph("A WeightAverage reads its clock, which no graph can: call average.compile() instead.")
-        self._refuse_swapped("step()")
+        self._check_not_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
         self._find_buffers()
@@ -226,7 +226,7 @@ class WeightAverage(Optimizer):
             torch._foreach_copy_(averages, shards) if share == 1.0 else torch._foreach_lerp_(averages, shards, share)
             return
         for p, x, average in zip(params, shards, averages):  # one after the other, as each takes memory
-            value = x if self.optimizer is None else local(self._weights(p), p)
+            value = x if self.optimizer is None else local_shard(self._weights(p), p)
             average.copy_(value) if share == 1.0 else average.lerp_(value.to(average.dtype), share)
 
     def _averages(self, params: list[Tensor]) -> list[Tensor]:
@@ -343,7 +343,7 @@ class WeightAverage(Optimizer):
                 that has one of the parameters, `reset_state()`, `add_param_group()`, and the `float32_parameters()` of
                 such an optimizer.
         """
-        self._refuse_swapped("swapped()")
+        self._check_not_swapped("swapped()")
         self._find_buffers()
         self._keeper.follow(self)
         if model is None and any(distribution(p) is not None for p in _params(self)):
@@ -367,7 +367,7 @@ class WeightAverage(Optimizer):
             _write(self, weights)
             _drop_gathered(model)
 
-    def _refuse_swapped(self, what: str) -> None:
+    def _check_not_swapped(self, what: str) -> None:
         if self._is_swapped:
             raise RuntimeError(
                 f"WeightAverage: {what} inside swapped(), where the parameters hold the average. Leave its `with` "
@@ -377,7 +377,7 @@ class WeightAverage(Optimizer):
     def _refuse_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """A step hook of all optimizers."""
         if any(p in self.state for p in _params(optimizer)):
-            self._refuse_swapped(f"a step of {type(optimizer).__name__}")
+            self._check_not_swapped(f"a step of {type(optimizer).__name__}")
 
     # Saved and copied
 
@@ -443,7 +443,7 @@ def _dtype(p: Tensor) -> torch.dtype:
 
 def _shards(xs: list[Tensor]) -> list[Tensor]:
     """Of distributed tensors the parts of this rank."""
-    return [local(x, x) for x in xs] if any(map(distribution, xs)) else xs
+    return [local_shard(x, x) for x in xs] if any(map(distribution, xs)) else xs
 
 
 def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor]) -> None:

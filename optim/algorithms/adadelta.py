@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.hyperparameters import RATE, Number, table
+from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.tensor_lists import Tensors, add_, div_, mul_, shift, sqrt_
 from ..step.common_steps import penalized_gradient, square_average_
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
@@ -58,7 +58,7 @@ class Adadelta(RuleOptimizer):
     Source: https://arxiv.org/abs/1212.5701, algorithm 1, with torch's learning rate.
     """
 
-    hyper = table(COMMON, rho=Number(low=0.0, high=1.0), eps=RATE)
+    hyper = rule_table(COMMON, rho=Number(low=0.0, high=1.0), eps=NON_NEGATIVE)
     may_be_missing = frozenset(("maximize",))
     reads = ()
 
@@ -80,7 +80,7 @@ class Adadelta(RuleOptimizer):
         return ("square_avg", "acc_delta")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         return {"one_minus_rho": 1 - h["rho"], "minus_lr": -h["lr"]}
 
     @staticmethod

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import RATE, SWITCH, Number, Several, table
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import Placement, sum_over_ranks, zeros_without_dim
-from ..base.tensor_lists import Tensors, by_shape, copy_, is_zero
+from ..base.tensor_lists import Tensors, copy_, indices_by_shape, is_zero
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors
@@ -82,13 +82,13 @@ class Adafactor(RuleOptimizer):
     fairseq, not in torch's.
     """
 
-    hyper = table(
+    hyper = rule_table(
         lr=Number(low=0.0, optional=True),
-        eps=Several((RATE, RATE)),
+        eps=NumberTuple((NON_NEGATIVE, NON_NEGATIVE)),
         clip_threshold=Number(low=0.0, open_low=True),
         decay_rate=Number(high=0.0),
         beta1=Number(low=0.0, high=1.0, open_high=True, optional=True),
-        weight_decay=RATE,
+        weight_decay=NON_NEGATIVE,
         scale_parameter=SWITCH,
         relative_step=SWITCH,
         warmup_init=SWITCH,
@@ -148,7 +148,7 @@ class Adafactor(RuleOptimizer):
         return state
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         t, rho = s[STEP], h["lr"]
         if h["relative_step"]:
             most, root = (1e-6 * t if h["warmup_init"] else 1e-2), t**-0.5
@@ -167,7 +167,7 @@ class Adafactor(RuleOptimizer):
     ) -> None:
         columns = {"p": p, "g": g, **states}
         # Parameters of one shape are updated together, in stacks: tensors whose first dimension counts them.
-        for indices in by_shape(p, alone=placement is not None, on_cpu=SMALL):
+        for indices in indices_by_shape(p, alone=placement is not None, on_cpu=SMALL):
             shape = placement.full[indices[0]].shape if placement else p[indices[0]].shape
             if p[indices[0]].numel() == 0 and placement is None:  # but a rank without a shard takes part in the sums
                 continue
@@ -204,11 +204,11 @@ def _update_stacks(
         _average(v, square, f["one_minus_beta2"])
         u = g * v.rsqrt()
     else:
-        of_rows, of_columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]  # the averages R and C
-        _average(of_rows, _mean(square, -1, last, shape, placement), f["one_minus_beta2"])
+        row_placement, of_columns = stacks["exp_avg_sq_row"], stacks["exp_avg_sq_col"]  # the averages R and C
+        _average(row_placement, _mean(square, -1, last, shape, placement), f["one_minus_beta2"])
         _average(of_columns, _mean(square, -2, last - 1, shape, placement), f["one_minus_beta2"])
         # The roots of the two factors of V, one after the other: V itself is never made.
-        row_scales = (of_rows / _mean(of_rows, -1, last - 1, shape, placement).unsqueeze(-1)).rsqrt_()
+        row_scales = (row_placement / _mean(row_placement, -1, last - 1, shape, placement).unsqueeze(-1)).rsqrt_()
         u = (g * of_columns.rsqrt().unsqueeze(-2)).mul_(row_scales.unsqueeze(-1))
     alpha = _for_elements(f["rho"], p)
     if h["scale_parameter"]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import RATE, Number, table
+from ..base.hyperparameters import NON_NEGATIVE, Number, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcmul_
 from ..state.optimizer import State
@@ -60,7 +60,9 @@ class Adagrad(RuleOptimizer):
     Source: https://jmlr.org/papers/v12/duchi11a.html, with torch's decay of the learning rate.
     """
 
-    hyper = table(COMMON, lr_decay=RATE, initial_accumulator_value=Number(low=0.0, scheduled=False), eps=RATE)
+    hyper = rule_table(
+        COMMON, lr_decay=NON_NEGATIVE, initial_accumulator_value=Number(low=0.0, scheduled=False), eps=NON_NEGATIVE
+    )
     may_be_missing = frozenset(("maximize",))
     fused = staticmethod(fused_adagrad)
 
@@ -88,7 +90,7 @@ class Adagrad(RuleOptimizer):
         return {**super().parameter_state(p, group), "sum": torch.full_like(p, start)}
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         return {"minus_step_size": -h["lr"] / (1 + (s[STEP] - 1) * h["lr_decay"])}
 
     @staticmethod

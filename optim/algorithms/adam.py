@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
-from ..base.tensor_lists import Tensors, decay_along_, maximum_
+from ..base.tensor_lists import Tensors, decay_cautiously_, maximum_
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
 from ..step.fused import fused_adam
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
@@ -67,7 +67,9 @@ class AdamBase(RuleOptimizer):
     Sources: those of `Adam` and `AdamW`.
     """
 
-    hyper = table(COMMON, betas=BETAS, eps=RATE, amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH)
+    hyper = rule_table(
+        COMMON, betas=BETAS, eps=NON_NEGATIVE, amsgrad=SWITCH, correct_bias=SWITCH, decoupled_weight_decay=SWITCH
+    )
     structural = ("amsgrad", "decoupled_weight_decay")
     may_be_missing = frozenset(("maximize", "correct_bias", "decoupled_weight_decay"))
     fused = staticmethod(fused_adam)
@@ -93,7 +95,7 @@ class AdamBase(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq" if group["amsgrad"] else None)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         # The bias corrections are folded into the step size and eps. With root = sqrt(1 - beta2**t), so that
         # sqrt(v_hat) = sqrt(v) / root, the paper's form and the one computed here are the same:
@@ -123,7 +125,7 @@ class AdamBase(RuleOptimizer):
         g = apply_weight_decay(h, f, p, g)
         update_moments(f, g, m, v)
         if h.get("cautious_weight_decay"):
-            decay_along_(p, f["decay_factor"], m)
+            decay_cautiously_(p, f["decay_factor"], m)
         if h["amsgrad"]:
             maximum_(v_max, v)
         add_over_root_(p, m, v_max if h["amsgrad"] else v, f["minus_step_size"], f["eps"])
@@ -251,7 +253,7 @@ class AdamW(AdamBase):
     here, as in torch, by all of the learning rate.
     """
 
-    hyper = table(AdamBase.hyper, cautious_weight_decay=SWITCH)
+    hyper = rule_table(AdamBase.hyper, cautious_weight_decay=SWITCH)
     may_be_missing = AdamBase.may_be_missing | {"amsgrad", "cautious_weight_decay"}
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.hyperparameters import BETAS, RATE, table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, absolute, addcdiv_, lerp_, maximum_, mul_, shift_
 from ..step.common_steps import penalized_gradient
@@ -58,7 +58,7 @@ class Adamax(RuleOptimizer):
     Source: https://arxiv.org/abs/1412.6980, algorithm 2, with torch's eps.
     """
 
-    hyper = table(COMMON, betas=BETAS, eps=RATE)
+    hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE)
     may_be_missing = frozenset(("maximize",))
 
     def __init__(
@@ -79,7 +79,7 @@ class Adamax(RuleOptimizer):
         return ("exp_avg", "exp_inf")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         beta1, beta2 = h["betas"]
         minus_step_size = -h["lr"] / (1 - beta1 ** s[STEP])
         return {"one_minus_beta1": 1 - beta1, "beta2": beta2, "minus_step_size": minus_step_size}

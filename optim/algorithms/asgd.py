@@ -9,7 +9,7 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from ..base.hyperparameters import Number, table
+from ..base.hyperparameters import Number, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, copy_, is_zero, lerp_, mul_, neg
 from ..state.optimizer import State
@@ -63,7 +63,7 @@ class ASGD(RuleOptimizer):
     Source: https://doi.org/10.1137/0330046; the decays are those of torch.
     """
 
-    hyper = table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
+    hyper = rule_table(COMMON, lambd=Number(), alpha=Number(), t0=Number())
     may_be_missing = frozenset(("maximize",))
     reads = (STEP, "eta", "mu")
 
@@ -95,9 +95,9 @@ class ASGD(RuleOptimizer):
         return {**state, "eta": state["eta"].clone()}
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         mu, t = s["mu"], s[STEP]
-        eta = where(t == 1, stored(h["lr"]), s["eta"])  # the rate of the first step, as torch takes it
+        eta = where(t == 1, round_as_state(h["lr"]), s["eta"])  # the rate of the first step, as torch takes it
         since = t - h["t0"]
         s["eta"] = h["lr"] / (1 + h["lambd"] * h["lr"] * t) ** h["alpha"]
         s["mu"] = 1 / (since.clamp(min=1) if isinstance(since, Tensor) else max(1.0, since))

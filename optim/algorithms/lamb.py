@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
 from ..step.common_steps import moment_factors, over_root, update_moments
@@ -61,7 +61,7 @@ class Lamb(RuleOptimizer):
     Source: https://arxiv.org/abs/1904.00962, algorithm 2, without its bias correction.
     """
 
-    hyper = table(lr=RATE, betas=BETAS, eps=RATE, weight_decay=RATE, adam=SWITCH)
+    hyper = rule_table(lr=NON_NEGATIVE, betas=BETAS, eps=NON_NEGATIVE, weight_decay=NON_NEGATIVE, adam=SWITCH)
     elementwise = False
     reads = ()
 
@@ -86,7 +86,7 @@ class Lamb(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         return {**moment_factors(h), "minus_lr": -h["lr"]}
 
     @staticmethod
@@ -116,5 +116,5 @@ class Lamb(RuleOptimizer):
 
 def _full_norms(xs: Tensors, placement: Placement | None) -> Tensor:
     """The norms of tensors as one tensor; of distributed tensors, those of the full ones."""
-    local = torch.stack(norms(xs))
-    return local if placement is None else sum_over_ranks(local.square(), placement).sqrt()
+    shard_norms = torch.stack(norms(xs))
+    return shard_norms if placement is None else sum_over_ranks(shard_norms.square(), placement).sqrt()

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.hyperparameters import BETAS, RATE, SWITCH, table
-from ..base.tensor_lists import Tensors, add_, decay_along_, is_zero, lerp, lerp_, mul_, sign_
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
+from ..base.tensor_lists import Tensors, add_, decay_cautiously_, is_zero, lerp, lerp_, mul_, sign_
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -52,7 +52,7 @@ class Lion(RuleOptimizer):
     Source: https://arxiv.org/abs/2302.06675, algorithm 2.
     """
 
-    hyper = table(lr=RATE, betas=BETAS, weight_decay=RATE, cautious_weight_decay=SWITCH)
+    hyper = rule_table(lr=NON_NEGATIVE, betas=BETAS, weight_decay=NON_NEGATIVE, cautious_weight_decay=SWITCH)
     may_be_missing = frozenset(("cautious_weight_decay",))
     reads = ()
 
@@ -76,7 +76,7 @@ class Lion(RuleOptimizer):
         return ("exp_avg",)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         beta1, beta2 = h["betas"]
         return {
             "one_minus_beta1": 1 - beta1,
@@ -91,7 +91,7 @@ class Lion(RuleOptimizer):
         direction = lerp(m, g, f["one_minus_beta1"])
         sign_(direction)
         if h["cautious_weight_decay"]:
-            decay_along_(p, f["decay_factor"], direction)
+            decay_cautiously_(p, f["decay_factor"], direction)
         elif not is_zero(h["weight_decay"]):
             mul_(p, f["decay_factor"])
         add_(p, direction, f["minus_lr"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
 from ..step.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
@@ -67,7 +67,9 @@ class NAdam(RuleOptimizer):
     Source: https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ, in the form of torch.optim.NAdam.
     """
 
-    hyper = table(COMMON, betas=BETAS, eps=RATE, momentum_decay=RATE, decoupled_weight_decay=SWITCH)
+    hyper = rule_table(
+        COMMON, betas=BETAS, eps=NON_NEGATIVE, momentum_decay=NON_NEGATIVE, decoupled_weight_decay=SWITCH
+    )
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
     reads = (STEP, "mu_product")
@@ -95,11 +97,11 @@ class NAdam(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         mu = beta1 * (1 - 0.5 * 0.96 ** (t * h["momentum_decay"]))
         next_mu = beta1 * (1 - 0.5 * 0.96 ** ((t + 1) * h["momentum_decay"]))
-        product = s["mu_product"] = stored(s["mu_product"] * stored(mu))  # as torch rounds it
+        product = s["mu_product"] = round_as_state(s["mu_product"] * round_as_state(mu))  # as torch rounds it
         root = (1 - beta2**t) ** 0.5  # corrects the second moment; in the step sizes and eps, as in Adam
         return {
             **moment_factors(h),

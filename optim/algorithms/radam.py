@@ -9,7 +9,7 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from ..base.hyperparameters import BETAS, RATE, SWITCH, table
+from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add_, is_zero
 from ..step.common_steps import add_over_root_, apply_weight_decay, moment_factors, update_moments
@@ -67,7 +67,7 @@ class RAdam(RuleOptimizer):
     Source: https://arxiv.org/abs/1908.03265, algorithm 2, which adapts from ρ > 4 on; 5 and ε are torch's.
     """
 
-    hyper = table(COMMON, betas=BETAS, eps=RATE, decoupled_weight_decay=SWITCH)
+    hyper = rule_table(COMMON, betas=BETAS, eps=NON_NEGATIVE, decoupled_weight_decay=SWITCH)
     structural = ("decoupled_weight_decay",)
     may_be_missing = frozenset(("maximize", "decoupled_weight_decay"))
 
@@ -90,7 +90,7 @@ class RAdam(RuleOptimizer):
         return ("exp_avg", "exp_avg_sq")
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         (beta1, beta2), lr, t = h["betas"], h["lr"], s[STEP]
         bias_correction2 = 1 - beta2**t
         rho_inf = 2 / (1 - beta2) - 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..base.hyperparameters import RATE, SWITCH, Number, absent, table
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
 from ..step.common_steps import over_root, penalized_gradient, square_average_
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
@@ -64,10 +64,10 @@ class RMSprop(RuleOptimizer):
     `centered`: https://arxiv.org/abs/1308.0850, equations 38 to 45.
     """
 
-    hyper = table(
+    hyper = rule_table(
         COMMON,
         alpha=Number(low=0.0, high=1.0),
-        eps=RATE,
+        eps=NON_NEGATIVE,
         momentum=Number(low=0.0, zero_is_off=True),
         centered=SWITCH,
     )
@@ -92,11 +92,11 @@ class RMSprop(RuleOptimizer):
         super().__init__(params, locals(), enable_global_step)
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
-        momentum = None if absent(group["momentum"]) else "momentum_buffer"
+        momentum = None if is_switched_off(group["momentum"]) else "momentum_buffer"
         return ("square_avg", momentum, "grad_avg" if group["centered"] else None)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         return {"one_minus_alpha": 1 - h["alpha"], "minus_lr": -h["lr"]}
 
     @staticmethod

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from ..base.hyperparameters import RATE, SWITCH, Number, Several, table
+from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, NumberTuple, rule_table
 from ..base.scalar_states import STEP
-from ..base.sharding import local
+from ..base.sharding import local_shard
 from ..base.tensor_lists import Tensors, addcmul_, copy_, mul, mul_, neg, shift_, sign, sign_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
@@ -64,11 +64,11 @@ class Rprop(RuleOptimizer):
     Source: https://doi.org/10.1109/ICNN.1993.298623, in the form of torch.optim.Rprop, which takes no step back.
     """
 
-    hyper = table(
-        lr=RATE,
+    hyper = rule_table(
+        lr=NON_NEGATIVE,
         maximize=SWITCH,
-        etas=Several((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
-        step_sizes=Several((RATE, RATE), ordered=True),
+        etas=NumberTuple((Number(low=0.0, high=1.0, open_low=True, open_high=True), Number(low=1.0, open_low=True))),
+        step_sizes=NumberTuple((NON_NEGATIVE, NON_NEGATIVE), ordered=True),
     )
     may_be_missing = frozenset(("maximize",))
 
@@ -92,12 +92,12 @@ class Rprop(RuleOptimizer):
         size = torch.zeros_like(p)
         lr = group["lr"].detach().reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
         with torch.no_grad():
-            part = local(size, size)  # a DTensor is not filled with a tensor
+            part = local_shard(size, size)  # a DTensor is not filled with a tensor
             (torch.view_as_real(part) if p.is_complex() else part).fill_(lr)
         return {**super().parameter_state(p, group), "step_size": size}
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         first = s[STEP] == 1  # the step sizes begin with the rate of the first step
         (eta_minus, eta_plus), (smallest, largest) = h["etas"], h["step_sizes"]
         return {

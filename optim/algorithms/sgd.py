@@ -10,7 +10,7 @@ from torch import Tensor
 
 from timesched.ops import where
 
-from ..base.hyperparameters import SWITCH, Number, absent, table
+from ..base.hyperparameters import SWITCH, Number, is_switched_off, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, add, add_, mul_
 from ..state.optimizer import State
@@ -66,7 +66,7 @@ class SGD(RuleOptimizer):
     multiplies the buffer and not the gradient that enters it.
     """
 
-    hyper = table(
+    hyper = rule_table(
         COMMON, momentum=Number(low=0.0, zero_is_off=True), dampening=Number(zero_is_off=True), nesterov=SWITCH
     )
     may_be_missing = frozenset(("maximize", "nesterov"))
@@ -88,17 +88,17 @@ class SGD(RuleOptimizer):
         super().__init__(params, locals(), enable_global_step)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
-        if group["nesterov"] and (absent(group["momentum"]) or not absent(group["dampening"])):
+        if group["nesterov"] and (is_switched_off(group["momentum"]) or not is_switched_off(group["dampening"])):
             raise ValueError(
                 f"{where}nesterov=True with momentum={group['momentum']!r} and dampening={group['dampening']!r}: it "
                 "needs momentum above 0 and dampening=0."
             )
 
     def scalar_states(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        return {} if absent(group["momentum"]) or absent(group["dampening"]) else {STEP: 0.0}
+        return {} if is_switched_off(group["momentum"]) or is_switched_off(group["dampening"]) else {STEP: 0.0}
 
     def tensor_states(self, group: Mapping[str, Any], p: Tensor) -> tuple[str | None, ...]:
-        return (None if absent(group["momentum"]) else "momentum_buffer",)
+        return (None if is_switched_off(group["momentum"]) else "momentum_buffer",)
 
     def adapt_state(self, state: State, p: Tensor, group: Mapping[str, Any]) -> State:
         if "momentum_buffer" in state and state["momentum_buffer"] is None:  # torch before its first step
@@ -109,7 +109,7 @@ class SGD(RuleOptimizer):
         return state
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         undampened = 1 - h["dampening"]
         return {
             "minus_lr": -h["lr"],

@@ -66,16 +66,16 @@ class Number:
                 return candidate
         return self.low
 
-    def tensors(self, value: Any, device: torch.device) -> Any:
+    def held_value(self, value: Any, device: torch.device) -> Any:
         """The value after hold_tensors(): a tensor in place of a number that may change."""
         fixed = self.integer or not self.scheduled or (self.zero_is_off and value == 0)
         if fixed or value is None or isinstance(value, Tensor):
             return value
-        return scalar(float(value), device)
+        return hyperparameter_tensor(float(value), device)
 
 
 @dataclass(frozen=True)
-class Several:
+class NumberTuple:
     """A tuple or list with one number for each of the given rules."""
 
     rules: tuple[Number, ...]
@@ -95,20 +95,20 @@ class Several:
         if self.ordered and list(map(float, value)) != sorted(map(float, value)):
             raise ValueError(f"{name}={value!r}: the first must not be above the second; swap them.")
 
-    def tensors(self, value: Any, device: torch.device) -> Any:
-        return tuple(rule.tensors(element, device) for rule, element in zip(self.rules, value))
+    def held_value(self, value: Any, device: torch.device) -> Any:
+        return tuple(rule.held_value(element, device) for rule, element in zip(self.rules, value))
 
 
-class Fixed:
+class FixedRule:
     """What rules share whose values no schedule changes."""
 
-    def tensors(self, value: Any, device: torch.device) -> Any:
+    def held_value(self, value: Any, device: torch.device) -> Any:
         """The value after hold_tensors(): the same."""
         return value
 
 
 @dataclass(frozen=True)
-class Choice(Fixed):
+class Choice(FixedRule):
     """One of a few values; True and False for a switch."""
 
     options: tuple[Any, ...] = (False, True)
@@ -125,10 +125,10 @@ class Rule(Protocol):
 
     def check(self, name: str, value: Any) -> None: ...
 
-    def tensors(self, value: Any, device: torch.device) -> Any: ...
+    def held_value(self, value: Any, device: torch.device) -> Any: ...
 
 
-def table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
+def rule_table(common: Mapping[str, Rule] | None = None, **rules: Rule) -> Mapping[str, Rule]:
     """Rules by the names of hyperparameters, the common ones first."""
     return {**(common or {}), **rules}
 
@@ -143,13 +143,13 @@ _NAMES = """
 """
 HYPERPARAMETERS = frozenset(_NAMES.split())
 
-RATE = Number(low=0.0)
+NON_NEGATIVE = Number(low=0.0)
 FRACTION = Number(low=0.0, high=1.0, open_high=True)
-BETAS = Several((FRACTION, FRACTION))
+BETAS = NumberTuple((FRACTION, FRACTION))
 SWITCH = Choice()
 
 
-def scalar(value: float, device: torch.device) -> Tensor:
+def hyperparameter_tensor(value: float, device: torch.device) -> Tensor:
     """A 0-dim tensor for a hyperparameter, in float64 where the device has it.
 
     It is made on the host and then moved: XLA would take a scalar that is made there for a constant.
@@ -168,7 +168,7 @@ def check_group(rules: Mapping[str, Rule], group: Mapping[str, Any], where: str)
                 raise type(error)(f"{where}{error}") from None
 
 
-def as_tags(tags: Any, where: str) -> set[Any]:
+def read_tags(tags: Any, where: str) -> set[Any]:
     """The tags of a group as a set."""
     if tags is None:
         return set()
@@ -182,6 +182,6 @@ def as_tags(tags: Any, where: str) -> set[Any]:
     return set(tags)
 
 
-def absent(value: Any) -> bool:
+def is_switched_off(value: Any) -> bool:
     """Whether a hyperparameter is the number 0, so that the state it needs is not kept; a tensor may change."""
     return not isinstance(value, Tensor) and value == 0

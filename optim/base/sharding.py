@@ -80,7 +80,7 @@ def offsets(p: Any) -> tuple[Any, Any]:
 # Shards and full tensors
 
 
-def local(x: Any, p: Any) -> Tensor:
+def local_shard(x: Any, p: Any) -> Tensor:
     """The shard of `x` that this rank holds, distributed as the parameter `p` is."""
     if distribution(x) is None:
         return x  # type: ignore[no-any-return]  # then it is a tensor
@@ -94,7 +94,7 @@ def full_tensor(x: Any) -> Tensor:
     return x if distribution(x) is None else x.full_tensor()  # type: ignore[no-any-return]  # as above
 
 
-def from_local(x: Tensor, placement: Placement, i: int) -> Tensor:
+def make_dtensor(x: Tensor, placement: Placement, i: int) -> Tensor:
     """The distributed tensor with the local shard `x`, which lies as the `i`-th parameter of a piece of work does."""
     from torch.distributed.tensor import DTensor
 
@@ -102,13 +102,13 @@ def from_local(x: Tensor, placement: Placement, i: int) -> Tensor:
     return DTensor.from_local(x, placement.mesh, placement.placements, run_check=False, shape=shape, stride=stride)
 
 
-def placed_as(x: Tensor, p: Any) -> Tensor:
+def make_dtensor_like(x: Tensor, p: Any) -> Tensor:
     """The tensor with the local shard `x`, distributed as `p` is."""
     placement = placement_of([p])
-    return x if placement is None else from_local(x, placement, 0)
+    return x if placement is None else make_dtensor(x, placement, 0)
 
 
-def distributed_as(x: Tensor, other: Any) -> Tensor:
+def distribute_like(x: Tensor, other: Any) -> Tensor:
     """`x`, which every rank has in full, distributed as `other` is."""
     found = distribution(other)
     if found is None:
@@ -135,7 +135,7 @@ def sum_over_ranks(x: Tensor, placement: Placement, dim: int | None = None) -> T
 # States of another shape than the parameter
 
 
-def of_rows(placement: Placement, dims: int) -> Placement:
+def row_placement(placement: Placement, dims: int) -> Placement:
     """How numbers for each row are distributed: as the parameters in the first `dims` dimensions; the others are 1."""
     from torch.distributed.tensor import Replicate
 
@@ -147,11 +147,11 @@ def of_rows(placement: Placement, dims: int) -> Placement:
     return Placement(placement.mesh, tuple(kept), full)
 
 
-def zeros_of_rows(p: Any, dims: int, dtype: torch.dtype) -> Tensor:
+def row_zeros(p: Any, dims: int, dtype: torch.dtype) -> Tensor:
     """Zeros for each row of `p`, of size 1 in all but the first `dims` dimensions, split among the ranks as `p` is."""
-    shard, placement = local(p.detach(), p), placement_of([p])
+    shard, placement = local_shard(p.detach(), p), placement_of([p])
     zeros = shard.new_zeros((*shard.shape[:dims], *[1] * (p.dim() - dims)), dtype=dtype)
-    return zeros if placement is None else from_local(zeros, of_rows(placement, dims), 0)
+    return zeros if placement is None else make_dtensor(zeros, row_placement(placement, dims), 0)
 
 
 def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
@@ -159,7 +159,7 @@ def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
 
     They are placed here, as torch 2.7 forgets that shards are strided when it sums over another dimension.
     """
-    zeros = torch.zeros_like(local(p.detach(), p).sum(dim), dtype=dtype)
+    zeros = torch.zeros_like(local_shard(p.detach(), p).sum(dim), dtype=dtype)
     found = distribution(p)
     if found is None:
         return zeros

@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     start: int = 0  # the index of the first element
 
 
-STACKED = 1 << 24  # elements that are stacked together on a GPU
+STACK_LIMIT = 1 << 24  # elements that are stacked together on a GPU
 
 mul_ = torch._foreach_mul_  # xs *= c; c may also be a list of tensors of the same shapes, as in div_
 div_ = torch._foreach_div_
@@ -46,7 +46,7 @@ def is_zero(factor: Factor) -> bool:
     return isinstance(factor, (int, float)) and factor == 0
 
 
-def by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: int = STACKED) -> list[list[int]]:
+def indices_by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: int = STACK_LIMIT) -> list[list[int]]:
     """The indices of tensors to stack, as one operation on several tensors of one shape is one launch on a GPU.
 
     Tensors stay alone where `alone` says so, in graphs, and where they are not contiguous. What is stacked together is
@@ -70,7 +70,7 @@ def mul(xs: Tensors, c: Factor) -> Tensors:
     if not isinstance(c, list) or c[0].dim() or not xs[0].is_cuda or torch.compiler.is_compiling():
         return torch._foreach_mul(xs, c)
     results = list(xs)  # torch's kernel would take one tensor after the other
-    for chosen in by_shape(xs):
+    for chosen in indices_by_shape(xs):
         factors = torch.stack([c[i] for i in chosen]).view(-1, *[1] * xs[chosen[0]].dim())
         stacked = torch.stack([xs[i] for i in chosen])
         for i, x in zip(chosen, (stacked * factors).to(stacked.dtype).unbind()):
@@ -123,7 +123,7 @@ def lerp(xs: Tensors, ys: Tensors, c: Factor) -> Tensors:
     return add(xs, torch._foreach_sub(ys, xs), c)
 
 
-def decay_along_(xs: Tensors, factor: Factor, updates: Tensors) -> None:
+def decay_cautiously_(xs: Tensors, factor: Factor, updates: Tensors) -> None:
     """xs *= factor, for the elements where update * x >= 0: that an update does not move away from 0 (2510.12402)."""
     agree = list(sign(updates))  # times x, it is not rounded to 0; a list, as Dynamo takes a tuple for a number below
     mul_(agree, xs)

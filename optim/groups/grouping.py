@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..base.hyperparameters import RATE, as_tags
+from ..base.hyperparameters import NON_NEGATIVE, read_tags
 from .matrices import Decision, decide_algorithms
 from .parameters import find_parameters
 from .rules import (
@@ -116,7 +116,7 @@ def configure_param_groups(
     head_claims: list[Claim] = []
     if matrices and output_head is not None:
         head_claims = make_claims(output_head, "output_head", {"algorithm": "adamw"})
-    decay_tags = as_tags(decay_tag, "decay_tag: ")
+    decay_tags = read_tags(decay_tag, "decay_tag: ")
     parameters = find_parameters(model)
     # What is asked for each parameter, its tags and settings; then the algorithm of each; then their groups.
     hits = claims_by_parameter(parameters, claims + head_claims)
@@ -147,7 +147,7 @@ def _claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: A
     claims = read_rules(rules)
     claims += read_factors({} if factors is None else factors)
     if weight_decay is not None:
-        RATE.check("weight_decay", weight_decay)
+        NON_NEGATIVE.check("weight_decay", weight_decay)
     if not isinstance(no_decay, bool):
         claims += make_claims(no_decay, "no_decay", {"weight_decay": 0.0}, layers=True)
     if no_decay is not False and not isinstance(model, nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from timesched.binding.groups import FACTOR_KEYS
 
-from ..base.hyperparameters import HYPERPARAMETERS, RATE, as_tags
+from ..base.hyperparameters import HYPERPARAMETERS, NON_NEGATIVE, read_tags
 from .parameters import NamedParameter
 
 Selector = str | type[nn.Module]
@@ -71,7 +71,7 @@ def read_rule(rule: Any, where: str) -> Claim:
         if near and key not in known:
             raise ValueError(f"{where} has {key!r}, which is no hyperparameter: write {near[0]!r}.")
         if key in RATES:
-            RATE.check(f"{where}: {key}", value)
+            NON_NEGATIVE.check(f"{where}: {key}", value)
         if key in FACTOR_KEYS:
             settings[key] = float(value)
     globs = read_selectors(rule.get("params", ()), f"{where}: params")
@@ -80,7 +80,7 @@ def read_rule(rule: Any, where: str) -> Claim:
     exclusive = rule.get("exclusive", False)
     if not isinstance(exclusive, bool):
         raise TypeError(f"{where}: exclusive={exclusive!r}: it is True or False.")
-    tags = frozenset(as_tags(rule.get("tags"), f"{where}: "))
+    tags = frozenset(read_tags(rule.get("tags"), f"{where}: "))
     return Claim(f"{where} ({', '.join(map(repr, globs))})", globs, tags, settings, exclusive)
 
 
@@ -91,7 +91,7 @@ def read_factors(factors: Any) -> list[Claim]:
     claims = []
     for key, factor in factors.items():
         source = f"{FACTOR}[{key!r}]"
-        RATE.check(source, factor)
+        NON_NEGATIVE.check(source, factor)
         selectors = read_selectors([key], FACTOR)
         claims.append(Claim(source, selectors, settings={FACTOR: float(factor)}, layers=True))
     return claims

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..base.hyperparameters import HYPERPARAMETERS, as_tags
+from ..base.hyperparameters import HYPERPARAMETERS, read_tags
 from .rules import comparable_value
 
 
@@ -41,7 +41,7 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     for i, group in enumerate(rows):
         given = list(group["params"])
         elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
-        tags = ", ".join(sorted(as_tags(group.get("tags"), f"Parameter group {i}: ")))
+        tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
         hyperparameters = [column[i] for column in shown.values()]
         listed = _names_of(group, given, names)
         lines.append([str(i), tags or "-", str(len(given)), str(elements), *hyperparameters, listed or "-"])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path
 
-from ..base.sharding import local
+from ..base.sharding import local_shard
 
 Path = tuple[Any, ...]  # where a leaf is in nested dicts, lists and tuples
 
@@ -38,7 +38,7 @@ def equal(mine: Any, other: Any) -> bool:
         return mine is other
     if isinstance(mine, Tensor):
         alike = mine.shape == other.shape and mine.dtype == other.dtype and mine.device == other.device
-        return alike and torch.equal(local(mine, mine), local(other, other))
+        return alike and torch.equal(local_shard(mine, mine), local_shard(other, other))
     if hasattr(mine, "__dict__") and type(mine).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]  # for mypy, two kinds of callables
         return not differences(vars(mine), vars(other))
     return bool(mine == other)

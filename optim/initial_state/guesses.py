@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
-from ..base.sharding import local
+from ..base.sharding import local_shard
 from .compare import Path, leaves, same, shortened
 from .trial import Trial, Unproven, Values
 
@@ -102,7 +102,7 @@ def possible_tensors(first: Guess, second: Guess, weights: Sequence[Tensor]) -> 
 
 def are_copies(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
     """Whether they are the weights in their order, whatever their shape."""
-    pairs = [(local(x, x), local(w, w)) for x, w in zip(tensors, weights)]
+    pairs = [(local_shard(x, x), local_shard(w, w)) for x, w in zip(tensors, weights)]
     return all(same(x.flatten(), w.flatten().to(x.dtype)) for x, w in pairs)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..algorithms import adadelta, adagrad, adam, adamax, asgd, nadam, radam, rmsprop, rprop, sgd
-from ..base.hyperparameters import absent
+from ..base.hyperparameters import is_switched_off
 from ..base.scalar_states import STEP
 from ..muon import muon
 from ..state.optimizer import Optimizer, State
@@ -50,7 +50,7 @@ def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, 
     ours = kind.__new__(kind)  # asked for initial states alone
     missing: dict[Tensor, State] = {}
     for group in optimizer.param_groups:
-        if kind is sgd.SGD and not (absent(group["momentum"]) or absent(group["dampening"])):
+        if kind is sgd.SGD and not (is_switched_off(group["momentum"]) or is_switched_off(group["dampening"])):
             raise ValueError(
                 f"{asked}: torch.optim.SGD with momentum and dampening={group['dampening']!r} takes its first gradient "
                 "undampened, which no initial buffer can do: use optim.SGD, which computes the same, or dampening=0."

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from ..base.sharding import local, notice_dtensor
+from ..base.sharding import local_shard, notice_dtensor
 from ..state.optimizer import State
 from .known import is_known, missing_state
 from .trial import Trial, numbered_parameters, refuse_shared
@@ -70,7 +70,7 @@ def total_bytes(values: Iterable[Any]) -> int:
     for x in values:
         if isinstance(x, Tensor):
             notice_dtensor(x)
-            total += local(x, x).nbytes
+            total += local_shard(x, x).nbytes
     return total
 
 

@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.sharding import Placement, distributed_as, from_local, full_tensor, local, of_rows, splitting_mesh_dims
-from ..base.tensor_lists import Columns, Tensors, add, add_, copy_, decay_along_, is_zero, lerp, lerp_, mul_
+from ..base.sharding import (
+    Placement,
+    distribute_like,
+    full_tensor,
+    local_shard,
+    make_dtensor,
+    row_placement,
+    splitting_mesh_dims,
+)
+from ..base.tensor_lists import Columns, Tensors, add, add_, copy_, decay_cautiously_, is_zero, lerp, lerp_, mul_
 from ..step.work import Factors
 from .newton_schulz import nearest_orthogonal
 
@@ -64,17 +72,17 @@ def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placeme
     It is alone in the columns.
     """
     second_moments = columns.get("variance_neuron", [])
-    direction = from_local(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
+    direction = make_dtensor(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
     full_moments: list[Tensor] = []
     if second_moments:
         stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
-        sharded_moments = from_local(second_moments[0], of_rows(placement, stack_dims + 1), i)
+        sharded_moments = make_dtensor(second_moments[0], row_placement(placement, stack_dims + 1), i)
         full_moments = [full_tensor(sharded_moments)]
     step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
     if second_moments:
-        copy_(second_moments, [local(distributed_as(full_moments[0], sharded_moments), sharded_moments)])
-    sharded_step = distributed_as(step, direction)
-    move(h, columns["p"], [local(sharded_step, sharded_step)], placement.full[i].shape)
+        copy_(second_moments, [local_shard(distribute_like(full_moments[0], sharded_moments), sharded_moments)])
+    sharded_step = distribute_like(step, direction)
+    move(h, columns["p"], [local_shard(sharded_step, sharded_step)], placement.full[i].shape)
 
 
 def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
@@ -125,7 +133,7 @@ def move(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
     step_size = h["lr"] * scale(shape, h, first_block)
     rate = step_size if h["adjust_lr_fn"] == "cerebras" else h["lr"]
     if h["cautious_weight_decay"]:
-        decay_along_(p, 1 - rate * h["weight_decay"], steps)
+        decay_cautiously_(p, 1 - rate * h["weight_decay"], steps)
     elif not is_zero(h["weight_decay"]):
         mul_(p, 1 - rate * h["weight_decay"])
     add_(p, steps, -step_size)

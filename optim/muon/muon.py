@@ -11,9 +11,19 @@ from torch import Tensor
 
 from ..algorithms.adam import AdamW
 from ..algorithms.lion import Lion
-from ..base.hyperparameters import FRACTION, HYPERPARAMETERS, RATE, SWITCH, Choice, Fixed, Number, Several, table
-from ..base.sharding import Placement, zeros_of_rows
-from ..base.tensor_lists import Columns, Tensors, by_shape, lerp_
+from ..base.hyperparameters import (
+    FRACTION,
+    HYPERPARAMETERS,
+    NON_NEGATIVE,
+    SWITCH,
+    Choice,
+    FixedRule,
+    Number,
+    NumberTuple,
+    rule_table,
+)
+from ..base.sharding import Placement, row_zeros
+from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
@@ -31,13 +41,13 @@ LARGE_UPDATES = (
 _warned: list[str] = []  # the class of which this process has warned that its updates are large
 
 
-class Rows(Fixed):
+class Rows(FixedRule):
     """The rule for `split_sizes`: the rows of each block, or None."""
 
     def check(self, name: str, value: Any) -> None:
         if value is not None:
             several = isinstance(value, (tuple, list)) and len(value) > 0
-            Several((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
+            NumberTuple((Number(low=1, integer=True),) * (len(value) if several else 3)).check(name, value)
 
 
 class Muon(RuleOptimizer):
@@ -130,10 +140,10 @@ class Muon(RuleOptimizer):
     Source: https://kellerjordan.github.io/posts/muon/.
     """
 
-    hyper = table(
+    hyper = rule_table(
         algorithm=Choice(("muon", *ALGORITHMS)),
-        lr=RATE,
-        weight_decay=RATE,
+        lr=NON_NEGATIVE,
+        weight_decay=NON_NEGATIVE,
         momentum=FRACTION,
         nesterov=SWITCH,
         ns_steps=Number(low=1, high=99, integer=True, optional=True),
@@ -263,7 +273,7 @@ class Muon(RuleOptimizer):
         return ("momentum_buffer",)
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         return {f"one_minus_{name}": 1 - h[name] for name in ("momentum", "beta2") if name in h}  # the second: NorMuon
 
     @staticmethod
@@ -273,7 +283,7 @@ class Muon(RuleOptimizer):
         lerp_(states["momentum_buffer"], g, f["one_minus_momentum"])
         columns = {"p": p, "g": g, **states}
         # One list after the other, each in a call of its own, so that the memory of its directions is free after it.
-        for indices in by_shape(p, alone=placement is not None, on_cpu=TOGETHER, on_gpu=TOGETHER):
+        for indices in indices_by_shape(p, alone=placement is not None, on_cpu=TOGETHER, on_gpu=TOGETHER):
             chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
             if placement is None or has_full_matrices(placement, indices[0], h):
                 update_full(h, f, chosen)
@@ -284,7 +294,7 @@ class Muon(RuleOptimizer):
         if self.process_group is None and all(work.placement is None for work in works):
             return works
         # Either may have been given up since `compile`: the step of the rest, or that of this rank's matrices.
-        is_compiled = self._compiled is not None and self._compiled_own_steps is not None
+        is_compiled = self._compiled_step is not None and self._compiled_own_steps is not None
         compute_steps = self._own_steps_compiled if is_compiled else own_steps
         left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
         if not self._has_warned_of_redundancy and any(map(is_redundant, left)):
@@ -311,7 +321,7 @@ class Muon(RuleOptimizer):
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        self._compiled_own_steps = self._compiled_function(own_steps, options)
+        self._compiled_own_steps = self._compile_function(own_steps, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_others": self._others}
@@ -358,7 +368,7 @@ class NorMuon(Muon):
     Source: https://arxiv.org/abs/2510.05491, with the mean over the columns always, as in microsoft/dion.
     """
 
-    hyper = table(Muon.hyper, beta2=FRACTION)
+    hyper = rule_table(Muon.hyper, beta2=FRACTION)
 
     def __init__(
         self,
@@ -402,7 +412,7 @@ class NorMuon(Muon):
 
     def parameter_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         dtype = torch.float32 if p.dtype.itemsize < 4 else p.dtype
-        rows = zeros_of_rows(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
+        rows = row_zeros(p, len(matrix_shape(p.shape, group).stack) + 1, dtype)
         return {"momentum_buffer": torch.zeros_like(p), "variance_neuron": rows}
 
 

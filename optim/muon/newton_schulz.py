@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import Choice, Fixed, Number, Several
+from ..base.hyperparameters import Choice, FixedRule, Number, NumberTuple
 from ..base.tensor_lists import is_zero
 from ..precision.bits import bitcast
-from ..precision.options import as_dtype
+from ..precision.options import resolve_dtype
 from ..step.work import Factors
 
 TOGETHER = 1 << 22  # elements that are made orthogonal at once
@@ -50,10 +50,10 @@ TABLES: Mapping[str, tuple[tuple[tuple[float, float, float], ...], float]] = {
 EXPONENT_BITS = {torch.bfloat16: 0xFF << 7, torch.float32: 0xFF << 23, torch.float64: 0x7FF << 52}
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
 
-TRIPLE = Several((Number(scheduled=False),) * 3)
+TRIPLE = NumberTuple((Number(scheduled=False),) * 3)
 
 
-class Coefficients(Fixed):
+class Coefficients(FixedRule):
     """The rule for `ns_coefficients`: a triple, a list of triples, or the name of one of `TABLES`."""
 
     def check(self, name: str, value: Any) -> None:
@@ -75,7 +75,7 @@ def iterations(coefficients: Any, of_a_triple: int | None) -> int | None:
 
 def dtype_of_iterations(x: Tensor, h: Factors) -> torch.dtype:
     """In which dtype the iterations for the matrices in `x` run."""
-    dtype: torch.dtype = as_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
+    dtype: torch.dtype = resolve_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
     return dtype
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..base.sharding import splitting_mesh_dims
 from ..base.tensor_lists import Tensors, copy_, lerp_
-from ..step.execution import Begun, begin
+from ..step.execution import StartedStep, start_step
 from ..step.work import Factors, Work
 from .matrices import directions_of, has_full_matrices, matrix_shape, move, rows_of_blocks, steps_along
 from .newton_schulz import TOGETHER, dtype_of_iterations
@@ -56,7 +56,7 @@ class Part(NamedTuple):
     """The matrices of a batch that are updated together, as they are of one work and one shape."""
 
     matrices: list[SharedMatrix]
-    begun: Begun  # its columns have a tensor for each of the matrices: this rank's shards of them
+    begun: StartedStep  # its columns have a tensor for each of the matrices: this rank's shards of them
 
 
 class OwnMatrices(NamedTuple):
@@ -129,7 +129,7 @@ def step_shared_matrices(
             exchange = Exchange(sharing_group, p.device, _sent_dtype(work), is_replicated=split_dim is None)
             shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
         if not_shared:
-            left.append(work.selected(not_shared))
+            left.append(work.select(not_shared))
     for exchange, matrices in shared.items():
         for batch in batches(matrices, exchange.process_group.size()):
             _step_batch(works, batch, exchange, compute_steps, read_on_host)
@@ -244,8 +244,8 @@ def _begun_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Pa
         together.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
     parts = []
     for (work_index, _), matrices in together.items():
-        work = works[work_index].selected([matrix.param_index for matrix in matrices])
-        parts.append(Part(matrices, begin(work, read_on_host)))
+        work = works[work_index].select([matrix.param_index for matrix in matrices])
+        parts.append(Part(matrices, start_step(work, read_on_host)))
     return parts
 
 

@@ -82,7 +82,7 @@ def _logical_shift_right(x: Tensor, bits: int, memory: Tensor | None = None) -> 
     return torch.bitwise_right_shift(x, bits, out=memory).bitwise_and_((1 << (32 - bits)) - 1)
 
 
-def indices(place: Place, start: int, count: int, device: torch.device, memory: Tensor | None = None) -> Tensor:
+def element_indices(place: Place, start: int, count: int, device: torch.device, memory: Tensor | None = None) -> Tensor:
     """The indices in the full tensor, in int32, of `count` elements of the local one from `start` on.
 
     `memory` is an int32 tensor of `count` elements that may be overwritten. The high bits of

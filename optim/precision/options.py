@@ -19,7 +19,7 @@ SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_av
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
 
-_warned: list[str] = []  # where this process has warned of bfloat16 parameters that lose updates
+_warned_groups: list[str] = []  # where this process has warned of bfloat16 parameters that lose updates
 
 
 class Precision(TypedDict, total=False):
@@ -61,7 +61,7 @@ class StateDtype:
 
     def check(self, name: str, value: Any) -> None:
         for each in value.values() if isinstance(value, Mapping) else [value]:
-            if each is not None and as_dtype(each) not in (torch.float32, torch.bfloat16):
+            if each is not None and resolve_dtype(each) not in (torch.float32, torch.bfloat16):
                 raise ValueError(
                     f"{name}={value!r}: states are torch.float32 or torch.bfloat16; pass one of these, a dict from the "
                     "names of states to them, or None."
@@ -76,22 +76,22 @@ RULES: Mapping[str, Any] = {
 }
 
 
-def as_dtype(value: Any) -> Any:
+def resolve_dtype(value: Any) -> Any:
     """A dtype that may be given by its name; other values as they are."""
     return getattr(torch, value, value) if isinstance(value, str) else value
 
 
-def as_name(value: Any) -> Any:
+def name_dtypes(value: Any) -> Any:
     """A value of a group with the names of dtypes in place of them, as in a checkpoint."""
     if isinstance(value, Mapping):
-        return {key: as_name(x) for key, x in value.items()}
+        return {key: name_dtypes(x) for key, x in value.items()}
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
 
 
 def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
     """The dtype that a group asks for in a state; None where it asks for nothing."""
     asked = group.get("state_dtype")
-    return as_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
+    return resolve_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
 
 
 def has_precision_option(group: Mapping[str, Any]) -> bool:
@@ -107,8 +107,8 @@ def check_precision(group: Mapping[str, Any], p: Tensor, states: Sequence[str], 
     Warns of bfloat16 parameters that lose updates, once in a process.
     """
     named = group.get("state_dtype")
-    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned and not p.is_meta:
-        _warned.append(where)
+    if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned_groups and not p.is_meta:
+        _warned_groups.append(where)
         warnings.warn(
             f"{where}parameters in bfloat16 lose every update that is smaller than half the distance to the next "
             "bfloat16, 1/512 to 1/256 of the value: pass master_weights=True (2 bytes more for each), or "

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..base.tensor_lists import Columns, Piece, Tensors
 from .bits import as_integers, join_, round_to_nearest, split_, split_like, stochastic_round_
-from .noise import Place, indices, noise, place_of, tensor_seeds
+from .noise import Place, element_indices, noise, place_of, tensor_seeds
 from .options import REMAINDER
 
 
@@ -151,7 +151,7 @@ class WidenedStep:
         for i in chosen:
             x, param_index = piece.columns[column][i], piece.indices[i]
             memory = self._buffers.get(x.numel(), "int32") if len(chosen) == 1 else None
-            elements = indices(self._places[param_index], piece.start, x.numel(), x.device, memory)
+            elements = element_indices(self._places[param_index], piece.start, x.numel(), x.device, memory)
             inputs.append(elements.bitwise_xor_(self._seeds[column][param_index]))
         joined = torch.cat(inputs) if len(inputs) > 1 else inputs[0]
         return noise(joined, self._buffers.get(joined.numel(), "shifted"))

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import HYPERPARAMETERS, as_tags, check_group
+from ..base.hyperparameters import HYPERPARAMETERS, check_group, read_tags
 from ..base.scalar_states import STEP
 from ..base.sharding import notice_dtensor
-from ..precision.options import REMAINDER, RULES, as_dtype
+from ..precision.options import REMAINDER, RULES, resolve_dtype
 from .keeper import HasState, State, form, text
 
 # How a step runs, which a state dict does not decide.
@@ -100,7 +100,7 @@ def _checked_group(
     if "param_names" in group:  # torch.distributed.checkpoint leaves the saved ones beside parameters in our order
         values.pop("param_names", None)
     if "tags" in values:
-        values["tags"] = as_tags(values["tags"], where)
+        values["tags"] = read_tags(values["tags"], where)
     return {key: _like(group.get(key), value) for key, value in values.items()}
 
 
@@ -199,7 +199,7 @@ def _like(mine: Any, value: Any) -> Any:
     if isinstance(mine, (int, float)) and isinstance(value, Tensor):
         return value.item()
     if isinstance(mine, torch.dtype):
-        return as_dtype(value)
+        return resolve_dtype(value)
     return copy.deepcopy(value)
 
 

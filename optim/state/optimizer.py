@@ -14,10 +14,10 @@ from torch.utils.hooks import RemovableHandle
 
 from timesched.binding.owner import find_owners
 
-from ..base.hyperparameters import SWITCH, Rule, as_tags, check_group
+from ..base.hyperparameters import SWITCH, Rule, check_group, read_tags
 from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import notice_dtensor
-from ..precision.options import as_name
+from ..precision.options import name_dtypes
 from . import checkpoint
 from .keeper import State as State  # noqa: PLC0414  # for the optimizers, which import it from here
 from .keeper import StateKeeper
@@ -172,7 +172,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         group = dict(param_group)
         where = f"{type(self).__name__}, group {len(self.param_groups)}: "
         if "tags" in group:
-            group["tags"] = as_tags(group["tags"], where)
+            group["tags"] = read_tags(group["tags"], where)
         rule = self.algorithm_of(group)
         if "algorithm" in group and self.hyper and "algorithm" not in self.hyper:
             raise ValueError(
@@ -231,7 +231,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         rules = self.algorithm_of(group).hyper
         if name in rules and group["params"]:
             p = group["params"][0]
-            group[name] = rules[name].tensors(group[name], torch.device("cpu") if p.is_meta else p.device)
+            group[name] = rules[name].held_value(group[name], torch.device("cpu") if p.is_meta else p.device)
 
     # Copies and checkpoints
 
@@ -256,7 +256,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._keeper.follow(self)
         state = super().state_dict()
         for group in state.get("param_groups", ()):  # a hook may have returned anything
-            group.update({key: as_name(x) for key, x in group.items() if key.endswith("dtype")})
+            group.update({key: name_dtypes(x) for key, x in group.items() if key.endswith("dtype")})
             if "tags" in group:
                 group["tags"] = sorted(group["tags"])
         return state

@@ -63,4 +63,4 @@ def limited(work: Work) -> list[Work]:
             filled = 0
         parts[-1].append(i)
         filled += p.numel()
-    return [work.selected(part) for part in parts] if len(parts) > 1 else [work]
+    return [work.select(part) for part in parts] if len(parts) > 1 else [work]

@@ -106,7 +106,7 @@ def _by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work,
     indices: dict[tuple[float, ...], list[int]] = {}
     for i in range(len(work.columns["p"])):
         indices.setdefault(tuple([column[i] for column in numbers.values()]), []).append(i)
-    parts = [work] if len(indices) == 1 else list(map(work.selected, indices.values()))
+    parts = [work] if len(indices) == 1 else list(map(work.select, indices.values()))
     return [(part, dict(zip(numbers, row))) for part, row in zip(parts, indices)]
 
 
@@ -137,7 +137,7 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
     values.
     """
 
-    def stored(x: Any) -> Any:
+    def round_as_state(x: Any) -> Any:
         dtype = work.scalars[STEP][0].dtype
         if not isinstance(x, Tensor):
             return torch.tensor(x, dtype=dtype, device="cpu").item()
@@ -145,7 +145,7 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
     after = dict(s)  # `factors` writes new values into it
-    factors = work.algorithm.factors(work.hyper, after, stored)
+    factors = work.algorithm.factors(work.hyper, after, round_as_state)
     changed: dict[str, Any] = {}
     for name, value in after.items():  # tensors are not compared, as that would read them
         if value is not s[name] and (isinstance(value, Tensor) or value != s[name]):
@@ -248,7 +248,7 @@ def _with_dimension(xs: Tensors) -> Tensors:
     return [x.view(1) if x.dim() == 0 else x for x in xs]
 
 
-class Begun(NamedTuple):
+class StartedStep(NamedTuple):
     """A step whose update is yet to be done: what that needs."""
 
     hyper: Factors
@@ -257,7 +257,7 @@ class Begun(NamedTuple):
     write_back: Callable[[], None]  # to be called after the update
 
 
-def begin(work: Work, read_on_host: bool) -> Begun:
+def start_step(work: Work, read_on_host: bool) -> StartedStep:
     """Begin a step, outside of graphs, whose update is the caller's: of these columns, by these numbers.
 
     The factors of the algorithm need no scalar states. With `read_on_host`, hyperparameters that are tensors on the CPU
@@ -267,4 +267,4 @@ def begin(work: Work, read_on_host: bool) -> Begun:
     _count_step(work)
     h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
     step = _step_of(work, in_blocks=False)
-    return Begun(h, f, step.read(_whole(work)), step.write_back)
+    return StartedStep(h, f, step.read(_whole(work)), step.write_back)

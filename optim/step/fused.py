@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..base.hyperparameters import absent
+from ..base.hyperparameters import is_switched_off
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors
 from .work import Work
@@ -28,7 +28,11 @@ def fused_sgd(work: Work) -> Kernel | None:
     """The step of SGD."""
     h, p = work.hyper, work.columns["p"][0]
     arguments = _arguments(work)
-    if arguments is None or not absent(h["dampening"]) or ("momentum_buffer" in work.columns and h["momentum"] == 0):
+    if (
+        arguments is None
+        or not is_switched_off(h["dampening"])
+        or ("momentum_buffer" in work.columns and h["momentum"] == 0)
+    ):
         return None  # a momentum that is a tensor is 0 for now: the kernel wants no buffer then
     if p.is_cpu and p.dtype.itemsize < 4 and work.widening is None:
         return None  # torch's kernel for the CPU leaves tensors in half precision unchanged (2.7 to 2.13)

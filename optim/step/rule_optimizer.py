@@ -22,7 +22,7 @@ from timesched.ops import check_compiler
 
 from ..base.hyperparameters import SWITCH, Number, Rule, check_group
 from ..base.scalar_states import STEP, scalar_state
-from ..base.sharding import local, notice_dtensor, placed_as
+from ..base.sharding import local_shard, make_dtensor_like, notice_dtensor
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
 from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check_precision, has_precision_option
@@ -85,7 +85,7 @@ class RuleOptimizer(Optimizer):
 
     def __init__(self, params: Any, given: dict[str, Any], enable_global_step: bool = False) -> None:
         """`given`: the arguments of the constructor, `locals()` there; those in `hyper` are the defaults of groups."""
-        self._compiled: Callable[..., None] | None = None
+        self._compiled_step: Callable[..., None] | None = None
         self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
         self._known_counts = KnownCounts()
         precision = given.get("precision", {})
@@ -104,7 +104,7 @@ class RuleOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._compiled, self._sets = None, set()  # a copy is compiled anew
+        self._compiled_step, self._sets = None, set()  # a copy is compiled anew
         self._known_counts = KnownCounts()
 
     # What a subclass says
@@ -127,15 +127,15 @@ class RuleOptimizer(Optimizer):
         return state
 
     @staticmethod
-    def factors(h: dict[str, Any], s: dict[str, Any], stored: Callable[[Any], Any]) -> Factors:
+    def factors(h: dict[str, Any], s: dict[str, Any], round_as_state: Callable[[Any], Any]) -> Factors:
         """The factors that `update` needs beside the hyperparameters.
 
         They are Python numbers, or tensors with one element for each parameter. One with the name of a hyperparameter
         takes its place.
 
         `s` has the scalar states named in `reads`: `step` with this step counted, others as the last step left them. A
-        new value of one is written into `s`, and reaches the state from there. `stored` rounds a number as the state
-        will.
+        new value of one is written into `s`, and reaches the state from there. `round_as_state` rounds a number as the
+        state will.
         """
         raise NotImplementedError
 
@@ -337,10 +337,10 @@ class RuleOptimizer(Optimizer):
         """
         check_compiler()
         self.hold_tensors()
-        self._compiled = self._compiled_function(step_on_tensors, options)
+        self._compiled_step = self._compile_function(step_on_tensors, options)
         self._sets = set()
 
-    def _compiled_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    def _compile_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
         """A function compiled with the options of `compile`."""
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
@@ -351,18 +351,18 @@ class RuleOptimizer(Optimizer):
 
     def _compiled_for(self, live: list[Tensor]) -> Callable[..., None] | None:
         """The compiled step of these parameters, which have gradients; at a third set of them, none any more."""
-        if self._compiled is None or not live:
+        if self._compiled_step is None or not live:
             return None
         self._sets.add(tuple(map(id, live)))
         if len(self._sets) > MOST_GRAPHS:
-            self._compiled = None
+            self._compiled_step = None
             warnings.warn(
                 f"{type(self).__name__}: this is the third set of parameters that have gradients, and each would be "
                 "compiled anew: steps are taken uncompiled from now on. Compile only where the same parameters have "
                 "gradients in every step.",
                 stacklevel=4,
             )
-        return self._compiled
+        return self._compiled_step
 
     def _accelerator_graph_capture_health_check(self) -> None:
         """What torch asks before a step is captured as a CUDA graph: every optimizer here can be."""
@@ -392,13 +392,13 @@ class RuleOptimizer(Optimizer):
 
     def float32_parameter(self, p: Tensor) -> Tensor:
         """The value of one parameter in `float32_parameters()`."""
-        self._refuse_swapped(p)
-        here, state = local(p.detach(), p), self.state[p]
+        self._check_not_swapped(p)
+        here, state = local_shard(p.detach(), p), self.state[p]
         wide = torch.float32 if p.dtype is torch.bfloat16 else p.dtype
-        value = join(here, local(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
-        return placed_as(value, p)
+        value = join(here, local_shard(state[REMAINDER], p)) if REMAINDER in state else here.to(wide, copy=True)
+        return make_dtensor_like(value, p)
 
-    def _refuse_swapped(self, p: Tensor) -> None:
+    def _check_not_swapped(self, p: Tensor) -> None:
         """Raise `RuntimeError` for a parameter that holds an average: its low 16 bits here are those of the weight."""
         if any(p in average.state for average in swapped_averages):
             raise RuntimeError(
@@ -416,7 +416,7 @@ class RuleOptimizer(Optimizer):
         """
         self._keeper.follow(self)
         for p, value in values.items():
-            self._refuse_swapped(p)
+            self._check_not_swapped(p)
             notice_dtensor(value)
             fits = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor) and form(value) == form(p)
             if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):
@@ -426,7 +426,7 @@ class RuleOptimizer(Optimizer):
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:
-                copy = local(value, p).float().clone()  # which is lost
-                split_(copy, [local(p, p)], [local(self.state[p][REMAINDER], p)])
+                copy = local_shard(value, p).float().clone()  # which is lost
+                split_(copy, [local_shard(p, p)], [local_shard(self.state[p][REMAINDER], p)])
             else:
                 p.copy_(value)

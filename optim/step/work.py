@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..base import sharding
-from ..base.sharding import Placement, distribution, local, placement_of
+from ..base.sharding import Placement, distribution, local_shard, placement_of
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.widened import Widening
 
@@ -29,20 +29,20 @@ class Work(NamedTuple):
     placement: Placement | None = None  # where distributed parameters lie
     widening: Widening | None = None  # how bfloat16 is stepped in float32; None: nothing is
 
-    def selected(self, indices: list[int]) -> Work:
+    def select(self, indices: list[int]) -> Work:
         """The work for some of the parameters."""
         work = self._replace(
-            columns={name: _selected(xs, indices) for name, xs in self.columns.items()},
-            scalars={name: _selected(xs, indices) for name, xs in self.scalars.items()},
+            columns={name: _select(xs, indices) for name, xs in self.columns.items()},
+            scalars={name: _select(xs, indices) for name, xs in self.scalars.items()},
         )
         if self.placement:
-            work = work._replace(placement=self.placement._replace(full=_selected(self.placement.full, indices)))
+            work = work._replace(placement=self.placement._replace(full=_select(self.placement.full, indices)))
         if self.widening and self.widening.places:
-            work = work._replace(widening=self.widening._replace(places=_selected(self.widening.places, indices)))
+            work = work._replace(widening=self.widening._replace(places=_select(self.widening.places, indices)))
         return work
 
 
-def _selected(xs: Any, indices: list[int]) -> list[Any]:
+def _select(xs: Any, indices: list[int]) -> list[Any]:
     return [xs[i] for i in indices]
 
 
@@ -51,7 +51,7 @@ def as_plain_tensors(work: Work) -> Work:
     params = work.columns["p"]
     placement = placement_of(params) if sharding.DISTRIBUTED else None
     if placement is not None:
-        grads = [local(g, p) for g, p in zip(work.columns["g"], params)]
+        grads = [local_shard(g, p) for g, p in zip(work.columns["g"], params)]
         columns = {name: _local_parts(xs) for name, xs in {**work.columns, "g": grads}.items()}
         work = work._replace(columns=columns, placement=placement)
     if params[0].is_complex():
@@ -60,7 +60,7 @@ def as_plain_tensors(work: Work) -> Work:
 
 
 def _local_parts(xs: Tensors) -> Tensors:
-    return [local(x, x) for x in xs]
+    return [local_shard(x, x) for x in xs]
 
 
 def _real_views(xs: Tensors) -> Tensors:
@@ -91,7 +91,7 @@ def by_layout(work: Work) -> list[tuple[Work, bool]]:
     indices: dict[bool, list[int]] = {True: [], False: []}
     for i in range(len(work.columns["p"])):
         indices[_contiguous([column[i] for column in work.columns.values()])].append(i)
-    return [(work.selected(some), contiguous) for contiguous, some in indices.items() if some]
+    return [(work.select(some), contiguous) for contiguous, some in indices.items() if some]
 
 
 def _contiguous(xs: Tensors) -> bool:

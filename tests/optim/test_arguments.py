@@ -9,7 +9,7 @@ import torch
 from torch.nn import Parameter
 
 import optim
-from optim.base.hyperparameters import BETAS, FRACTION, RATE, SWITCH, Choice, Number, Several
+from optim.base.hyperparameters import BETAS, FRACTION, NON_NEGATIVE, SWITCH, Choice, Number, NumberTuple
 from optim.precision.options import DEFAULTS
 from tests.optim.problems import differences, give_gradients, ours, parameters, snapshot
 from tests.optim.rows import FULLEST
@@ -53,8 +53,12 @@ def test_names_and_defaults(name):
 # What a rule accepts and what it refuses. A tensor holds a single floating-point number.
 HALF_OPEN, WHOLE = Number(low=0.0, high=1.0, open_low=True), Number(low=1, high=9, integer=True)
 RULES = [
-    (RATE, [0, 0.5, 1e300, torch.tensor(0.5), torch.tensor([0.5])], [-0.5, nan, inf, "fast", True, [0.1], None, 1j]),
-    (RATE, [], [torch.tensor(x) for x in (nan, -0.25, [0.1, 0.2], [[0.1]], 1, True)]),
+    (
+        NON_NEGATIVE,
+        [0, 0.5, 1e300, torch.tensor(0.5), torch.tensor([0.5])],
+        [-0.5, nan, inf, "fast", True, [0.1], None, 1j],
+    ),
+    (NON_NEGATIVE, [], [torch.tensor(x) for x in (nan, -0.25, [0.1, 0.2], [[0.1]], 1, True)]),
     (FRACTION, [0.0, 0.999], [1.0, 1.5, -0.1]),
     (HALF_OPEN, [1.0, 0.001], [0.0, 1.1]),
     (WHOLE, [1, 9], [0, 10, 2.5, True, torch.tensor(2.0)]),
@@ -65,7 +69,7 @@ RULES = [
         [(0.9, 1.0), (-0.1, 0.9), (0.9,), (0.1, 0.2, 0.3), 0.9, "ab", None],
     ),
     (BETAS, [], [torch.tensor([0.9, 0.99]), (torch.tensor(0.9), torch.tensor(1.5)), (0.9, "x"), (0.9, None)]),
-    (Several((RATE, RATE), ordered=True), [(0.1, 0.1), (0, 1)], [(1.0, 0.1)]),
+    (NumberTuple((NON_NEGATIVE, NON_NEGATIVE), ordered=True), [(0.1, 0.1), (0, 1)], [(1.0, 0.1)]),
     (SWITCH, [True, False], ["yes", None, 2, 1]),
     (Choice(("a", None)), ["a", None], ["b", 1]),
 ]

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 import optim
-from optim.base.hyperparameters import HYPERPARAMETERS, Number, table
+from optim.base.hyperparameters import HYPERPARAMETERS, Number, rule_table
 from tests.optim.problems import (
     assert_states_close,
     differences,
@@ -297,7 +297,7 @@ def test_whose_hyperparameters_a_dict_may_not_have():
     assert set().union(*(getattr(optim, name).hyper for name in NAMES)) == HYPERPARAMETERS
 
     class Own(optim.Lion):
-        hyper = table(optim.Lion.hyper, sharpness=Number())
+        hyper = rule_table(optim.Lion.hyper, sharpness=Number())
 
     optimizer, saved = trained(BY_ID["Adam-amsgrad"]), trained(BY_ID["Adam-amsgrad"]).state_dict()
     saved["param_groups"][0]["sharpness"] = 1.0

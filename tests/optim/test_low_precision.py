@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 import optim
 from optim.precision.bits import join, split_, stochastic_round_
-from optim.precision.noise import Place, indices, noise
+from optim.precision.noise import Place, element_indices, noise
 from tests.optim.problems import flat, give_gradients, ours, parameters
 from tests.optim.rows import ROWS, Row
 
@@ -122,12 +122,14 @@ def test_indices_in_the_full_tensor(place):
     for size, stride in place.dims:
         expected = [base + k * stride for base in expected for k in range(size)]
     for start in (0, 5, 19):
-        found = indices(place, start, len(expected) - start, torch.device("cpu"))
+        found = element_indices(place, start, len(expected) - start, torch.device("cpu"))
         assert found.dtype == torch.int32 and found.tolist() == expected[start:]
 
 
 def test_indices_beyond_31_bits_are_told_apart():
-    low, high = (indices(Place(0, first, [(64, 1)], True), 0, 64, torch.device("cpu")) for first in (5, 5 + 2**31))
+    low, high = (
+        element_indices(Place(0, first, [(64, 1)], True), 0, 64, torch.device("cpu")) for first in (5, 5 + 2**31)
+    )
     assert low.tolist() == list(range(5, 69)) and not set(low.tolist()) & set(high.tolist())
     assert not torch.equal(noise(low), noise(high))
 

@@ -162,7 +162,7 @@ def test_unknown_arguments_and_a_switch_too_late():
 
 
 def test_one_warning_in_a_process(monkeypatch, recwarn):
-    monkeypatch.setattr(optim.precision.options, "_warned", [])
+    monkeypatch.setattr(optim.precision.options, "_warned_groups", [])
     optim.AdamW([weight()], master_weights=True), optim.AdamW([weight()], stochastic_rounding=True)
     optim.AdamW([weight(dtype=FLOAT32)])
     assert not recwarn.list

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import optim
-from optim.base.sharding import distributed_as
+from optim.base.sharding import distribute_like
 from optim.precision.bits import join
 from tests.optim._distributed import checkpoints
 from tests.optim._distributed.common import (
@@ -88,7 +88,7 @@ def give_gradients(model: nn.Module, step: int) -> None:
     """Made in full, and distributed as the parameters are."""
     generator = torch.Generator().manual_seed(step)
     for p in model.parameters():
-        p.grad = distributed_as(torch.randn(p.shape, generator=generator).to(p.dtype), p)
+        p.grad = distribute_like(torch.randn(p.shape, generator=generator).to(p.dtype), p)
 
 
 def train(model: nn.Module, optimizers: Optimizers, first: int, last: int) -> None:
@@ -121,7 +121,7 @@ def assert_parts(model: nn.Module, optimizers: Optimizers, whole: dict[str, Tens
     """This rank has its part of what a single process has: to the bit, or in float32 to within `most`."""
     mine = named(model, optimizers)
     assert mine.keys() == whole.keys(), sorted(mine.keys() ^ whole.keys())
-    mine, other = copies(model, optimizers), {key: local(distributed_as(whole[key], x)) for key, x in mine.items()}
+    mine, other = copies(model, optimizers), {key: local(distribute_like(whole[key], x)) for key, x in mine.items()}
     if most:
         assert_alike(in_float32(mine), in_float32(other), most)
     else:
@@ -156,7 +156,7 @@ def sharded(case: str, folder: Path) -> None:
     train(model, optimizers, 1, STEPS)
     whole = alone(case)
     if case in ROUNDED:  # what is off by a spacing of float32 is rounded otherwise once in 2**16 times
-        found = {key: (local(p), local(distributed_as(whole[key], p))) for key, p in model.named_parameters()}
+        found = {key: (local(p), local(distribute_like(whole[key], p))) for key, p in model.named_parameters()}
         assert sum(int((x != y).sum()) for x, y in found.values()) <= 2, found
         return
     assert_parts(model, optimizers, whole, bound(case))
