@@ -11,7 +11,7 @@ from timesched.fields import choice, flag, number, time, times
 from timesched.horizon import Horizon
 from timesched.positions import Counts, Frame, Mark, Resolved, UnsuitableRun, stages, switch
 from timesched.schedule import Schedule
-from timesched.schedulers.warmup import converting
+from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import TimeError
 from timesched.time.value import TimeLike
 
@@ -22,7 +22,7 @@ def _read_horizon(name: str, value: Any) -> Horizon | None:
     return value
 
 
-def _read(name: str, value: Any) -> tuple[Schedule, ...]:
+def _read_schedules(name: str, value: Any) -> tuple[Schedule, ...]:
     schedules = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (Mapping, Set)) else (value,)
     for schedule in schedules:
         if not isinstance(schedule, Schedule):
@@ -33,13 +33,13 @@ def _read(name: str, value: Any) -> tuple[Schedule, ...]:
 
 
 def _read_multipliers(name: str, value: Any) -> tuple[Schedule, ...]:
-    schedules = _read(name, value)
+    schedules = _read_schedules(name, value)
     for schedule in schedules:
         schedule.refuse_to_multiply()
     return schedules
 
 
-def _read_one(name: str, value: Any) -> Schedule:
+def _read_multiplier(name: str, value: Any) -> Schedule:
     return _read_multipliers(name, [value])[0]
 
 
@@ -73,15 +73,15 @@ class SequenceScheduler(Schedule):
     [0.5, 1.0, 0.75, 0.5]
     """
 
-    schedules: Iterable[Schedule] = field(metadata={"read": _read})
+    schedules: Iterable[Schedule] = field(metadata={"read": _read_schedules})
     milestones: Sequence[TimeLike] = times()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number = len(tuple(self.schedules))
-        if len(self.milestones) != number - 1:
+        total = len(tuple(self.schedules))
+        if len(self.milestones) != total - 1:
             raise TimeError(
-                f"SequenceScheduler: {number} schedules need {number - 1} milestones, one at the beginning of each but "
+                f"SequenceScheduler: {total} schedules need {total - 1} milestones, one at the beginning of each but "
                 f"the first, and there are {len(self.milestones)}."
             )
         if self.relative:  # then none may be a value
@@ -94,10 +94,10 @@ class SequenceScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = self.schedules
-        start = first.resolve(frame.first())
+        start = first.resolve(frame.first_section())
         marks = frame.ordered_marks(self.milestones, note="phase")
-        later = [frame.later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
-        return stages(marks, [start, *later])
+        functions = [frame.resolve_later(mark, schedule.resolve) for mark, schedule in zip(marks, others)]
+        return stages(marks, [start, *functions])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,7 +166,7 @@ class WarmupScheduler(Schedule):
     [0.25, 0.5, 0.25]
     """
 
-    schedule: Schedule = field(metadata={"read": _read_one})
+    schedule: Schedule = field(metadata={"read": _read_multiplier})
     t_warmup: TimeLike = time()
     alpha_s: float = number(0.0)
     warmup: str = choice("linear", *shapes.WARMUPS)
@@ -177,7 +177,7 @@ class WarmupScheduler(Schedule):
         end = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
         if end.count == 0:
             return rest
-        with converting(self):
+        with name_in_errors(self):
             peak = frame.value_at(end, self.schedule.resolve)
         ramp = shapes.WARMUPS[self.warmup](frame.span(self.t_warmup, self.scale_warmup), self.alpha_s, peak)
         return switch(end, ramp, rest)
@@ -234,7 +234,7 @@ class CooldownScheduler(Schedule):
     [0.5, 0.25, 0.0]
     """
 
-    schedule: Schedule = field(metadata={"read": _read_one})
+    schedule: Schedule = field(metadata={"read": _read_multiplier})
     t_decay: TimeLike = time()
     t_start: TimeLike | None = time(None, optional=True)
     t_max: TimeLike = time("1dur")
@@ -252,9 +252,9 @@ class CooldownScheduler(Schedule):
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.horizon is not None:
-            frame = frame.on(self.horizon.with_epochs_of(frame.horizon))
-        frame.refuse_short(self.t_max, self)
-        begin, end = self._decay(frame)
+            frame = frame.with_horizon(self.horizon.with_epochs_of(frame.horizon))
+        frame.check_covers_run(self.t_max, self)
+        begin, end = self._decay_marks(frame)
         frame.note("decay", begin)
         frame.note("end", end)
         value = frame.value_at(begin, self.schedule.resolve) if self.alpha_i is None else self.alpha_i
@@ -262,7 +262,7 @@ class CooldownScheduler(Schedule):
         fall = shapes.decay_shape(self.decay, self.decay_rate)(frame.between(begin, end), value, self.alpha_f)
         return stages([begin, end], [self.schedule.resolve(frame), fall, lambda counts: self.alpha_f])
 
-    def _decay(self, frame: Frame) -> tuple[Mark, Mark]:
+    def _decay_marks(self, frame: Frame) -> tuple[Mark, Mark]:
         """Where the decay starts and ends."""
         if self.t_start is not None:
             begin = frame.mark(self.t_start, scale=self.horizon is None)

@@ -24,16 +24,16 @@ def time(default: Any = _REQUIRED, *, above: int | None = None, optional: bool =
         except TimeError as error:
             raise TimeError(f"{name}: {error}") from None
         if parsed.exact < 0 or parsed.exact == above:
-            must = "it has to be longer than 0" if above == 0 else "give a time of 0 or more"
-            raise TimeError(f"{name}={str(parsed)!r}: {must}.")
+            requirement = "it has to be longer than 0" if above == 0 else "give a time of 0 or more"
+            raise TimeError(f"{name}={str(parsed)!r}: {requirement}.")
         return parsed
 
-    return _field(read, default)
+    return _make_field(read, default)
 
 
 def times() -> Any:
     """Several times, none of them negative; kept as a tuple."""
-    return _several(time(), "times, as in ['10ba', '0.5dur']")
+    return _list_field(time(), "times, as in ['10ba', '0.5dur']")
 
 
 def make_list(value: Any) -> list[Any]:
@@ -46,7 +46,7 @@ def make_list(value: Any) -> list[Any]:
 def read_times(name: str, value: Any, above: int | None = None) -> list[Time[Any]]:
     """The times of an argument that takes one or several, as `time` checks them; an error begins with its `name`."""
     read_one = time(above=above).metadata["read"]
-    return [read_one(name, one) for one in make_list(value)]
+    return [read_one(name, item) for item in make_list(value)]
 
 
 def number(
@@ -66,15 +66,15 @@ def number(
     def read(name: str, value: object) -> float | None:
         if value is None and optional:
             return None
-        given = exact_number(value, name)
-        if below is not None and given >= below:
+        parsed = exact_number(value, name)
+        if below is not None and parsed >= below:
             raise TimeError(f"{name}={value!r}: it has to be less than {below}.")
-        if (least is not None and given < least) or (above is not None and given <= above):
-            least_or_above = f"at least {least}" if least is not None else f"more than {above}"
-            raise TimeError(f"{name}={value!r}: it has to be {least_or_above}.")
-        return float(given)
+        if (least is not None and parsed < least) or (above is not None and parsed <= above):
+            requirement = f"at least {least}" if least is not None else f"more than {above}"
+            raise TimeError(f"{name}={value!r}: it has to be {requirement}.")
+        return float(parsed)
 
-    return _field(read, default, keyword)
+    return _make_field(read, default, keyword)
 
 
 def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -> Any:
@@ -95,12 +95,12 @@ def count(default: Any = _REQUIRED, *, least: int = 0, optional: bool = False) -
             raise TimeError(f"{name}={value!r}: it has to be a whole number of steps, at least {least}, or a time.")
         return int(number)
 
-    return _field(read, default)
+    return _make_field(read, default)
 
 
 def counts() -> Any:
     """Several counts, kept as a tuple."""
-    return _several(count(), "step counts, as in [10, 20]")
+    return _list_field(count(), "step counts, as in [10, 20]")
 
 
 def choice(default: Any, *options: Any) -> Any:
@@ -113,12 +113,12 @@ def choice(default: Any, *options: Any) -> Any:
             raise TimeError(f"{name}={value!r}: it is one of {', '.join(map(repr, options))}.{hint}")
         return value
 
-    return _field(read, default)
+    return _make_field(read, default)
 
 
 def numbers() -> Any:
     """Several finite numbers, kept as a tuple of floats."""
-    return _several(number(), "numbers")
+    return _list_field(number(), "numbers")
 
 
 def flag(default: bool) -> Any:
@@ -129,20 +129,20 @@ def flag(default: bool) -> Any:
             raise TimeError(f"{name}={value!r}: it is either True or False.")
         return value
 
-    return _field(read, default)
+    return _make_field(read, default)
 
 
-def _field(read: Callable[[str, object], Any], default: Any, keyword: bool = False) -> Any:
+def _make_field(read: Callable[[str, object], Any], default: Any, keyword: bool = False) -> Any:
     return dataclasses.field(default=default, metadata={"read": read}, kw_only=keyword)
 
 
-def _several(one: Any, what: str) -> Any:
+def _list_field(element: Any, description: str) -> Any:
     """A list of what one field accepts, kept as a tuple."""
-    read_one = one.metadata["read"]
+    read_one = element.metadata["read"]
 
     def read(name: str, value: object) -> tuple[Any, ...]:
         if isinstance(value, (str, Mapping, Set)) or not isinstance(value, Iterable):
-            raise TimeError(f"{name}={value!r}: pass a list of {what}.")
+            raise TimeError(f"{name}={value!r}: pass a list of {description}.")
         return tuple(read_one(f"{name}[{i}]", item) for i, item in enumerate(value))
 
-    return _field(read, _REQUIRED)
+    return _make_field(read, _REQUIRED)

@@ -108,7 +108,7 @@ def constant(values: Sequence[int] | Sequence[float], dtype: torch.dtype) -> Ten
 
 def count_not_above(ends: Tensor, x: Tensor) -> Tensor:
     """How many of the sorted constants `ends` are not above `x`: an int64 tensor of the shape of `x`."""
-    ends = _beside(ends, x)
+    ends = _match_device(ends, x)
     if x.device.type == "xla":  # a binary search leaves the graph there
         return (x.unsqueeze(-1) >= ends).sum(-1)
     return torch.bucketize(x.contiguous(), ends, right=True)  # which warns of any other memory layout
@@ -116,10 +116,10 @@ def count_not_above(ends: Tensor, x: Tensor) -> Tensor:
 
 def pick(values: Tensor, i: Tensor) -> Tensor:
     """The constants at the indices `i`."""
-    return torch.index_select(_beside(values, i), 0, i.reshape(-1)).reshape(i.shape)
+    return torch.index_select(_match_device(values, i), 0, i.reshape(-1)).reshape(i.shape)
 
 
-def _beside(values: Tensor, x: Any) -> Tensor:
+def _match_device(values: Tensor, x: Any) -> Tensor:
     """Constants where `x` is: on its device, and in its FakeTensorMode, which accepts no real tensors."""
     return (x.fake_mode.from_tensor(values) if hasattr(x, "fake_mode") else values).to(x.device)
 
@@ -141,10 +141,10 @@ def check_compiler() -> None:
         raise RuntimeError(message)
 
 
-def check_not_in_graph(why: str) -> None:
+def check_not_in_graph(reason: str) -> None:
     """Raise `RuntimeError` in a graph."""
     if torch.compiler.is_compiling():
         raise RuntimeError(
-            f"{why}: call step() or refresh() once outside the compiled function. Where a scheduler follows a clock, "
-            f"call it there always: the group's tensor is updated in place, so nothing is compiled again."
+            f"{reason}: call step() or refresh() once outside the compiled function. Where a scheduler follows a "
+            f"clock, call it there always: the group's tensor is updated in place, so nothing is compiled again."
         )

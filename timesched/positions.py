@@ -28,7 +28,7 @@ Counts = tuple[Any, ...]
 Resolved = Callable[[Counts], Value]
 
 _INT64_MAX = 2**63 - 1
-_FINEST = 2**10  # the denominator of a period by which a count up to 2**53 is multiplied in int64
+_MAX_DENOMINATOR = 2**10  # the denominator of a period by which a count up to 2**53 is multiplied in int64
 
 
 class UnsuitableRun(ValueError):
@@ -98,7 +98,7 @@ class Span:
             x = float((a * count - b) / d)
         else:
             whole, fraction = self._start
-            x = (_minus(count, whole) - fraction if whole or fraction else ops.to_double(count)) / self._length
+            x = (_subtract(count, whole) - fraction if whole or fraction else ops.to_double(count)) / self._length
         return ops.clip(x) if limit else x
 
     def left(self, counts: Counts) -> Value:
@@ -110,7 +110,7 @@ class Span:
         if type(count) is int or isinstance(count, Fraction):
             return ops.clip(float((d + b - a * count) / d))
         whole, fraction = self._end
-        return ops.clip((fraction - _minus(count, whole)) / self._length)
+        return ops.clip((fraction - _subtract(count, whole)) / self._length)
 
 
 class Period:
@@ -121,7 +121,8 @@ class Period:
     def __init__(self, index: int, length: Exact) -> None:
         self.index = index
         self._p, self._q = length.numerator, length.denominator
-        self._whole = self._q <= _FINEST and self._p <= _INT64_MAX  # an int64 count is divided in whole numbers
+        # Whether an int64 count is divided in whole numbers.
+        self._whole = self._q <= _MAX_DENOMINATOR and self._p <= _INT64_MAX
 
     def complete(self, counts: Counts) -> Any:
         """The number of complete periods: an int, or a float or tensor that holds a whole number."""
@@ -183,10 +184,10 @@ def switch(mark: Mark, before: Resolved, after: Resolved) -> Resolved:
     """One function of the counts before a mark, another from the mark on."""
 
     def value(counts: Counts) -> Value:
-        there = mark.reached(counts)
-        if type(there) is bool:
-            return after(counts) if there else before(counts)
-        return ops.where(there, after(counts), before(counts))
+        is_reached = mark.reached(counts)
+        if type(is_reached) is bool:
+            return after(counts) if is_reached else before(counts)
+        return ops.where(is_reached, after(counts), before(counts))
 
     return value
 
@@ -241,7 +242,7 @@ class Frame:
         count, counter = self.horizon.place(time, scale)
         if self.unit is not None:
             count, counter = self.change(count, unit_of(counter), self.unit), self.unit
-        mark = Mark(self._index(counter), unit_of(counter), count)
+        mark = Mark(self._counter_index(counter), unit_of(counter), count)
         if note:
             self.note(note, mark)
         return mark
@@ -249,9 +250,9 @@ class Frame:
     def run_mark(self, time: TimeLike) -> Mark:
         """The point at which a time of the run is reached, wherever on it the schedule begins."""
         count, counter = self.horizon.place(time)
-        return Mark(self._index(counter), unit_of(counter), count - self._on_run(0, unit_of(counter)))
+        return Mark(self._counter_index(counter), unit_of(counter), count - self._count_on_run(0, unit_of(counter)))
 
-    def _index(self, counter: Counter) -> int:
+    def _counter_index(self, counter: Counter) -> int:
         """Where the count of a counter stands among those that are asked for."""
         if counter not in self.counters:
             self.counters.append(counter)
@@ -285,40 +286,40 @@ class Frame:
         """A position of the schedule, in another unit."""
         if self.origin is None or count == 0:
             return self.horizon.change(count, old, new)
-        return self.horizon.change(self._on_run(count, old), old, new) - self._on_run(0, new)
+        return self.horizon.change(self._count_on_run(count, old), old, new) - self._count_on_run(0, new)
 
     def after(self, start: Mark, time: TimeLike) -> Exact:
         """The count at which a phase ends that begins at a mark and is as long as a time of the schedule."""
-        begin = self._on_run(start.count, start.unit)
+        begin = self._count_on_run(start.count, start.unit)
         return self.horizon.after(begin, start.unit, time) - begin + start.count
 
     def before(self, end: Mark, time: TimeLike) -> Exact:
         """The count at which a phase begins that ends at a mark and is as long as a time of the schedule."""
-        last = self._on_run(end.count, end.unit)
+        last = self._count_on_run(end.count, end.unit)
         return self.horizon.before(last, end.unit, time) - last + end.count
 
-    def _on_run(self, count: Exact, unit: TimeUnit) -> Exact:
+    def _count_on_run(self, count: Exact, unit: TimeUnit) -> Exact:
         """A position of the schedule as one of the run."""
         origin = self.origin
         return count if origin is None else count + self.horizon.change(origin.count, origin.unit, unit)
 
     def length(self, time: TimeLike, unit: TimeUnit) -> Exact:
         """How long a time of the schedule is, in a unit, wherever it begins."""
-        count, own = self.horizon.locate(time)
-        if count and not self.horizon.is_fixed(own, unit):
+        count, own_unit = self.horizon.locate(time)
+        if count and not self.horizon.is_fixed(own_unit, unit):
             raise UnsuitableRun(
                 f"{time} has no one length in {unit.value} under a batch-size schedule, and this schedule needs one: "
                 f"write its times in one unit."
             )
-        return self.horizon.change(count, own, unit)
+        return self.horizon.change(count, own_unit, unit)
 
-    def first(self) -> Frame:
+    def first_section(self) -> Frame:
         """The frame of the first schedule of a sequence: the same counters and notes, but not all of the run."""
         frame = copy.copy(self)
         frame.section = True
         return frame
 
-    def on(self, horizon: Horizon) -> Frame:
+    def with_horizon(self, horizon: Horizon) -> Frame:
         """The frame of the same counters and notes on another horizon."""
         frame = copy.copy(self)
         frame.horizon, frame.origin = horizon, None
@@ -328,10 +329,10 @@ class Frame:
         """The value at a mark of what `resolve` makes of a frame like this one."""
         inner = Frame(self.horizon, self.unit, self.section, self.origin)
         function = resolve(inner)
-        counts = [exact_number(self.change(mark.count, mark.unit, unit_of(each))) for each in inner.counters]
+        counts = [exact_number(self.change(mark.count, mark.unit, unit_of(counter))) for counter in inner.counters]
         return float(function(tuple(counts)))
 
-    def refuse_short(self, t_max: TimeLike, schedule: object) -> None:
+    def check_covers_run(self, t_max: TimeLike, schedule: object) -> None:
         """Raise `UnsuitableRun` where the run goes on after the last time of a schedule, unless the next one begins."""
         if not self.section and self.horizon.falls_short(t_max):
             raise UnsuitableRun(
@@ -339,18 +340,19 @@ class Frame:
                 f"{schedule!r} would end before the run does. Use t_max='1dur', or a longer one."
             )
 
-    def later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
+    def resolve_later(self, start: Mark, resolve: Callable[[Frame], Resolved]) -> Resolved:
         """What `resolve` makes of a frame whose counters start at a mark; before the mark, its value at 0."""
         fixed = self.horizon.is_fixed(TimeUnit.BATCH, TimeUnit.SAMPLE)
-        origin = None if fixed else start.at(self._on_run(start.count, start.unit))
+        origin = None if fixed else start.at(self._count_on_run(start.count, start.unit))
         inner = Frame(self.horizon, self.unit, section=True, origin=origin)
         function = resolve(inner)
         for name, mark in inner.notes:
             self.note(name, mark.at(mark.count + self.change(start.count, start.unit, mark.unit)))
-        moves: list[Callable[[Counts], Value]] = []
-        for each in inner.counters:
-            moves.append(_since(self._index(each), exact_number(self.change(start.count, start.unit, unit_of(each)))))
-        return lambda counts: function(tuple([since(counts) for since in moves]))
+        elapsed_counts: list[Callable[[Counts], Value]] = []
+        for counter in inner.counters:
+            first = exact_number(self.change(start.count, start.unit, unit_of(counter)))
+            elapsed_counts.append(_elapsed(self._counter_index(counter), first))
+        return lambda counts: function(tuple([elapsed(counts) for elapsed in elapsed_counts]))
 
     def period(self, time: TimeLike) -> Period:
         """The periods whose length is a time of the schedule."""
@@ -371,39 +373,40 @@ def resolve_in_unit(unit: TimeUnit, horizon: Horizon, resolve: Callable[[Frame],
     units = list(map(unit_of, frame.counters))
     if units in ([], [unit]):
         return function
-    for each in units:
-        horizon.change(1, unit, each)  # raises where a rate is missing
+    for counter_unit in units:
+        horizon.change(1, unit, counter_unit)  # raises where a rate is missing
 
     def value(counts: Counts) -> Value:
         count = counts[0]
         if not isinstance(count, Tensor):
-            return function(tuple([exact_number(horizon.change(exact_number(count), unit, each)) for each in units]))
+            count = exact_number(count)
+            return function(tuple([exact_number(horizon.change(count, unit, counter_unit)) for counter_unit in units]))
         if torch.compiler.is_compiling() or count.requires_grad:
             raise TimeError(
                 f"Under a batch-size schedule, counts in {unit.value!r} convert to {units[0].value!r}, in which this "
                 f"schedule counts, on the host: not in a graph, and not with a gradient. Ask for counts in "
                 f"{units[0].value!r}."
             )
-        values = [value((each,)) for each in count.flatten().tolist()]
+        values = [value((number,)) for number in count.flatten().tolist()]
         return torch.tensor(values, dtype=torch.float64, device=count.device).reshape(count.shape)
 
     return value
 
 
-def _since(index: int, first: Exact) -> Callable[[Counts], Value]:
+def _elapsed(index: int, first: Exact) -> Callable[[Counts], Value]:
     """How far a count is beyond another; 0 before it."""
     whole, fraction = split(first)  # here, as no graph holds a Fraction
 
-    def since(counts: Counts) -> Value:
+    def elapsed(counts: Counts) -> Value:
         count = counts[index]
         if type(count) is int or isinstance(count, Fraction):
             return max(count - first, 0)
         if _is_int64(count) and type(whole) is int and not fraction:
             return torch.clamp(count - whole, min=0)
-        rest = _minus(count, whole) - fraction
+        rest = _subtract(count, whole) - fraction
         return torch.clamp(rest, min=0.0) if isinstance(rest, Tensor) else max(rest, 0.0)
 
-    return since
+    return elapsed
 
 
 def nearest_float(count: Exact) -> float:
@@ -421,6 +424,6 @@ def split(count: Exact) -> tuple[int | float, float]:
     return (whole if abs(whole) <= _INT64_MAX else nearest_float(whole)), float(count - whole)
 
 
-def _minus(count: Value, whole: int | float) -> Value:
+def _subtract(count: Value, whole: int | float) -> Value:
     """`count - whole` in double precision: exact before it is rounded, where both are int64."""
     return ops.to_double(count - whole) if type(whole) is int else ops.to_double(count) - whole

@@ -16,12 +16,12 @@ from timesched.positions import Counts, Frame, Resolved, nearest_float, split
 from timesched.time.units import Exact, TimeError, exact_number
 from timesched.time.value import TimeLike
 
-SLOWEST = Fraction("1.1")  # the least growth: cycles whose starts make a table of a few hundred up to 2**63
+MIN_GROWTH = Fraction("1.1")  # the least growth: cycles whose starts make a table of a few hundred up to 2**63
 
 
 def check_growth(name: str, growth: float) -> None:
     """Raise `TimeError`, which begins with a name, for a growth that is neither 1 nor at least 1.1."""
-    if growth != 1 and exact_number(growth) < SLOWEST:
+    if growth != 1 and exact_number(growth) < MIN_GROWTH:
         raise TimeError(f"{name}={growth}: cycles last equally long with 1, or grow by a factor of at least 1.1.")
 
 
@@ -69,13 +69,14 @@ class Cycles:
         if type(count) is int or isinstance(count, Fraction):
             k = bisect_right(self._starts, count) - 1
             return float((count - self._starts[k]) / self._lengths[k])
-        found: list[Any]
+        whole: Any
+        rest: Any
+        length: Any
         if isinstance(count, Tensor):
-            firsts, nears, *others = self._constants
+            firsts, nears, *tables = self._constants
             i = ops.count_not_above(nears if count.is_floating_point() else firsts, count) - 1
-            found = [ops.pick(values, i) for values in others]
+            whole, rest, length = [ops.pick(table, i) for table in tables]
         else:
             k = bisect_right(self._nears, count) - 1
-            found = [*self._splits[k], float(self._lengths[k])]
-        whole, rest, length = found
+            (whole, rest), length = self._splits[k], float(self._lengths[k])
         return ops.clip((ops.to_double(count - whole) - rest) / length)

@@ -56,10 +56,10 @@ class Schedule:
 
     relative: bool = True  # whether `bind` multiplies the initial value by what it returns, or writes that as it is
     # Of each instance, once it was asked: for which run that was, and what came out.
-    _last: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
+    _last_resolution: ClassVar[tuple[tuple[Any, ...], Resolution | None]] = ((), None)
 
-    def __new__(cls, /, *_: Any, **given: Any) -> Self:
-        check_argument_names(cls, given)  # before the constructor does, without a hint
+    def __new__(cls, /, *_: Any, **arguments: Any) -> Self:
+        check_argument_names(cls, arguments)  # before the constructor does, without a hint
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -93,8 +93,8 @@ class Schedule:
 
     def _current_value(self, state: Any, ssr: float | None = None) -> float:
         """The multiplier or the value at `state.timestamp`."""
-        on_run = self._resolution(state, ssr)
-        return on_run.function(counts_of(state.timestamp, on_run.counters))  # type: ignore[no-any-return]  # of numbers
+        resolution = self._resolution(state, ssr)
+        return resolution.function(counts_of(state.timestamp, resolution.counters))  # type: ignore[no-any-return]  # of numbers
 
     def at(self, time: Any, horizon: Any) -> float:
         """The multiplier at one time of a run: a time, a string, or a timestamp, on the run's own (stretched) clock.
@@ -104,8 +104,8 @@ class Schedule:
         """
         horizon = Horizon.of(horizon)
         if hasattr(time, "batch_in_epoch"):
-            on_run = self._resolution(horizon)
-            return float(on_run.function(counts_of(time, on_run.counters)))
+            resolution = self._resolution(horizon)
+            return float(resolution.function(counts_of(time, resolution.counters)))
         time = Time.from_input(time)
         if time.exact < 0:
             raise TimeError(f"{time} is negative: a schedule begins at 0.")
@@ -128,7 +128,7 @@ class Schedule:
         horizon, unit = Horizon.of(horizon), TimeUnit(unit)
         if unit is TimeUnit.DURATION:
             raise ValueError("A curve over 'dur' has no counter: take the unit of max_duration, and divide by it.")
-        return _curve(self._resolution(horizon, unit=unit).function)
+        return _make_curve(self._resolution(horizon, unit=unit).function)
 
     def units(self, horizon: Any) -> tuple[TimeUnit, ...]:
         """The units of the counters that the schedule reads on a run, none twice.
@@ -154,8 +154,8 @@ class Schedule:
         """
         notes = self._resolution(Horizon.of(horizon)).notes
         times = dict.fromkeys((name, mark.time) for name, mark in notes)
-        shown = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
-        return sorted(shown, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
+        kept = [(name, time) for name, time in times if name != "end" or ("phase", time) not in times]
+        return sorted(kept, key=lambda pair: (list(TimeUnit).index(pair[1].unit), pair[1].exact))
 
     def plot(self, horizon: Any, unit: TimeUnit | str | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw the multiplier over a run with matplotlib, and mark where its phases begin and end: see `marks`.
@@ -181,8 +181,8 @@ class Schedule:
         from timesched.drawing.lines import Source, default_run
         from timesched.drawing.svg import notebook_html
 
-        name, more = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
-        return notebook_html(self, lambda: [Source(name, self, default_run(self))], more)
+        name, run_note = type(self).__name__, ", presumed: .plot(Horizon(...)) draws another"
+        return notebook_html(self, lambda: [Source(name, self, default_run(self))], run_note)
 
     def cooldown(self, at: Any, t_decay: TimeLike, alpha_f: float = 0.0, decay: str = "1-sqrt") -> CooldownScheduler:
         """A decay from a moment of a run on: for a branch of a checkpoint, whatever length its run has.
@@ -223,17 +223,18 @@ class Schedule:
         The last one is kept, as a training loop asks for the same run at every step.
         """
         horizon = getattr(run, "horizon", run)
-        asked = (horizon, ssr, unit) if isinstance(horizon, Horizon) else (*_length(run), ssr, unit)
-        last, found = self._last
-        if found is None or asked != last:
+        request = (horizon, ssr, unit) if isinstance(horizon, Horizon) else (*_run_key(run), ssr, unit)
+        last_request, resolution = self._last_resolution
+        if resolution is None or request != last_request:
             horizon = Horizon.of(run, ssr)
             if unit is None:
                 frame = Frame(horizon)
-                found = Resolution(self.resolve(frame), frame.counters, frame.notes, horizon)
+                resolution = Resolution(self.resolve(frame), frame.counters, frame.notes, horizon)
             else:
-                found = Resolution(resolve_in_unit(unit, horizon, self.resolve), [unit], (), horizon)
-            object.__setattr__(self, "_last", (asked, found))  # one object, so that no thread sees half of it
-        return found
+                resolution = Resolution(resolve_in_unit(unit, horizon, self.resolve), [unit], (), horizon)
+            # One object, so that no thread sees half of it.
+            object.__setattr__(self, "_last_resolution", (request, resolution))
+        return resolution
 
     def _fields(self) -> tuple[dataclasses.Field[Any], ...]:
         record: Any = self  # every subclass is a dataclass; this base is not
@@ -243,7 +244,7 @@ class Schedule:
         return {field.name: getattr(self, field.name) for field in self._fields()}
 
     def _key(self) -> tuple[Any, ...]:
-        return (type(self), *map(_comparable, self.__getstate__().values()))
+        return (type(self), *map(_comparison_value, self.__getstate__().values()))
 
     def __eq__(self, other: object) -> bool:
         return self._key() == other._key() if isinstance(other, Schedule) else NotImplemented
@@ -252,32 +253,33 @@ class Schedule:
         return hash(self._key())
 
     def __repr__(self) -> str:
-        shown = (f"{name}={_shown(value)}" for name, value in self.__getstate__().items())
-        return f"{type(self).__name__}({', '.join(shown)})"
+        fields = (f"{name}={_field_text(value)}" for name, value in self.__getstate__().items())
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
-def _length(state: Any) -> tuple[Any, ...]:
+def _run_key(state: Any) -> tuple[Any, ...]:
     """The length, rates and ratio of a run in values that never change, as the times of other packages may."""
     length, batches = state.max_duration, state.dataloader_len
-    own = getattr(state, "rates", None), getattr(state, "ssr", None)
-    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), *own
+    factors = getattr(state, "rates", None), getattr(state, "ssr", None)
+    return getattr(length, "value", length), getattr(length, "unit", None), getattr(batches, "value", batches), *factors
 
 
-def _curve(function: Resolved) -> Callable[[Any], Any]:
+def _make_curve(function: Resolved) -> Callable[[Any], Any]:
     def value(count: Any) -> Any:
         if not isinstance(count, Tensor):
-            return float(function((_not_negative(count),)))
+            return float(function((_require_not_negative(count),)))
         if count.dtype is torch.bool or count.is_complex():
             raise TypeError(f"a tensor of {count.dtype} holds no counts: pass whole or real numbers.")
         double = count.to(torch.float64 if count.is_floating_point() else torch.int64)
-        found = function((double,))
-        out = found if isinstance(found, Tensor) else torch.full_like(double, found, dtype=torch.float64)
-        return out.to(count.dtype) if count.is_floating_point() else out
+        result = function((double,))
+        if not isinstance(result, Tensor):
+            result = torch.full_like(double, result, dtype=torch.float64)
+        return result.to(count.dtype) if count.is_floating_point() else result
 
     return value
 
 
-def _not_negative(count: Any) -> Any:
+def _require_not_negative(count: Any) -> Any:
     number = exact_number(count, "a count")
     if number < 0:
         raise TimeError(f"{count!r} is negative: a schedule begins at 0.")
@@ -290,20 +292,20 @@ def schedule_times(value: Any) -> list[Time[Any]]:
         return [value]
     if isinstance(value, Schedule):
         value = tuple(value.__getstate__().values())
-    found: list[Time[Any]] = []
-    for each in value if isinstance(value, tuple) else ():
-        found += schedule_times(each)
-    return found
+    times: list[Time[Any]] = []
+    for item in value if isinstance(value, tuple) else ():
+        times += schedule_times(item)
+    return times
 
 
-def _comparable(value: Any) -> Any:
+def _comparison_value(value: Any) -> Any:
     """A field as a value that compares without raising, as times of different units do."""
     if isinstance(value, Time):
         return value.unit.value, value.exact
-    return tuple(map(_comparable, value)) if isinstance(value, tuple) else value
+    return tuple(map(_comparison_value, value)) if isinstance(value, tuple) else value
 
 
-def _shown(value: Any) -> str:
+def _field_text(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_field_text, value))}]"
     return repr(str(value)) if isinstance(value, Time) else repr(value)

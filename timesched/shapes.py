@@ -25,12 +25,12 @@ Point = tuple[Mark, float, Shape | None]  # where, its value, and the shape of t
 
 def linear(done: Resolved, start: float, end: float) -> Resolved:
     """A straight line from `start` to `end`."""
-    return _along(curves.linear, done, start, end)
+    return _apply_curve(curves.linear, done, start, end)
 
 
 def cosine(done: Resolved, start: float, end: float) -> Resolved:
     """The falling half of a cosine, from `start` to `end`."""
-    return _along(curves.cosine, done, start, end)
+    return _apply_curve(curves.cosine, done, start, end)
 
 
 def polynomial(left: Resolved, power: float, start: float, end: float) -> Resolved:
@@ -87,7 +87,7 @@ def triangles(cycles: Period, peak: float, base: float, top: float, scale: Resol
     return value
 
 
-def _along(curve: Callable[[Value, float, float], Value], done: Resolved, start: float, end: float) -> Resolved:
+def _apply_curve(curve: Callable[[Value, float, float], Value], done: Resolved, start: float, end: float) -> Resolved:
     return lambda counts: curve(done(counts), start, end)
 
 
@@ -110,8 +110,8 @@ DECAYS: Mapping[str, Callable[[Span, float, float, float], Resolved]] = {
     "1-sqrt": lambda span, start, end, rate: polynomial(span.done, 0.5, end, start),
     "1-square": lambda span, start, end, rate: polynomial(span.done, 2.0, end, start),
     "exponential": _exponential,
-    "geometric": lambda span, start, end, rate: _along(curves.geometric, span.done, start, end),
-    "harmonic": lambda span, start, end, rate: _along(curves.harmonic, span.done, start, end),
+    "geometric": lambda span, start, end, rate: _apply_curve(curves.geometric, span.done, start, end),
+    "harmonic": lambda span, start, end, rate: _apply_curve(curves.harmonic, span.done, start, end),
 }
 
 
@@ -121,11 +121,11 @@ def decay_shape(name: str, rate: float = 0.5) -> Shape:
     return lambda span, start, end: shape(span, start, end, rate)
 
 
-def check_decay(what: str, name: str, start: float, end: float) -> None:
-    """Raise `TimeError`, which begins with `what`, where a shape of `DECAYS` does not exist between two values."""
+def check_decay(label: str, name: str, start: float, end: float) -> None:
+    """Raise `TimeError`, which begins with `label`, where a shape of `DECAYS` does not exist between two values."""
     if name in ("geometric", "harmonic") and not (start > 0 and end > 0 and math.isfinite(start / end)):
         raise TimeError(
-            f"{what}: a {name} decay goes from {start} to {end}, and both have to be more than 0: give an end such as "
+            f"{label}: a {name} decay goes from {start} to {end}, and both have to be more than 0: give an end such as "
             f"0.01, or take another shape, such as 'exponential'."
         )
 
@@ -135,12 +135,12 @@ def piecewise(frame: Frame, points: Sequence[Point]) -> Resolved:
     first point, the last one from the last point on, each point's own value at the point.
     """
     (first, start, _), *others = points
-    marks, functions, before, value = [first], [_held(start)], first, start
+    marks, functions, before, value = [first], [_constant(start)], first, start
     for mark, to, shape in others:
-        functions.append(_held(value) if shape is None else shape(frame.between(before, mark), value, to))
+        functions.append(_constant(value) if shape is None else shape(frame.between(before, mark), value, to))
         marks.append(mark)
         before, value = mark, to
-    functions.append(_held(value))
+    functions.append(_constant(value))
     if first.count == 0:
         marks, functions = marks[1:], functions[1:]
     return stages(marks, functions) if marks else functions[0]
@@ -189,5 +189,5 @@ def warmup_stable_decay(
     return piecewise(frame, [*rise, (fall, peak, None), (end, last, decay)])
 
 
-def _held(value: float) -> Resolved:
+def _constant(value: float) -> Resolved:
     return lambda counts: value

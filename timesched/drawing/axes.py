@@ -29,9 +29,9 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     for i, line in enumerate(lines):
         ax.plot(line.x, line.y, **{"label": line.label, "color": COLOURS[(first + i) % len(COLOURS)], **style})
     for name, x in picture_marks(lines):
-        _mark(ax, name, x)
-    for each in (ax.xaxis, ax.yaxis):
-        each.set_major_formatter(lambda x, _: format_number(x))  # 5e9 at the mark itself, no factor beside the axis
+        _draw_mark(ax, name, x)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(lambda x, _: format_number(x))  # 5e9 at the mark itself, no factor beside the axis
     ax.set_xlabel(UNIT_NAMES[lines[0].unit])
     quantities = dict.fromkeys(line.quantity for line in lines)
     ax.set_ylabel(", ".join("learning rate" if quantity == "lr" else quantity for quantity in quantities))
@@ -46,7 +46,7 @@ def draw(lines: Sequence[Line], ax: Any = None, **style: Any) -> Any:
     return ax
 
 
-def _mark(ax: Any, name: str, x: float) -> None:
+def _draw_mark(ax: Any, name: str, x: float) -> None:
     """A dotted line, and its name above the axes in one of two rows, unless it stands there or both are full."""
     ax.axvline(x, color="gray", linewidth=0.8, linestyle=":")
     low, high = ax.get_xlim()

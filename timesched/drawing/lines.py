@@ -19,7 +19,7 @@ UNIT_NAMES = {
     TimeUnit.TOKEN: "tokens", TimeUnit.SECOND: "seconds", TimeUnit.DURATION: "fraction of the run",
 }  # fmt: skip
 _POINTS = 500  # of a line, before it is refined
-_MOST = 4000  # of a line, after it
+_MAX_REFINED_POINTS = 4000  # of a line, after it
 _STEP = 1 / 100  # of the range of values: two points further apart get another one between them
 
 
@@ -45,8 +45,8 @@ class Source:
     def marks(self) -> list[tuple[str, Exact]]:
         """The marks of the schedule, as counts of the unit of `run_length`."""
         own, _ = run_length(self.horizon)
-        found = self.schedule.marks(self.horizon)
-        return [(name, self.horizon.change(time.exact, time.unit, own)) for name, time in found]
+        marks = self.schedule.marks(self.horizon)
+        return [(name, self.horizon.change(time.exact, time.unit, own)) for name, time in marks]
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,24 @@ def values(source: Source) -> dict[Exact, float]:
 
     counts = {length, *(near(Fraction(length) * i / _POINTS) for i in range(_POINTS))}
     for mark in _turning_points(source, length):
-        counts |= {each for each in (math.ceil(mark) - 1, math.ceil(mark), exact_number(mark)) if each == near(each)}
-    found = {count: value(count) for count in sorted(counts) if 0 <= count <= length}
-    step = _STEP * (max(found.values()) - min(found.values()))
-    gaps = list(pairwise(found))
+        around = math.ceil(mark) - 1, math.ceil(mark), exact_number(mark)
+        counts |= {count for count in around if count == near(count)}
+    points = {count: value(count) for count in sorted(counts) if 0 <= count <= length}
+    step = _STEP * (max(points.values()) - min(points.values()))
+    gaps = list(pairwise(points))
     for first, last in gaps:  # which grows: all of the line is refined once before any of it is a second time
         middle = near(Fraction(first + last) / 2)
-        far = abs(found[last] - found[first]) > step and last - first > Fraction(length) / 10**6
-        if far and middle > first and len(found) < _MOST:
-            found[middle] = value(middle)
+        far = abs(points[last] - points[first]) > step and last - first > Fraction(length) / 10**6
+        if far and middle > first and len(points) < _MAX_REFINED_POINTS:
+            points[middle] = value(middle)
             gaps += [(first, middle), (middle, last)]
-    return dict(sorted(found.items()))
+    return dict(sorted(points.items()))
 
 
 def _turning_points(source: Source, length: Exact) -> list[Exact]:
     """The marks of a schedule, and the peak and the end of each period, or of every nth where they are too many."""
     marks = sorted(source.marks(), key=lambda pair: pair[1])
-    found = [mark for _, mark in marks]
+    points = [mark for _, mark in marks]
     start: Exact = 0  # of the first period
     for name, end in marks:
         if name == "phase":
@@ -129,20 +130,20 @@ def _turning_points(source: Source, length: Exact) -> list[Exact]:
             period = end - start
             periods = (length - start) // period
             for i in range(0, periods + 1, (periods // _POINTS) | 1):  # every odd nth: each half of a wave is a period
-                found += [mark + i * period for mark in first]
-    return found
+                points += [mark + i * period for mark in first]
+    return points
 
 
 def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     """The line of a schedule on its run. Raises `ValueError` where a rate is missing, or a value is not finite."""
     own, length = run_length(source.horizon)
     wanted, on_axis = axis(source.horizon, unit)
-    found = values(source)
-    for count, value in found.items():
+    points = values(source)
+    for count, value in points.items():
         if not math.isfinite(value):
             raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
     marks = tuple((name, on_axis(count)) for name, count in source.marks() if count <= length)
-    x, y = tuple(map(on_axis, found)), tuple(found.values())
+    x, y = tuple(map(on_axis, points)), tuple(points.values())
     return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, quantity=source.quantity)
 
 
@@ -177,8 +178,8 @@ def default_run(schedule: Schedule) -> Horizon:
             schedule.marks(run)
             return run
         except ValueError as error:  # such as one that would end before the run does
-            why = error
-    raise ValueError(f"no run is known that fits ({why}): .plot(Horizon(...)) draws it")
+            reason = error
+    raise ValueError(f"no run is known that fits ({reason}): .plot(Horizon(...)) draws it")
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -186,7 +187,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
     if not high > low:
         return [low]
     power = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(each * power for each in (1, 2, 5, 10, 20) if (high - low) / (each * power) <= most)
+    step = next(factor * power for factor in (1, 2, 5, 10, 20) if (high - low) / (factor * power) <= most)
     return [i * step for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 

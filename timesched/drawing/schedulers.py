@@ -21,14 +21,14 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
     one of functions, whose value at another time is not known.
     """
     schedule = getattr(scheduler, "schedule", None)
-    if isinstance(schedule, (list, tuple)) and all(isinstance(each, Schedule) for each in schedule):
+    if isinstance(schedule, (list, tuple)) and all(isinstance(factor, Schedule) for factor in schedule):
         schedule = ProductScheduler(schedule)
     if not isinstance(scheduler, Bound) or not isinstance(schedule, Schedule):
         raise TypeError(
             f"{type(scheduler).__name__} cannot be drawn: what it does later is known of the schedulers of optim and "
             f"of bind() with schedules of timesched alone."
         )
-    horizon = _steps(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
+    horizon = _step_horizon(scheduler, run) if scheduler.clock is None else Horizon.of(scheduler.clock)
     tags = ", ".join("no tags" if tag is None else tag for tag in read_tags(scheduler.tags))
     name = f"{scheduler.key} [{tags}]" if tags else scheduler.key
     first: dict[float, int] = {}
@@ -39,7 +39,7 @@ def sources(scheduler: Any, run: Any = None) -> list[Source]:
     return [Source(f"{name} of group {i}", schedule, horizon, factor, scheduler.key) for factor, i in first.items()]
 
 
-def _steps(scheduler: Any, run: Any) -> Horizon:
+def _step_horizon(scheduler: Any, run: Any) -> Horizon:
     """The run of a scheduler that counts its own steps, which no ratio stretches."""
     if run is not None:
         horizon = Horizon.of(run)

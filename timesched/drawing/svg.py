@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from timesched.drawing import lines as drawn
+from timesched.drawing import lines as lines_module
 from timesched.drawing.lines import UNIT_NAMES, Line, Source, extent, format_number, picture_marks, ticks
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by colour-blind people, too
@@ -16,9 +16,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 20, 40
 def notebook_html(shown: object, sources: Callable[[], list[Source]], run: str = "") -> str:
     """What a notebook shows of an object: its `repr`, a picture and the length of the run, or why there is none."""
     try:
-        found = sources()
-        picture = svg([drawn.line(each) for each in found])
-        note = f"on a run of {found[0].horizon.max_duration}{run}"
+        pictured = sources()
+        picture = svg([lines_module.line(source) for source in pictured])
+        note = f"on a run of {pictured[0].horizon.max_duration}{run}"
     except (TypeError, ValueError) as error:
         picture, note = "", f"no picture: {error}"
     return f"<code>{escape(repr(shown))}</code>{picture}<div>{escape(note)}</div>"

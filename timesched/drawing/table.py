@@ -16,7 +16,7 @@ from timesched.horizon import Horizon
 from timesched.time.units import Exact, TimeUnit, exact_number
 from timesched.time.value import Time, TimeLike
 
-_MOST = 100_000  # rows
+_MAX_ROWS = 100_000  # rows
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Table:
         """The table as a JSON list of objects, numbers in full."""
         return json.dumps([dict(zip(self.header, row)) for row in self.rows], indent=1)
 
-    def _texts(self) -> list[list[str]]:
-        return [list(map(_text, row)) for row in self.rows]
+    def _formatted_rows(self) -> list[list[str]]:
+        return [list(map(_format_cell, row)) for row in self.rows]
 
     def __str__(self) -> str:
-        rows = [self.header, *self._texts()]
+        rows = [self.header, *self._formatted_rows()]
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = []
         for row in rows:
@@ -57,7 +57,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = _html_row(self.header, "th")
-        body = "".join(_html_row(row, "td") for row in self._texts())
+        body = "".join(_html_row(row, "td") for row in self._formatted_rows())
         note = f"<caption>{escape(self.note)}</caption>" if self.note else ""
         return f"<table>{note}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
@@ -67,7 +67,7 @@ def _html_row(cells: Sequence[str], tag: str) -> str:
     return f"<tr>{inside}</tr>"
 
 
-def _text(cell: Any) -> str:
+def _format_cell(cell: Any) -> str:
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
@@ -81,8 +81,8 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
     time = Time.from_input(every)
     step, unit = horizon.locate(time, scale=False)
     end = horizon.change(length, last, unit)
-    if step <= 0 or end / Fraction(step) > _MOST:
-        raise ValueError(f"every {time}: it has to be above 0, and have at most {_MOST} multiples in the run.")
+    if step <= 0 or end / Fraction(step) > _MAX_ROWS:
+        raise ValueError(f"every {time}: it has to be above 0, and have at most {_MAX_ROWS} multiples in the run.")
     counts = [exact_number(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
     for count in [*counts, *([] if counts[-1] == end else [end])]:
         share = Fraction(horizon.change(count, unit, last)) / length
@@ -102,12 +102,12 @@ def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: Ti
     share_alone = wanted is TimeUnit.DURATION
     rows: list[tuple[Any, ...]] = []
     for share, count in moments(horizon, every):
-        there = () if share_alone else (_tidy(on_axis(count)),)
+        there = () if share_alone else (_whole_as_int(on_axis(count)),)
         other = share if share_alone else Time._of(count, own)
-        found = (source.at(share if source.horizon == horizon else other) for source in sources)
-        rows.append((_tidy(float(share.exact)), *there, *found))
+        values = (source.at(share if source.horizon == horizon else other) for source in sources)
+        rows.append((_whole_as_int(float(share.exact)), *there, *values))
     return Table(("dur", *(() if share_alone else (wanted.value,)), *(source.name for source in sources)), rows)
 
 
-def _tidy(value: float) -> float | int:
+def _whole_as_int(value: float) -> float | int:
     return int(value) if value == int(value) else value

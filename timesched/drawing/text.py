@@ -28,16 +28,16 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
         at = round(x / end * (columns - 1))
         for cell in cells:
             cell[at] = "┊" if braille else ":"
-        _write(above, name, at)
+        _write_label(above, name, at)
     for i, line in enumerate(lines):
-        for (row, column), dots in _drawn(line, (end, low, high), columns, dotted).items():
+        for (row, column), dots in _line_cells(line, (end, low, high), columns, dotted).items():
             sign = chr(0x2800 + dots) if dotted else chr(ord("a") + i % 26)
             cells[row][column] = f"\x1b[{_COLOURS[i % 6]}m{sign}\x1b[0m" if colours else sign
     picture = [f"{'':{left}}{''.join(above)}"] if any(map(str.strip, above)) else []
     picture += [f"{scale.get(i, ''):>{left - 1}} {''.join(row)}" for i, row in enumerate(cells)]
     below = [" "] * columns
     for x in ticks(0.0, end, max(columns // 12, 2)):
-        _write(below, format_number(x), round(x / end * (columns - 1)))
+        _write_label(below, format_number(x), round(x / end * (columns - 1)))
     picture.append(f"{'':{left}}{''.join(below)}")
     picture.append(f"{'':{left}}{UNIT_NAMES[lines[0].unit]:^{columns}}")
     for i, line in enumerate(lines if len(lines) > 1 else ()):
@@ -46,24 +46,24 @@ def text(lines: Sequence[Line], width: int = 80, colours: bool = False, braille:
     return "\n".join(row.rstrip() for row in picture)
 
 
-def _write(row: list[str], label: str, at: int) -> None:
+def _write_label(row: list[str], label: str, at: int) -> None:
     """Write a label into a row with its middle at a column, if there is room."""
     start = max(min(at - len(label) // 2, len(row) - len(label)), 0)
     if not "".join(row[max(start - 1, 0) : start + len(label) + 1]).strip():
         row[start : start + len(label)] = label
 
 
-def _drawn(line: Line, box: tuple[float, float, float], columns: int, dotted: bool) -> dict[tuple[int, int], int]:
+def _line_cells(line: Line, box: tuple[float, float, float], columns: int, dotted: bool) -> dict[tuple[int, int], int]:
     """The cells of a picture that a line goes through, by row and column, each with its dots of a braille character."""
     end, low, high = box
     across, down = (2, 4) if dotted else (1, 1)  # the dots of a cell
     wide, tall = columns * across - 1, _ROWS * down - 1
     points = [(x / end * wide, (high - y) / (high - low) * tall) for x, y in zip(line.x, line.y)]
-    found: dict[tuple[int, int], int] = {}
+    cells: dict[tuple[int, int], int] = {}
     for x, y in _dots(points):
         cell = y // down, x // across
-        found[cell] = found.get(cell, 0) | (_DOTS[y % 4][x % 2] if dotted else 0)
-    return found
+        cells[cell] = cells.get(cell, 0) | (_DOTS[y % 4][x % 2] if dotted else 0)
+    return cells
 
 
 def _dots(points: Sequence[tuple[float, float]]) -> Iterator[tuple[int, int]]:

@@ -66,7 +66,7 @@ class OneCycleScheduler(Schedule):
             raise TimeError(f"OneCycleScheduler.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
 
     def resolve(self, frame: Frame) -> Resolved:
-        frame.refuse_short(self.t_max, self)
+        frame.check_covers_run(self.t_max, self)
         end, shape = frame.mark(self.t_max, note="end"), shapes.WARMUPS[self.anneal]
         peak = exact_number(self.pct_start) * end.count
         levels = (1.0 / self.div_factor, 1.0, 1.0 / (self.div_factor * self.final_div_factor))

@@ -12,23 +12,21 @@ from timesched.fields import choice, flag, number, time
 from timesched.ops import Value
 from timesched.positions import Counts, Frame, Resolved, Span, UnsuitableRun, switch
 from timesched.schedule import Schedule
-from timesched.schedulers.warmup import converting
+from timesched.schedulers.warmup import name_in_errors
 from timesched.time.units import Exact, TimeError, TimeUnit, exact_number, number_text
 from timesched.time.value import TimeLike
 
 
-def check_phases_fit(what: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
-    """Raise `UnsuitableRun`, which begins with `what`, where a warmup and a decay take longer than the time there is:
+def check_phases_fit(label: str, names: Sequence[str], counts: Sequence[Exact], unit: TimeUnit) -> None:
+    """Raise `UnsuitableRun`, which begins with `label`, where a warmup and a decay take longer than the time there is:
     three counts of a unit, of the arguments that have these names.
     """
     warmup, decay, total = counts
     if warmup + decay > total:
-        first, second, third = (
-            f"{name} ({number_text(exact_number(each))}{unit.value})" for name, each in zip(names, counts)
-        )
+        texts = [f"{name} ({number_text(exact_number(count))}{unit.value})" for name, count in zip(names, counts)]
         raise UnsuitableRun(
-            f"{what}: {first} and {second} take longer than {third}, the numbers being those of this run: shorten one "
-            f"of the two."
+            f"{label}: {texts[0]} and {texts[1]} take longer than {texts[2]}, the numbers being those of this run: "
+            f"shorten one of the two."
         )
 
 
@@ -104,12 +102,12 @@ class WarmupStableDecayScheduler(Schedule):
         shapes.check_decay(f"{type(self).__name__}.alpha_f={self.alpha_f}", self.decay, 1.0, self.alpha_f)
 
     def resolve(self, frame: Frame) -> Resolved:
-        with converting(self):
+        with name_in_errors(self):
             warm = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
             end = frame.mark(self.t_max, note="end")
             ramp, start = frame.change(warm.count, warm.unit, end.unit), frame.before(end, self.t_decay)
         check_phases_fit(repr(self), ("t_warmup", "t_decay", "t_max"), (ramp, end.count - start, end.count), end.unit)
-        frame.refuse_short(self.t_max, self)
+        frame.check_covers_run(self.t_max, self)
         levels, warmup = (self.alpha_s, 1.0, self.alpha_f), shapes.WARMUPS[self.warmup]
         decay = shapes.decay_shape(self.decay, self.decay_rate)
         return shapes.warmup_stable_decay(frame, warm, start, end, levels, warmup=warmup, decay=decay)
@@ -173,13 +171,13 @@ class InverseSquareRootWithWarmupScheduler(Schedule):
             )
 
     def resolve(self, frame: Frame) -> Resolved:
-        with converting(self):
+        with name_in_errors(self):
             warm, end = frame.mark(self.t_warmup, False, note="warmup"), frame.mark(self.t_max)
             first = frame.change(warm.count, warm.unit, end.unit)
             scale = frame.after(end.at(first), self.t_scale) - first
             begin = max(first, frame.before(end, self.t_cooldown))
             cooldown = frame.after(end.at(begin), self.t_cooldown) - begin
-        frame.refuse_short(self.t_max, self)
+        frame.check_covers_run(self.t_max, self)
         fall = end.at(begin)
         frame.note("decay", fall)
         frame.note("end", end.at(begin + cooldown))
@@ -260,6 +258,6 @@ class RexScheduler(Schedule):
     d: float = number(0.5, least=0, below=1)
 
     def resolve(self, frame: Frame) -> Resolved:
-        frame.refuse_short(self.t_max, self)
+        frame.check_covers_run(self.t_max, self)
         left, d, end = frame.span(self.t_max, note="end").left, self.d, self.alpha_f
         return lambda counts: rex(left(counts), d, end)

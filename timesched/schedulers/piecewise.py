@@ -14,20 +14,23 @@ from timesched.schedule import Schedule
 from timesched.time.units import TimeError
 from timesched.time.value import Time
 
-_TIME, _VALUE, _SHAPE = (each.metadata["read"] for each in (time(), number(), choice("linear", *shapes.DECAYS)))
+_read_time = time().metadata["read"]
+_read_value = number().metadata["read"]
+_read_shape = choice("linear", *shapes.DECAYS).metadata["read"]
 Point = tuple[Time[Any], float, str]
 
 
-def _read(name: str, value: Any) -> tuple[Point, ...]:
+def _read_points(name: str, value: Any) -> tuple[Point, ...]:
     points: list[Point] = []
     for i, point in enumerate(value if _is_list(value) else ()):
         if not _is_list(point) or len(point := tuple(point)) not in (2, 3):
             raise TimeError(
                 f"{name}[{i}]={point!r}: write a time and a value, and the shape of the way to them if any."
             )
-        when, level, shape = (*point, "linear")[:3]
-        at = f"{name}[{i}]"
-        points.append((_TIME(f"{at}[0]", when), _VALUE(f"{at}[1]", level), _SHAPE(f"{at}[2]", shape)))
+        when, value_there, shape = (*point, "linear")[:3]
+        place = f"{name}[{i}]"
+        time_read, value_read = _read_time(f"{place}[0]", when), _read_value(f"{place}[1]", value_there)
+        points.append((time_read, value_read, _read_shape(f"{place}[2]", shape)))
     if not points:
         raise TimeError(f"{name}={value!r}: pass a list of points, as in [['0ba', 0.0], ['10ba', 1.0, 'cosine']].")
     for (earlier, start, _), (later, end, shape) in pairwise(points):
@@ -81,7 +84,7 @@ class PiecewiseScheduler(Schedule):
     Source: arXiv:2503.02844, whose "infinite" learning rates go through such points.
     """
 
-    points: Sequence[Sequence[Any]] = field(metadata={"read": _read})
+    points: Sequence[Sequence[Any]] = field(metadata={"read": _read_points})
 
     def resolve(self, frame: Frame) -> Resolved:
         marks = [frame.mark(when, note="point") for when, _, _ in self.points]

@@ -19,7 +19,7 @@ from timesched.time.value import TimeLike
 
 
 @contextmanager
-def converting(schedule: Schedule) -> Iterator[None]:
+def name_in_errors(schedule: Schedule) -> Iterator[None]:
     """Name the schedule, in Composer's words, where its times do not convert to each other."""
     try:
         yield
@@ -28,7 +28,7 @@ def converting(schedule: Schedule) -> Iterator[None]:
 
 
 class _WithWarmup(Schedule):
-    """A linear ramp from `alpha_s` to the peak over `t_warmup`, then `_rest` of the schedule until `t_max`."""
+    """A linear ramp from `alpha_s` to the peak over `t_warmup`, then `_main_phase` of the schedule until `t_max`."""
 
     t_warmup: TimeLike
     t_max: TimeLike
@@ -44,21 +44,21 @@ class _WithWarmup(Schedule):
         """The ramp on its own."""
         return LinearScheduler(self.alpha_s, self._peak, self.t_warmup)
 
-    def _warm(self, end: Mark, rest: Resolved) -> Resolved:
+    def _add_warmup(self, end: Mark, rest: Resolved) -> Resolved:
         if end.count == 0:
             return rest
         ramp = Span(end.index, 0, end.count)
         return switch(end, shapes.linear(ramp.done, self.alpha_s, self._peak), rest)
 
-    def _rest(self, span: Span) -> Resolved:
+    def _main_phase(self, span: Span) -> Resolved:
         raise NotImplementedError
 
     def resolve(self, frame: Frame) -> Resolved:
-        with converting(self):
+        with name_in_errors(self):
             start = frame.mark(self.t_warmup, self.scale_warmup, note="warmup")
             span = frame.between(start, frame.mark(self.t_max, note="end"))
-        frame.refuse_short(self.t_max, self)
-        return self._warm(start, self._rest(span))
+        frame.check_covers_run(self.t_max, self)
+        return self._add_warmup(start, self._main_phase(span))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +104,7 @@ class MultiStepWithWarmupScheduler(_WithWarmup):
 
     def resolve(self, frame: Frame) -> Resolved:
         steps = self.step_scheduler.resolve(frame)
-        return self._warm(frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), steps)
+        return self._add_warmup(frame.mark(self.t_warmup, self.scale_warmup, note="warmup"), steps)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -151,7 +151,7 @@ class LinearWithWarmupScheduler(_WithWarmup):
     def _peak(self) -> float:
         return self.alpha_i
 
-    def _rest(self, span: Span) -> Resolved:
+    def _main_phase(self, span: Span) -> Resolved:
         return shapes.linear(span.done, self.alpha_i, self.alpha_f)
 
 
@@ -202,7 +202,7 @@ class ConstantWithWarmupScheduler(_WithWarmup):
             self.t_warmup, self.alpha, self.alpha, self.t_max, self.scale_warmup, alpha_s=self.alpha_s
         )
 
-    def _rest(self, span: Span) -> Resolved:
+    def _main_phase(self, span: Span) -> Resolved:
         return shapes.linear(span.done, self.alpha, self.alpha)
 
 
@@ -245,7 +245,7 @@ class CosineAnnealingWithWarmupScheduler(_WithWarmup):
     scale_warmup: bool = flag(False)
     alpha_s: float = number(0.0, keyword=True)
 
-    def _rest(self, span: Span) -> Resolved:
+    def _main_phase(self, span: Span) -> Resolved:
         return shapes.cosine(span.done, 1.0, self.alpha_f)
 
 
@@ -288,5 +288,5 @@ class PolynomialWithWarmupScheduler(_WithWarmup):
     scale_warmup: bool = flag(False)
     alpha_s: float = number(0.0, keyword=True)
 
-    def _rest(self, span: Span) -> Resolved:
+    def _main_phase(self, span: Span) -> Resolved:
         return shapes.polynomial(span.left, self.power, 1.0, self.alpha_f)

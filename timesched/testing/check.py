@@ -17,7 +17,7 @@ from hypothesis.errors import Flaky
 from timesched.horizon import Horizon
 from timesched.schedule import Schedule, schedule_times
 from timesched.schedulers import ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler
-from timesched.testing.laws import LAWS, LawBroken, Promise, ratio, value
+from timesched.testing.laws import LAWS, LawBroken, Promise, check_ratio, evaluate
 from timesched.testing.runs import COUNTED, Run, runs
 from timesched.time.value import Time
 
@@ -52,17 +52,17 @@ def check_schedule_laws(
     >>> from timesched import LinearScheduler
     >>> check_schedule_laws(LinearScheduler(t_max="0.5dur"), max_examples=20)
     """
-    promised = promise if callable(promise) else lambda _schedule, _horizon: promise or Promise()
+    promise_at = promise if callable(promise) else lambda _schedule, _horizon: promise or Promise()
     names = tuple(laws)  # which may be a generator
     unknown = [name for name in names if name not in LAWS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is not a law: choose from {', '.join(map(repr, LAWS))}.")
     for name in names:
-        _check(LAWS[name], schedule, promised, max_examples)
+        _check_law(LAWS[name], schedule, promise_at, max_examples)
 
 
-def _check(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
-    changes = changes_of(schedule) if law is ratio and not isinstance(schedule, Schedule) else ()
+def _check_law(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
+    changes = largest_changes(schedule) if law is check_ratio and not isinstance(schedule, Schedule) else ()
 
     @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.data())
@@ -79,7 +79,8 @@ def _check(law: Any, schedule: Any, promise: Any, max_examples: int) -> None:
         ) from error
 
 
-_MAY_END = (ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler)  # before the run does
+# Schedules that may end before the run does.
+_MAY_END_EARLY = (ConstantScheduler, CosineAnnealingScheduler, LinearScheduler, PolynomialScheduler)
 
 
 def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
@@ -88,7 +89,7 @@ def suitable_runs(schedule: Any) -> st.SearchStrategy[Run]:
     """
     times = [time for time in schedule_times(schedule) if time.unit in COUNTED and time.exact > 0]
     suitable = runs() | st.builds(_ending_at, runs(), st.sampled_from(times)) if times else runs()
-    t_max = None if isinstance(schedule, _MAY_END) else getattr(schedule, "t_max", None)
+    t_max = None if isinstance(schedule, _MAY_END_EARLY) else getattr(schedule, "t_max", None)
     if not isinstance(t_max, Time) or t_max.unit not in COUNTED:
         return suitable
     return suitable.map(lambda run: min(run, _ending_at(run, t_max), key=lambda run: run.batches))
@@ -101,10 +102,10 @@ def _ending_at(run: Run, time: Time[Any]) -> Run:
     return dataclasses.replace(run, batches=batches)
 
 
-def changes_of(schedule: Any) -> tuple[int, ...]:
+def largest_changes(schedule: Any) -> tuple[int, ...]:
     """The batches at which a function changes most, up to 20 of the first 2000: its times are not known."""
     values: list[float] = []
     with suppress(Exception):  # which a law then raises, too
-        values += [value(schedule, Run(2000).state(batch)) for batch in range(2001)]
+        values += [evaluate(schedule, Run(2000).state(batch)) for batch in range(2001)]
     sizes = {batch: abs(after - before) for batch, (before, after) in enumerate(pairwise(values), start=1)}
     return tuple(batch for batch in sorted(sizes, key=sizes.__getitem__)[-20:] if sizes[batch])

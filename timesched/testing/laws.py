@@ -1,6 +1,6 @@
 """The laws of schedules, each a function that raises `LawBroken` when a schedule breaks it on an example it draws.
 
-`draw` is Hypothesis's. `value` is how all of them evaluate a schedule: by calling it with the state of the run.
+`draw` is Hypothesis's. `evaluate` is how all of them evaluate a schedule: by calling it with the state of the run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LawBroken(AssertionError):
     """A schedule breaks a law; the message says which, where, and with what values."""
 
 
-def value(schedule: Any, state: Moment) -> float:
+def evaluate(schedule: Any, state: Moment) -> float:
     """The schedule's value at a state, however many arguments it has; `reject` where it refuses the run."""
     function = getattr(schedule, "_current_value", schedule)  # also of values, which are not called
     try:
@@ -70,25 +70,25 @@ def _has_ratio(schedule: Any) -> bool:
     return len(inspect.signature(schedule).parameters) > 1
 
 
-def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Stretched by a ratio, the value at t is the unstretched value at t divided by the ratio, exactly."""
     if not _has_ratio(schedule):
         return
     # Functions compute with a float, which is exact for these ratios; a `Schedule` is exact for any.
     ratios = RATIOS | st.integers(2, 13).map(lambda n: Fraction(1, n)) if isinstance(schedule, Schedule) else RATIOS
     sigma, drawn = draw(ratios), draw(_batches(run, schedule))
-    if _keeps_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
-        _kept_warmup(schedule, run, sigma, drawn)
-    schedule = _scaled(schedule)
+    if _has_unscaled_warmup(schedule) and not hasattr(schedule, "schedule"):  # else the ratio moves its end
+        _check_unscaled_warmup(schedule, run, sigma, drawn)
+    schedule = _with_scaled_warmups(schedule)
     if schedule is None:
         return
     every = sigma.denominator  # only its multiples are stretched to whole batches
     # A mark that comes one batch late in the stretched run comes up to `every` batches late in terms of this one.
-    batches = {drawn, *_near(schedule, run.horizon(), every)}
+    batches = {drawn, *_nearby_batches(schedule, run.horizon(), every)}
     batches.update(*(range(change, change + every + 1) for change in run.changes))
     for batch in sorted({batch // every * every for batch in batches}):
-        plain = value(schedule, run.state(batch))
-        stretched = value(schedule, run.state(int(batch * sigma), sigma))
+        plain = evaluate(schedule, run.state(batch))
+        stretched = evaluate(schedule, run.state(int(batch * sigma), sigma))
         if plain != stretched:
             raise LawBroken(
                 f"law 'ratio': {schedule!r} on {run}: {plain!r} at batch {batch}, but with ratio {sigma} "
@@ -96,36 +96,36 @@ def ratio(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
             )
 
 
-def _keeps_warmup(schedule: Any) -> bool:
+def _has_unscaled_warmup(schedule: Any) -> bool:
     warmup = getattr(schedule, "t_warmup", None)
     is_absolute = warmup is not None and warmup.exact > 0 and warmup.unit is not TimeUnit.DURATION
     return is_absolute and not getattr(schedule, "scale_warmup", False)
 
 
-def _scaled(schedule: Any) -> Any:
+def _with_scaled_warmups(schedule: Any) -> Any:
     """The schedule and its children with warmups that the ratio stretches; None where one has none to stretch."""
     if isinstance(schedule, tuple):
-        several = tuple(map(_scaled, schedule))
-        return None if None in several else several
+        schedules = tuple(map(_with_scaled_warmups, schedule))
+        return None if None in schedules else schedules
     if not isinstance(schedule, Schedule):
         return schedule
     names = [field.name for field in dataclasses.fields(schedule)]  # type: ignore[arg-type]  # each is a dataclass
-    if _keeps_warmup(schedule) and "scale_warmup" not in names:
+    if _has_unscaled_warmup(schedule) and "scale_warmup" not in names:
         return None
     changes: dict[str, Any] = {"scale_warmup": True} if "scale_warmup" in names else {}
     for name in ("schedule", "schedules"):
         if name in names:
-            changes[name] = _scaled(getattr(schedule, name))
+            changes[name] = _with_scaled_warmups(getattr(schedule, name))
             if changes[name] is None:
                 return None
     return dataclasses.replace(schedule, **changes) if changes else schedule  # type: ignore[type-var]
 
 
-def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
+def _check_unscaled_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
     """Without `scale_warmup`, the ramp is the unstretched one; what the end is, the promise says (law 'ends')."""
     count, unit = run.horizon().locate(schedule.t_warmup)
     if run.horizon().change(count, unit, TimeUnit.BATCH) > batch:
-        plain, stretched = value(schedule, run.state(batch)), value(schedule, run.state(batch, sigma))
+        plain, stretched = evaluate(schedule, run.state(batch)), evaluate(schedule, run.state(batch, sigma))
         if plain != stretched:
             raise LawBroken(
                 f"law 'ratio': {schedule!r} on {run}: the warmup is not scaled, yet batch {batch} has {plain!r} "
@@ -135,7 +135,7 @@ def _kept_warmup(schedule: Any, run: Run, sigma: Fraction, batch: int) -> None:
             )
 
 
-def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Written in another unit, the schedule has the same value at every step of a run with constant rates.
 
     Under a batch-size schedule: asked in another unit.
@@ -143,7 +143,7 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     if not isinstance(schedule, Schedule):
         return  # the times of a plain function cannot be rewritten
     if run.batch_sizes is not None:
-        return _same_point(schedule, run, draw)
+        return _check_same_point(schedule, run, draw)
     to = draw(st.sampled_from((*COUNTED, TimeUnit.DURATION)))
     horizon = run.horizon()
 
@@ -163,7 +163,7 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     except (TypeError, ValueError):  # the time is no whole count of that unit, or does not convert to it
         reject()
     batch = draw(_batches(run, schedule))
-    here, there = value(schedule, run.state(batch)), value(other, run.state(batch))
+    here, there = evaluate(schedule, run.state(batch)), evaluate(other, run.state(batch))
     if here != there:
         raise LawBroken(
             f"law 'unit': at batch {batch} of {run}, {schedule!r} has {here!r}, and written in {to.value}, "
@@ -171,26 +171,26 @@ def unit(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         )
 
 
-def _same_point(schedule: Schedule, run: Run, draw: Any) -> None:
+def _check_same_point(schedule: Schedule, run: Run, draw: Any) -> None:
     """Under a batch-size schedule, a point of the run has one value, whatever unit it is given in.
 
     The times of a schedule are not rewritten: their unit says on which counter progress is measured, and a line over
     samples is none over batches.
     """
     batch, horizon = draw(_batches(run, schedule)), run.horizon()
-    here = value(schedule, run.state(batch))
+    here = evaluate(schedule, run.state(batch))
     for to in COUNTED:
         point = run.time(batch, to)
-        found = {"at()": schedule.at(point, horizon), "curve()": schedule.curve(horizon, to)(point.exact)}
-        for how, there in found.items():
+        values = {"at()": schedule.at(point, horizon), "curve()": schedule.curve(horizon, to)(point.exact)}
+        for method, there in values.items():
             if here != there:
                 raise LawBroken(
-                    f"law 'unit': {schedule!r} on {run} has {here!r} at batch {batch}, and by {how} {there!r} at "
+                    f"law 'unit': {schedule!r} on {run} has {here!r} at batch {batch}, and by {method} {there!r} at "
                     f"{point}, which is the same place."
                 )
 
 
-def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """The promised start, end and range, exactly; and no jump or turn where none is declared."""
     sigma = draw(st.one_of(st.just(Fraction(1)), RATIOS))
     horizon = run.horizon(sigma)
@@ -199,9 +199,9 @@ def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     except ValueError:
         reject()
     batch = draw(_batches(run, schedule, sigma))
-    late = value(schedule, run.state(batch, sigma))
+    late = evaluate(schedule, run.state(batch, sigma))
     where = f"{schedule!r} on {run} with ratio {sigma}"
-    first = value(schedule, run.state(0, sigma))
+    first = evaluate(schedule, run.state(0, sigma))
     if promised.start is not None and first != promised.start:
         raise LawBroken(f"law 'ends': {where} starts at {first!r}, not at {promised.start!r}.")
     if promised.finite and not math.isfinite(late):
@@ -211,110 +211,110 @@ def ends(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     if promised.end is not None:
         end = math.ceil(horizon.change(*(promised.until or horizon.locate("1dur")), TimeUnit.BATCH))
         for at in {batch, min(end, 10**9)}:
-            if at >= end and (here := value(schedule, run.state(at, sigma))) != promised.end:
+            if at >= end and (here := evaluate(schedule, run.state(at, sigma))) != promised.end:
                 raise LawBroken(f"law 'ends': {where} ends at {promised.end!r}, but is {here!r} at batch {at}.")
     since = horizon.change(*promised.since, TimeUnit.BATCH) if promised.since else 0
     earlier = draw(st.integers(0, batch))
     if earlier >= since and (promised.falls or promised.rises):
-        early = value(schedule, run.state(earlier, sigma))
+        early = evaluate(schedule, run.state(earlier, sigma))
         slack = 1e-15 * max(1.0, abs(early)) * promised.condition  # the library's cosine and power are not monotonic
         if (promised.falls and late > early + slack) or (promised.rises and late < early - slack):
             raise LawBroken(f"law 'ends': {where} turns: {early!r} at batch {earlier}, {late!r} at batch {batch}.")
     if promised.continuous and isinstance(schedule, Schedule):
-        _no_jump(schedule, horizon, draw(st.sampled_from(_points(schedule, horizon))), promised, where)
+        _check_no_jump(schedule, horizon, draw(st.sampled_from(_branch_points(schedule, horizon))), promised, where)
 
 
-def _no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promised: Promise, where: str) -> None:
+def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promised: Promise, where: str) -> None:
     """Just before a point, the value is near the one at it: the steepest phase lasts a batch or more of the run."""
     if point <= 0:
         return
     just_before = point * (1 - Fraction(1, 10**30))
-    at, before = (schedule.at(Time._of(each, TimeUnit.BATCH), horizon) for each in (point, just_before))
+    at, before = (schedule.at(Time._of(batch, TimeUnit.BATCH), horizon) for batch in (point, just_before))
     size = max(1.0, abs(promised.low), abs(promised.high)) if promised.high < float("inf") else max(1.0, abs(at))
     if abs(at - before) > 1e-3 * size * promised.condition:
         raise LawBroken(f"law 'ends': {where} jumps from {before!r} to {at!r} at batch {float(point)}.")
 
 
-def _points(schedule: Any, horizon: Horizon) -> list[Fraction]:
+def _branch_points(schedule: Any, horizon: Horizon) -> list[Fraction]:
     """Where the times of a schedule lie on a run, in batches: that is where its branches meet."""
     points = [Fraction(0)]
-    for each in _times_of(schedule):
+    for time in _used_times(schedule):
         for scale in (False, True):
-            count, unit = horizon.locate(each, scale)
+            count, unit = horizon.locate(time, scale)
             with contextlib.suppress(ValueError):  # a time in iterations or seconds is no number of batches
                 points.append(Fraction(horizon.change(count, unit, TimeUnit.BATCH)))
     return points
 
 
-def _near(schedule: Any, horizon: Horizon, after: int = 1) -> list[int]:
+def _nearby_batches(schedule: Any, horizon: Horizon, after: int = 1) -> list[int]:
     """The batches from one before each point of a schedule to `after` behind it."""
     near: list[int] = []
-    for point in _points(schedule, horizon):
+    for point in _branch_points(schedule, horizon):
         first = math.ceil(point)
         near += range(max(0, first - 1), first + after + 1)
     return near
 
 
-def purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_purity(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """The value depends on the timestamp and the horizon only, whatever was asked before, and for a copy too."""
     batch, sigma = draw(_batches(run, schedule)), draw(st.one_of(st.just(Fraction(1)), RATIOS))
     if not _has_ratio(schedule):
         sigma = Fraction(1)
     state = run.state(batch, sigma)
-    first = value(schedule, state)
+    first = evaluate(schedule, state)
     other = dataclasses.replace(run, batches=run.batches + 1)
     for _ in range(draw(st.integers(1, 3))):
         if draw(st.booleans()):
-            value(schedule, run.state(draw(_batches(run, schedule)), sigma))
+            evaluate(schedule, run.state(draw(_batches(run, schedule)), sigma))
         else:
             with contextlib.suppress(ValueError):  # the longer run may not suit the schedule
-                value(schedule, other.state(draw(_batches(run, schedule))))
-    again = {"again": value(schedule, run.state(batch, sigma))}
+                evaluate(schedule, other.state(draw(_batches(run, schedule))))
+    again = {"again": evaluate(schedule, run.state(batch, sigma))}
     if isinstance(schedule, Schedule):
         again |= {
-            "from a copy": value(copy.deepcopy(schedule), state),
-            "unpickled": value(pickle.loads(pickle.dumps(schedule)), state),
-            "made afresh": value(dataclasses.replace(schedule), state),  # type: ignore[type-var]
+            "from a copy": evaluate(copy.deepcopy(schedule), state),
+            "unpickled": evaluate(pickle.loads(pickle.dumps(schedule)), state),
+            "made afresh": evaluate(dataclasses.replace(schedule), state),  # type: ignore[type-var]
             "by at()": schedule.at(state.timestamp, state),
         }
-    for how, later in again.items():
+    for origin, later in again.items():
         if later != first:
-            raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {how} {later!r}.")
+            raise LawBroken(f"law 'purity': {schedule!r} at {state!r} had {first!r}, and {origin} {later!r}.")
 
 
-def epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_epochs(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """What counts epochs alone depends on the epoch and the share of it that is done, whatever was before."""
     allowed = {TimeUnit.EPOCH, TimeUnit.DURATION}
     if not isinstance(schedule, Schedule) or not {time.unit for time in schedule_times(schedule)} <= allowed:
         return
-    more, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
-    lengths = {"batches": more * run.batches, "batches_per_epoch": more * run.batches_per_epoch}
-    if not all(isinstance(each, EpochCounter) for each in schedule._resolution(run.horizon(), None)[1]):
+    factor, run = draw(st.integers(1, 5)), dataclasses.replace(run, unit=TimeUnit.EPOCH)
+    lengths = {"batches": factor * run.batches, "batches_per_epoch": factor * run.batches_per_epoch}
+    if not all(isinstance(counter, EpochCounter) for counter in schedule._resolution(run.horizon(), None).counters):
         return  # as a closed form that counts steps
     state = run.state(draw(_batches(run, schedule)))
     before = draw(st.integers(0, 2 * run.batches))  # batches, in epochs of another length
-    there = state.timestamp.copy(batch=before, batch_in_epoch=more * state.timestamp.batch_in_epoch.exact)
-    early = value(schedule, state)
-    late = value(schedule, Moment(dataclasses.replace(run, **lengths).horizon(), there))
+    there = state.timestamp.copy(batch=before, batch_in_epoch=factor * state.timestamp.batch_in_epoch.exact)
+    early = evaluate(schedule, state)
+    late = evaluate(schedule, Moment(dataclasses.replace(run, **lengths).horizon(), there))
     if early != late:
         raise LawBroken(
             f"law 'epochs': {schedule!r} on {run} is {early!r} in {state!r}, and {late!r} at the same place of "
-            f"epochs with {more} times as many batches."
+            f"epochs with {factor} times as many batches."
         )
 
 
-def one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Floats and tensors agree to 1e-15 of max(1, |value|) times the row's condition; arrays equal singles."""
     if not isinstance(schedule, Schedule):
         return
     horizon = run.horizon(draw(st.one_of(st.sampled_from([Fraction(1), Fraction(3333, 10000)]), RATIOS)))
-    counted_in = draw(st.sampled_from(COUNTED))
+    curve_unit = draw(st.sampled_from(COUNTED))
     try:
-        curve = schedule.curve(horizon, counted_in)
+        curve = schedule.curve(horizon, curve_unit)
         promised = promise(schedule, horizon) if promise else Promise()
     except ValueError:
         reject()
-    end = int(run.time(2 * run.batches, counted_in).exact) + 1
+    end = int(run.time(2 * run.batches, curve_unit).exact) + 1
     assume(end < 2**53)  # beyond, tensors are not promised
     counts: list[Any] = draw(st.lists(st.integers(0, end), min_size=1, max_size=5))
     double = draw(st.booleans())
@@ -328,73 +328,73 @@ def one_formula(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
         tolerance = 1e-15 * max(1.0, abs(alone)) * promised.condition
         if alone != in_array and not abs(alone - in_array) <= tolerance:
             raise LawBroken(
-                f"law 'one formula': {schedule!r} on {run} at {count}{counted_in.value}: {alone!r} as a float, "
+                f"law 'one formula': {schedule!r} on {run} at {count}{curve_unit.value}: {alone!r} as a float, "
                 f"{in_array!r} in a tensor; the tolerance is {tolerance:.1e}."
             )
         if single != in_array and not abs(single - in_array) <= 1e-15 * max(1.0, abs(single)):
             raise LawBroken(f"law 'one formula': {schedule!r} at {count}: {single!r} alone, {in_array!r} in an array.")
 
 
-def rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_rates(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """Where a rate is missing, the error is a ValueError that names it; where none is needed, none is asked."""
     if not isinstance(schedule, Schedule):
         return
     bare = run.bare_horizon()
-    used = {bare.locate(time)[1] for time in _times_of(schedule) if time.exact != 0}
-    asked_in = draw(st.sampled_from(COUNTED))
+    used = {bare.locate(time)[1] for time in _used_times(schedule) if time.exact != 0}
+    curve_unit = draw(st.sampled_from(COUNTED))
     try:
-        curve = schedule.curve(bare, asked_in)
+        curve = schedule.curve(bare, curve_unit)
     except UnsuitableRun:
         reject()
     except ValueError as error:
-        if used <= {asked_in}:
+        if used <= {curve_unit}:
             raise LawBroken(f"law 'rates': {schedule!r} asks for a rate it has no use for: {error}") from error
         if not any(rate in str(error) for rate in ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")):
             raise LawBroken(f"law 'rates': {schedule!r}: the error does not name the missing rate: {error}") from error
     else:
-        if not used <= {asked_in}:
-            raise LawBroken(f"law 'rates': {schedule!r} gave {curve(1)!r} in {asked_in.value} without a rate.")
+        if not used <= {curve_unit}:
+            raise LawBroken(f"law 'rates': {schedule!r} gave {curve(1)!r} in {curve_unit.value} without a rate.")
 
 
-def _times_of(schedule: Any) -> list[Time[Any]]:
+def _used_times(schedule: Any) -> list[Time[Any]]:
     unused = schedule.t_max if getattr(schedule, "t_start", None) is not None else None  # of a cooldown
     return [time for time in schedule_times(schedule) if time is not unused]
 
 
-def constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
+def check_constant_cost(schedule: Any, run: Run, draw: Any, promise: Any) -> None:
     """A value takes no more steps of the interpreter late in the run than early."""
     states = [run.state(batch) for batch in (1, 2, run.batches, 100 * run.batches)]
     for state in states:
-        value(schedule, state)  # resolve first: that is done once for a run
-    early, _, _, late = (_steps(schedule, state) for state in states)
+        evaluate(schedule, state)  # resolve first: that is done once for a run
+    early, _, _, late = (_count_lines(schedule, state) for state in states)
     if late > 3 * early + 60:
         raise LawBroken(f"law 'cost': {schedule!r} takes {early} steps at batch 1 of {run}, and {late} later.")
 
 
-def _steps(schedule: Any, state: Moment) -> int:
+def _count_lines(schedule: Any, state: Moment) -> int:
     """Lines of Python that one evaluation executes."""
-    steps = 0
+    lines = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:
-        nonlocal steps
-        steps += 1
+        nonlocal lines
+        lines += 1
         return trace
 
     old, collecting = sys.gettrace(), gc.isenabled()
     gc.disable()  # Hypothesis has a callback there, whose lines would be counted
     sys.settrace(trace)
     try:
-        value(schedule, state)
+        evaluate(schedule, state)
     finally:
         sys.settrace(old)
         if collecting:
             gc.enable()
-    return steps
+    return lines
 
 
 def _batches(run: Run, schedule: Any, sigma: Any = 1) -> Any:
     """Batches up to twice the length of a run: often the first few, and those where the branches of a schedule meet."""
-    near = [batch for batch in _near(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
+    near = [batch for batch in _nearby_batches(schedule, run.horizon(sigma)) if batch <= 10 * run.batches]
     special = [0, run.batches - 1, run.batches, *near]
     return st.one_of(
         st.sampled_from(special), st.integers(0, min(16, 2 * run.batches)), st.integers(0, 2 * run.batches)
@@ -402,12 +402,12 @@ def _batches(run: Run, schedule: Any, sigma: Any = 1) -> Any:
 
 
 LAWS = {
-    "purity": purity,  # first: a schedule that keeps state has none yet
-    "ratio": ratio,
-    "unit": unit,
-    "ends": ends,
-    "epochs": epochs,
-    "one formula": one_formula,
-    "rates": rates,
-    "cost": constant_cost,
+    "purity": check_purity,  # first: a schedule that keeps state has none yet
+    "ratio": check_ratio,
+    "unit": check_unit,
+    "ends": check_ends,
+    "epochs": check_epochs,
+    "one formula": check_one_formula,
+    "rates": check_rates,
+    "cost": check_constant_cost,
 }

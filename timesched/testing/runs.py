@@ -35,9 +35,9 @@ class Run:
 
     def horizon(self, ssr: Any = 1.0) -> Horizon:
         """The horizon with all rates."""
-        return self._lasting(self.time(self.batches, self.unit), ssr)
+        return self._make_horizon(self.time(self.batches, self.unit), ssr)
 
-    def _lasting(self, length: Time[Any], ssr: Any = 1.0) -> Horizon:
+    def _make_horizon(self, length: Time[Any], ssr: Any = 1.0) -> Horizon:
         return Horizon(
             length,
             batches_per_epoch=self.batches_per_epoch,
@@ -63,7 +63,7 @@ class Run:
     def time(self, batches: Exact, unit: TimeUnit) -> Time[Any]:
         """The time of so many batches, in a unit; under a batch-size schedule, of so many from the start of the run."""
         if self.batch_sizes is not None:
-            in_batches = self._lasting(Time(self.batches, TimeUnit.BATCH))
+            in_batches = self._make_horizon(Time(self.batches, TimeUnit.BATCH))
             if unit is TimeUnit.DURATION and self.unit not in (TimeUnit.EPOCH, TimeUnit.BATCH):
                 length = in_batches.change(self.batches, TimeUnit.BATCH, self.unit)
                 return Time(Fraction(in_batches.change(batches, TimeUnit.BATCH, self.unit)) / length, unit)

@@ -29,7 +29,7 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
     Time(3, TimeUnit.BATCH)
     """
 
-    def of(unit: TimeUnit) -> st.SearchStrategy[Time[Any]]:
+    def times_in_unit(unit: TimeUnit) -> st.SearchStrategy[Time[Any]]:
         numbers: st.SearchStrategy[Any] = _COUNTS
         if unit in FRACTIONAL_UNITS:
             decimals = st.builds(Fraction, st.integers(-(10**9), 10**9), st.sampled_from([10, 100, 10**6, 10**9]))
@@ -39,7 +39,7 @@ def times(unit: TimeUnit | str | None = None, negative: bool = True) -> st.Searc
             numbers = numbers.map(abs)
         return st.builds(Time, numbers, st.just(unit))
 
-    return units().flatmap(of) if unit is None else of(TimeUnit(unit))
+    return units().flatmap(times_in_unit) if unit is None else times_in_unit(TimeUnit(unit))
 
 
 @st.composite
