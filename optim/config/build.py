@@ -1,4 +1,4 @@
-"""Step 3, build: optimizers and schedulers from what was resolved, and what can be checked only when they are there."""
+"""Step 3, build: make the optimizer and the schedulers from their specifications, and check how they fit together."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ from .sections import CLOCK_KEYS, check_keys, read_sections
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """What `build` made. It unpacks into the optimizer and the list of schedulers.
+    """The optimizer and the schedulers that `build` made. It unpacks into the optimizer and the list of schedulers.
 
-    `clock` is what was passed, or made from the config, or None. `config` is the config that was read: plain data where
-    it was YAML, and otherwise a copy of the mapping. `build(model, built.config)` makes the same again.
+    `clock` is the clock that was passed to `build` or made from the config, or None. `config` is the config as it was
+    read: plain data if it was YAML, and otherwise a copy of the mapping. `build(model, built.config)` makes the same
+    again.
     """
 
     optimizer: Any
@@ -60,12 +61,12 @@ class Built:
         return iter((self.optimizer, self.schedulers))
 
     def table(self, every: TimeLike = "0.1dur") -> Table:
-        """What the schedulers write over the run: a row for each multiple of a time, and one for the end.
+        """The values that the schedulers write over the run: a row for each multiple of `every`, and one for the end.
 
-        A scheduler has a column for each initial value or factor among its groups. The line below says what has weight
-        decay, where something has. The run is that of the clock, or
-        without one as many steps as the first scheduler is made for. Raises `ValueError` where neither says how long
-        that is, and `TypeError` for a scheduler of torch's or one of functions.
+        A scheduler has a column for each initial value or factor among its groups. If a group has weight decay, the
+        line below the table says whether norms and biases have it. The clock gives the length of the run. Without a
+        clock, the run has as many steps as the first scheduler. Raises `ValueError` if the length is unknown, and
+        `TypeError` for a scheduler of torch or a scheduler made of functions.
 
         >>> import torch
         >>> decay = {
@@ -92,15 +93,15 @@ def configure_optimizer(optimizer_type: str, params: Any, **kwargs: Any) -> Opti
     """An optimizer by the name of its class.
 
     Args:
-        optimizer_type: the name of a class of `optim`, or of a subclass of `optim.Optimizer` that has been imported; in
-            any letter case. Where two classes share the name, write it with its module.
+        optimizer_type: the name of a class of `optim`, or of a subclass of `optim.Optimizer` that has been imported.
+            Upper and lower case do not matter. If two classes have the same name, write the name with its module.
         params: parameters, named parameters, or groups.
-        kwargs: the arguments of the class. Lists stand for tuples.
+        kwargs: the arguments of the class. A list becomes a tuple if the default is a tuple.
 
     Raises:
-        ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of
-            range.
-        TypeError: a value of another type.
+        ValueError: no class or argument has that name (the error suggests similar names); an argument is missing; a
+            value is out of range.
+        TypeError: a value has the wrong type.
 
     >>> import torch
     >>> optimizer = configure_optimizer(
@@ -121,19 +122,20 @@ def configure_lr_scheduler(
 
     Args:
         optimizer: the optimizer to schedule.
-        learning_rate: a number, for a `ConstantLR`; or a dict with the key `scheduler`, the name of a class (in any
-            letter case, the `LR` at its end may be left out), and its arguments; or a list of such dicts, for a
-            `SequentialLR`, in which each but the last has `total_iters`, the steps after which the next one begins. If
-            one of the dicts has the key `main_scheduler` with the value `ChainedLR`, they are chained instead.
-        adjust_learning_rate: if there is something in it, the scheduler is wrapped in a `ScalePerParamLR`, which
-            multiplies by the factors of the groups. They come from `configure_param_groups(model,
-            adjust_learning_rate=...)` with the same dict.
+        learning_rate: a number (for a `ConstantLR`), a dict, or a list of dicts (for a `SequentialLR`). A dict has the
+            name of a class under the key `scheduler`, and the arguments of the class. Upper and lower case do not
+            matter in the name, and the `LR` at its end may be left out. Each dict of a list except the last must have
+            `total_iters`, the number of steps after which the next scheduler begins. If one of the dicts has the key
+            `main_scheduler` with the value `ChainedLR`, the schedulers are chained instead.
+        adjust_learning_rate: learning-rate factors. If the dict is not empty, the scheduler is wrapped in a
+            `ScalePerParamLR`, which multiplies by the factors of the groups. Make the groups by
+            `configure_param_groups(model, adjust_learning_rate=...)` with the same dict.
 
     Raises:
-        ValueError: no class or argument of that name, with the nearest there is; a missing argument; a value out of
-            range; factors that the groups do not have. An unknown name or argument is found before anything is made;
-            where a value is out of range, the schedulers of the list that were made before have written already.
-        TypeError: a value of another type.
+        ValueError: no class or argument has that name (the error suggests similar names); an argument is missing; a
+            value is out of range; the groups do not have the factors. All names are checked before a scheduler is
+            made. If a value is out of range, earlier schedulers of the list have already written their first values.
+        TypeError: a value has the wrong type.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
@@ -175,49 +177,50 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
         model: the model, or its `named_parameters()`.
         config: a mapping; or the path of a YAML file; or YAML text. Its keys are:
 
-            `optimizer`: the name of a class with its arguments under it. `learning_rate` and `lr` mean the same. A
-            class without a default for it may have neither if schedulers of `optim.lr_scheduler` set it in all groups.
-            The keys `params` (a rule or a list of rules with globs, `tags` or `tag`, and values), `no_decay`,
+            `optimizer`: the name of a class with its arguments under it. `learning_rate` and `lr` mean the same. If
+            schedulers of `optim.lr_scheduler` set the learning rate of all groups, a class without a default may leave
+            it out. The keys `params` (a rule or a list of rules with globs, `tags` or `tag`, and values), `no_decay`,
             `decay_tag`, `matrices`, `output_head` and `frozen` are the arguments of `configure_param_groups`. Without
             the key, `no_decay` is True if the optimizer has weight decay or there is a `decay_tag`, and otherwise
             False. `Muon` with `adamw` or `lion` under it has `matrices: muon`. A key of `adjust_learning_rate` is the
             name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
             attribute has the groups `embedding` and `decoder_kernel`.
 
-            `schedulers`: a list of schedulers, each the name of a class with its arguments under it. The children of
-            one are written likewise, and take over its `param_group_tags`. `milestones` may be left out: they follow
-            from the `total_iters` of the children, of which those in other units add up by the rates of the clock.
-            A learning-rate scheduler of `optim` is wrapped in a `ScalePerParamLR` if one of its groups has a factor.
-            Schedules of `timesched` multiply the value that the optimizer is built with, of the key `key` (the learning
-            rate).
+            `schedulers`: a list of schedulers, each the name of a class with its arguments under it. Children are
+            written in the same way, and use the `param_group_tags` of their parent. `milestones` may be left out: they
+            are the running sums of the children's `total_iters`, which the clock converts if their units differ. A
+            learning-rate scheduler of `optim` is wrapped in a `ScalePerParamLR` if one of its groups has a factor. A
+            schedule of `timesched` multiplies the initial value of its `key` (by default the learning rate).
 
             `max_duration`, `batches_per_epoch`, `samples_per_batch`, `tokens_per_sample`, `ssr`, `process_group`,
-            `stop_at`: those of a `Clock`. Thresholds with sizes under `samples_per_batch` are a `BatchSizeSchedule`.
+            `stop_at`: the arguments of a `Clock`. A mapping from thresholds to sizes under `samples_per_batch` is a
+            `BatchSizeSchedule`.
 
-            A Trainer's file has them under `trainer` and `init`, between keys of the Trainer, which are left out. The
-            steps of its `loop` are the `max_duration` in batches, if there is none and no clock is passed. The old form
+            A Trainer's file has these keys under `trainer` and `init`; the keys of the Trainer are ignored. The steps
+            of its `loop` are the `max_duration` in batches, unless the file has one or a clock is passed. The old form
             of such files is `optimizer: {optimizer_type: Name, ...}`, with schedulers under its `learning_rate` as in
             `configure_lr_scheduler`.
 
-            Text that is a decimal number counts as one in arguments, rules and factors.
+            Text that is a decimal number counts as a number in arguments, rules and factors.
 
-            A class of your own goes by its name, once it is imported. In a mapping, an optimizer or a function
-            `model -> optimizer` may take the place of the optimizer, and a scheduler or a function
-            `optimizer -> scheduler` that of each scheduler.
-        clock: what schedules of `timesched`, and schedulers whose counts are times, follow: a `Clock` or Composer's
-            `State`. All other schedulers count their own steps.
+            A class of your own is known by its name once it is imported. In a mapping, an optimizer or a function
+            `model -> optimizer` may take the place of the optimizer. A scheduler or a function
+            `optimizer -> scheduler` may take the place of a scheduler.
+        clock: a `Clock` or Composer's `State`. Schedules of `timesched`, and schedulers whose counts are times, follow
+            it. All other schedulers count their own steps.
 
     Returns:
         A `Built`, which unpacks into the optimizer and the list of schedulers.
 
     Raises:
-        ValueError: an unknown name, with the nearest there is; a missing or wrong value; two schedulers for the same
-            hyperparameter of a group; a missing clock; weight decay where a written `no_decay` allows none; factors
-            that no scheduler uses; a missing learning rate that no scheduler sets. Each error has its place in the
-            config. Errors of several entries come together, a line each. Names and arguments are looked up before a
-            scheduler is made. Where one fails later, the others have written into the optimizer already.
-        TypeError: a value of another type; a function that returns something else.
-        ImportError: YAML is to be read, and ruamel.yaml is not there.
+        ValueError: an unknown name (the error suggests similar names); a missing or wrong value; two schedulers for
+            the same hyperparameter of a group; a missing clock; weight decay in a group that the config's `no_decay`
+            leaves without; factors that no scheduler uses; a missing learning rate that no scheduler sets. Each error
+            begins with its path in the config. Errors of several entries are raised together, a line each. All names
+            are checked before a scheduler is made. If a scheduler fails later, the others have already written their
+            first values.
+        TypeError: a value has the wrong type, or a function returns the wrong kind of object.
+        ImportError: the config is YAML, and ruamel.yaml is not installed.
 
     >>> import torch
     >>> optimizer, schedulers = build(
@@ -262,7 +265,7 @@ def build(model: Any, config: Any, clock: Any = None) -> Built:
 
 
 def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any]) -> str:
-    """Whether norms and biases have weight decay, if a config says what has any."""
+    """Text that says whether norms and biases have weight decay; empty if no group has any."""
     if not isinstance(spec, Spec):
         return ""
     groups = grouped.optimizer.param_groups
@@ -286,12 +289,13 @@ def _describe_weight_decay(spec: Any, grouped: GroupedOptimizer, schedulers: Map
 def resolve_entries(
     sections: Mapping[str, Any], entries: Mapping[str, Any], clock: Any, problems: Problems
 ) -> tuple[Any, Any, dict[str, Any]]:
-    """The specification of the optimizer, the clock, and the specifications of schedulers by their place in the config.
+    """The specification of the optimizer, the clock, and the specifications of the schedulers by their paths.
 
-    `entries`: those of the schedulers, by their place. None stands for what is among the problems.
+    `entries`: the entries of the schedulers, by their paths. Where one of them fails, its error is among the problems,
+    and None takes its place.
     """
     problems.attempt(check_keys, sections)
-    later = Problems()  # an optimizer is told whether its learning rate is scheduled, and its errors come first
+    later = Problems()  # the schedulers are resolved before the optimizer, and their errors come after its errors
     clock = later.attempt(make_clock, sections, clock)
     specs = {path: later.attempt(resolve_scheduler, entry, path, clock) for path, entry in entries.items()}
     classes = [spec.cls for spec in specs.values() if isinstance(spec, Spec)]
@@ -303,7 +307,7 @@ def resolve_entries(
 
 
 def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
-    """The clock that is passed, or that of the config; None where there is none."""
+    """The clock that is passed, or a clock made from the config, or None."""
     arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
     if arguments and clock is not None:
         raise ValueError(f"config has {', '.join(map(repr, arguments))}, and a clock is passed: leave out one of them.")
@@ -315,16 +319,16 @@ def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
 
 @dataclass(frozen=True)
 class GroupedOptimizer:
-    """An optimizer, and what its config says of its parameter groups, by their indices."""
+    """An optimizer, and sets of its parameter groups that the config treats differently, by their indices."""
 
     optimizer: Any
-    no_decay_groups: Set[int] = frozenset()  # a `no_decay` that is written leaves them without weight decay
-    norm_and_bias_groups: Set[int] = frozenset()  # they have some; all, where only names are known
+    no_decay_groups: Set[int] = frozenset()  # the config's `no_decay` leaves them without weight decay
+    norm_and_bias_groups: Set[int] = frozenset()  # with some norms or biases; all groups if only names are known
     unset_lr_groups: Set[int] = frozenset()  # neither the optimizer's entry nor its class has a learning rate for them
 
 
 def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
-    """The optimizer of a specification, or the one that stands for itself."""
+    """Make the optimizer of a specification; or return the optimizer that the config has in place of an entry."""
     if not isinstance(spec, OptimizerSpec):
         return GroupedOptimizer(_make_from_object(spec, model, "optimizer", "optimizer"))
     if isinstance(model, Iterator):
@@ -349,7 +353,7 @@ def make_optimizer(spec: Any, model: Any) -> GroupedOptimizer:
 def make_schedulers(
     specs: Mapping[str, Any], grouped: GroupedOptimizer, clock: Any, problems: Problems
 ) -> dict[str, Any]:
-    """The schedulers by their place in the config, each checked when all are there; None for what is a problem."""
+    """Make the schedulers, by their paths in the config, and check each when all are made. A failed one is None."""
     schedulers = dict.fromkeys(specs)
     for path, spec in specs.items():
         if spec is not None:
@@ -363,7 +367,7 @@ def make_schedulers(
 def check_learning_rates(
     spec: Any, grouped: GroupedOptimizer, schedulers: Mapping[str, Any], problems: Problems
 ) -> None:
-    """Look whether the schedulers set what the entry of the optimizer leaves to them."""
+    """Check that schedulers set the learning rates that the optimizer's entry leaves out, and use its factors."""
     unset = set(grouped.unset_lr_groups)
     for scheduler in schedulers.values():
         if isinstance(scheduler, lr_scheduler.LRScheduler):
@@ -381,13 +385,13 @@ def check_learning_rates(
 
 
 def _is_scaled_by_factors(scheduler: Any) -> bool:
-    """Whether a scheduler multiplies by the factors of the groups: a schedule of the learning rate always does."""
+    """Whether a scheduler multiplies by the factors of the groups. A schedule of the learning rate always does."""
     is_schedule = isinstance(scheduler, Bound) and scheduler.relative and scheduler.key == "lr"
     return is_schedule or bool(getattr(scheduler, "scales", 0))
 
 
 def check_schedules(specs: Mapping[str, Any], problems: Problems) -> None:
-    """Look at the values of schedules, which can be made where there is no optimizer."""
+    """Check the values of schedules by making them, which needs no optimizer."""
     for spec in specs.values():
         if isinstance(spec, Spec) and issubclass(spec.cls, Schedule):
             problems.attempt(_make_from_spec, spec, None, None)
@@ -415,7 +419,10 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, pa
 
 
 def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
-    """What stands for an entry: an optimizer or a scheduler, or a function that makes it of the model or optimizer."""
+    """The optimizer or scheduler that takes the place of an entry, or the result of a function that makes it.
+
+    `argument`: the model or the optimizer that the function gets.
+    """
     instance = entry
     if callable(entry):
         with prefix_errors(path):
@@ -426,7 +433,7 @@ def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
 
 
 def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tags: Any = None) -> Any:
-    """The scheduler of a specification, or the schedule if it stands inside another; children take over the tags."""
+    """Make the scheduler or schedule of a specification. Its children use its tags if they have none of their own."""
     if not isinstance(spec, Spec):
         return [_make_from_spec(child, optimizer, clock, tags) for child in spec] if isinstance(spec, list) else spec
     tags = spec.arguments.get(TAGS, tags)
@@ -441,12 +448,12 @@ def _make_from_spec(spec: Any, optimizer: torch.optim.Optimizer, clock: Any, tag
 
 
 def _is_weight_decay(scheduler: Any) -> bool:
-    """Whether it writes weight decay of its own, where a multiple of 0 would stay 0."""
+    """Whether a scheduler writes values of weight decay, and not multiples, which would keep 0 at 0."""
     return isinstance(scheduler, Scheduler) and scheduler.key == "weight_decay"
 
 
 def _check_written(scheduler: Any, no_decay_groups: Set[int], path: str) -> None:
-    """Raise `ValueError` where a later scheduler owns the key, or this one sets weight decay that is to stay 0."""
+    """Raise `ValueError` if a later scheduler owns the key, or if this scheduler sets weight decay that must stay 0."""
     with prefix_errors(path):
         if isinstance(scheduler, Bound):
             scheduler.refresh()

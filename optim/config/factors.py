@@ -1,4 +1,4 @@
-"""The learning-rate factors of a config: of the groups that a model names, of globs and of layer types."""
+"""The learning-rate factors of a config: for the groups that a model names, for globs and for layer types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_GROUPS = {
 
 
 def read_factor_claims(model: Any, factors: Any) -> list[Claim]:
-    """The claims of the factors in a config, and of the model's own groups that the config does not name.
+    """Read the factors in a config, and the `scale` of the model's own groups that the config does not name.
 
     A key is the name of a group in the model's `lr_adjustment_groups`, or a glob or layer type. A model without this
     attribute has the default groups. Groups of the model that no key names keep their own `scale`.
@@ -39,7 +39,7 @@ def read_factor_claims(model: Any, factors: Any) -> list[Claim]:
         selectors, is_layer = claim.selectors, True
         if key in globs and (own_groups is not None or not matching_indices(parameters, key, layers=True)):
             selectors, is_layer = read_selectors(globs[key], claim.source), False
-            # one glob of a group has to match; none of a group that only the model names
+            # at least one glob of a group must match; if only the model names the group, none must
             matching = tuple(glob for glob in selectors if matching_indices(parameters, glob))
             selectors = matching if key not in factors else matching or selectors
         hint = f" The groups with a name are {', '.join(map(repr, globs))}."

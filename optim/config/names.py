@@ -1,4 +1,4 @@
-"""Classes by their names: the public ones of this package and of timesched, and those of users."""
+"""Classes by their names: the public classes of this package and of timesched, and the classes of users."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ from ..step.rule_optimizer import RuleOptimizer
 
 @dataclass(frozen=True)
 class Family:
-    """The classes that may stand in one place of a config.
+    """The classes that a config may name in one kind of entry.
 
-    Ours go by their public names, in any letter case. A user's class goes by its name once its module is imported, or
-    by the name with the module, which is needed where two share the name. Nothing is imported or evaluated.
+    Our classes are known by their public names, and upper and lower case do not matter. A user's class is known by its
+    name once its module is imported. If two classes have the same name, it must be written with the module. Nothing is
+    imported or evaluated.
     """
 
-    kind: str  # what messages call them
+    kind: str  # the noun for them in messages
     public_classes: Mapping[str, type]
-    bases: tuple[type, ...] = ()  # whose subclasses are the users' classes
-    suffix: str = ""  # the end of a name that may be left out
+    bases: tuple[type, ...] = ()  # subclasses of these are the users' classes
+    suffix: str = ""  # an end of the name that may be left out
 
     def find(self, name: Any, path: str) -> type:
-        """The class of a name. Raises `ValueError` with the nearest names, or the full names of several classes."""
+        """The class of this name.
+
+        Raises `ValueError` with similar names, or with the full names if several classes have the name.
+        """
         if not isinstance(name, str):
             raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
-        # of a class that was defined again, as in a notebook, the last definition counts
+        # if a class is defined again, as in a notebook, the last definition counts
         user_classes = {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
         for wanted in (name.lower(), f"{name}{self.suffix}".lower()):
             public = [cls for own_name, cls in self.public_classes.items() if wanted == own_name.lower()]
@@ -66,7 +70,7 @@ def _full_name(cls: type) -> str:
 
 
 def _public_subclasses(module: ModuleType, base: type) -> dict[str, type]:
-    """The public subclasses of a class in a module, by name."""
+    """The public subclasses of a class in a module, by their names."""
     members = {name: getattr(module, name) for name in module.__all__}
     return {
         name: cls for name, cls in members.items() if isinstance(cls, type) and issubclass(cls, base) and cls != base

@@ -1,4 +1,4 @@
-"""The errors of entries that do not depend on each other: all are found, and raised together."""
+"""The errors of entries that do not depend on each other: they are collected and raised together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Problems:
-    """Errors so far. What raises `TypeError` or `ValueError` for one entry is called by `attempt`."""
+    """The errors so far. Pass to `attempt` each function that may raise `TypeError` or `ValueError` for one entry."""
 
     def __init__(self) -> None:
         self.errors: list[TypeError | ValueError] = []
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a call returns, or None where it fails: then its error is one of the problems."""
+        """Call a function and return its result. If it fails, note its error and return None."""
         try:
             return function(*arguments)
         except (TypeError, ValueError) as error:
@@ -25,12 +25,12 @@ class Problems:
         return bool(self.errors)
 
     def __iter__(self) -> Iterator[str]:
-        """What the errors say, each in a line."""
+        """The lines of the errors' messages."""
         for error in self.errors:
             yield from str(error).splitlines()
 
     def raise_all(self) -> None:
-        """Raise the error there is, if there is one; several as one `ValueError`, with a line for each."""
+        """Raise the error if there is one. Several errors become one `ValueError` with a line for each."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
@@ -39,7 +39,7 @@ class Problems:
 
 @contextmanager
 def prefix_errors(path: str) -> Iterator[None]:
-    """Put the place in the config before the message of a `TypeError` or `ValueError`."""
+    """Put the path in the config before the message of a `TypeError` or `ValueError`."""
     try:
         yield
     except (TypeError, ValueError) as error:

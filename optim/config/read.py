@@ -1,4 +1,4 @@
-"""Step 1, read: a config as dicts and lists, from a mapping, from a YAML file, or from YAML text."""
+"""Step 1, read: turn a mapping, a YAML file or YAML text into dicts and lists."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 _PLAIN = (str, int, float, bool, type(None))
-# A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. YAML 1.1 takes `1e-6` for a string.
+# A decimal number: https://yaml.org/spec/1.2.2, section 10.3.2. In YAML 1.1, `1e-6` is a string.
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _TEXT_KEYS = ("params", "tag", "tags", "param_group_tags", "decay_tag", "key")  # keys whose values are never numbers
 
 
 def read(config: Any) -> Any:
-    """The config as dicts and lists of its own, which the caller may change.
+    """The config as new dicts and lists, which the caller may change.
 
     A mapping is copied, and may hold any Python objects. A path, or a string of one line that ends in `.yaml` or
-    `.yml`, names a file; another string with a colon or a line end is YAML itself. YAML is read as version 1.2 and
+    `.yml`, names a file. Any other string with a colon or a line end is YAML text. YAML is read as version 1.2 and
     never evaluated: `1e-3` is a number, `on` and `no` are strings.
 
-    Raises `TypeError` for another type, `ImportError` without ruamel.yaml, `OSError` where the file cannot be read, and
-    `ValueError` for text that is not one valid YAML document of plain data, for keys that are there twice, for keys
-    that are no texts, for a config that contains itself, and for integers above 1.8e308.
+    Raises `TypeError` for any other type, `ImportError` without ruamel.yaml, and `OSError` if the file cannot be read.
+    Raises `ValueError` for text that is not one valid YAML document of plain data, for duplicate keys, for keys that
+    are not strings, for a config that contains itself, and for integers above 1.8e308.
 
     >>> read({"optimizer": {"SGD": {"lr": 0.1}}})
     {'optimizer': {'SGD': {'lr': 0.1}}}
@@ -48,7 +48,7 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise ImportError(
             "Reading a config from YAML needs ruamel.yaml: pip install ruamel.yaml, or pass a mapping."
         ) from error
-    reader = YAML(typ="safe", pure=True)  # plain data only; pure: the one that follows YAML 1.2
+    reader = YAML(typ="safe", pure=True)  # plain data only; the pure reader follows YAML 1.2
     try:
         content = reader.load(text)
     except MarkedYAMLError as error:
@@ -57,13 +57,16 @@ def _parse_yaml(text: str, source: str) -> Any:
         description = ", ".join(filter(None, [error.context, error.problem]))
         hint = " A string that begins with * is to be in quotes, as in '*bias'." if "alias" in description else ""
         raise ValueError(f"{source}{location}: {description}.{hint}") from error
-    except Exception as error:  # the reader stumbles over values that do not fit their tags, such as `!!int x`
+    except Exception as error:  # the reader also fails on values that do not fit their tags, such as `!!int x`
         raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
     return _copy_containers(content, "config", _PLAIN)
 
 
 def _copy_containers(value: Any, path: str, types: Any, parents: tuple[Any, ...] = ()) -> Any:
-    """Containers as dicts and lists of their own, which may hold values of `types`; `parents`: those around it."""
+    """A copy of the mappings and lists as dicts and lists, whose values must be of `types`.
+
+    `parents`: the containers around the value.
+    """
     if any(value is container for container in parents):
         raise ValueError(f"{path}: the config contains itself here. Write the values out, without this alias.")
     parents = (*parents, value)
@@ -88,9 +91,9 @@ def _copy_containers(value: Any, path: str, types: Any, parents: tuple[Any, ...]
 
 
 def read_numbers(value: Any) -> Any:
-    """A value in which texts that are decimal numbers by YAML 1.2 are numbers, also inside lists and mappings.
+    """Turn text that is a decimal number by YAML 1.2 into a number, also inside lists and mappings.
 
-    Under the keys for globs, tags and hyperparameters they stay texts.
+    Text under the keys for globs, tags and hyperparameters stays text.
 
     >>> read_numbers({"lr": "1e-6", "betas": ["0.9", 0.95], "tags": "1"})
     {'lr': 1e-06, 'betas': [0.9, 0.95], 'tags': '1'}

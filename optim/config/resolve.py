@@ -1,4 +1,4 @@
-"""Step 2, resolve: the classes that a config names, and their arguments, checked before the model is looked at."""
+"""Step 2, resolve: find the classes that a config names, and check their arguments before the model is used."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from .problems import Problems, prefix_errors
 from .read import read_numbers
 from .sections import OldLearningRate
 
-# Keys of an optimizer's entry that are for configure_param_groups.
+# Keys of an optimizer's entry that are arguments of configure_param_groups.
 GROUPING_KEYS = ("no_decay", FACTOR, "decay_tag", "matrices", "output_head", "frozen")
 TAGS = "param_group_tags"
-LEARNING_RATE = ("lr", "learning_rate")  # the names that an argument for it may have
-UNKNOWN_LR = 0.1  # the reference's, of a class without a default: the schedulers replace it
-BIND_KEYS = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # of a schedule's entry, under their names in bind()
+LEARNING_RATE = ("lr", "learning_rate")  # the names that classes have for this argument
+UNKNOWN_LR = 0.1  # the reference's value for a class without a default: the schedulers replace it
+BIND_KEYS = {"key": "key", TAGS: "tags", "on_change": "on_change"}  # keys of a schedule's entry: arguments of bind()
 
 
 @dataclass(frozen=True)
 class Spec:
-    """An object to be made: a class and its arguments. Specs among the arguments are the schedulers inside it."""
+    """The specification of an object: a class and its arguments. Specs among the arguments are its children."""
 
     path: str
     cls: type
     arguments: dict[str, Any]
-    total_iters: Any = None  # of the entry, also where the class has no such argument
-    options: Mapping[str, Any] = field(default_factory=dict)  # of bind(); of the groups of an optimizer
+    total_iters: Any = None  # the value in the entry, even if the class has no such argument
+    options: Mapping[str, Any] = field(default_factory=dict)  # arguments of bind(), or of configure_param_groups()
 
 
 @dataclass(frozen=True)
 class OptimizerSpec(Spec):
-    """An optimizer to be made."""
+    """The specification of an optimizer."""
 
     has_no_decay: bool = False  # the config has the key `no_decay`
-    lacks_lr: bool = False  # neither the entry nor the class has a learning rate: the schedulers set it
+    lacks_lr: bool = False  # neither the entry nor the class has a learning rate: the schedulers must set it
 
 
 # Entries and their arguments
 
 
 def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
-    """The name, the arguments and the path of an entry `{Name: {arguments}}`."""
+    """Read the name, the arguments and the path of an entry `{Name: {arguments}}`."""
     if not isinstance(entry, Mapping) or len(entry) != 1:
         example = "as in {AdamW: {lr: 0.1}} or {AdamW: {}}"
         raise TypeError(f"{path}={entry!r:.80}: write one name with its arguments under it, {example}.")
@@ -67,10 +67,11 @@ def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
 def read_arguments(
     cls: type, arguments: dict[str, Any], path: str, other_keys: Sequence[str] = (), require_all: bool = True
 ) -> dict[str, Any]:
-    """The arguments as the constructor arguments them: a list becomes a tuple where the default is one.
+    """Read the arguments for a constructor: a list becomes a tuple if the default is a tuple.
 
-    Raises `ValueError` for arguments that the constructor does not name, a line for each, with those that it has (and
-    `other_keys`, of the groups of an optimizer); and where one is missing, with `require_all`.
+    Raises `ValueError` for arguments that the constructor does not name, with a line for each. The error lists the
+    arguments that it has, and `other_keys`, which are the keys of an optimizer's groups. With `require_all`, a missing
+    argument is an error, too.
     """
     parameters = _config_arguments(cls)
     known = [*parameters, *other_keys]
@@ -89,7 +90,7 @@ def read_arguments(
 
 
 def _missing_arguments(cls: type, arguments: Mapping[str, Any]) -> list[str]:
-    """The arguments without a default that are not given."""
+    """The names of the arguments without a default that are missing."""
     return [
         name
         for name, parameter in _config_arguments(cls).items()
@@ -98,25 +99,25 @@ def _missing_arguments(cls: type, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _config_arguments(cls: type) -> dict[str, inspect.Parameter]:
-    """The arguments of a constructor that a config may give: not the optimizer or its parameters, nor the clock."""
+    """The arguments of a constructor that a config may set: all except the optimizer, its parameters and the clock."""
     parameters = {}
     for name, parameter in arguments_of(cls).items():
         if name != "clock" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             parameters[name] = parameter
-    first = next(iter(parameters), "")  # the parameters or the optimizer, but for schedules and a ChainedLR
+    first = next(iter(parameters), "")  # the parameters or the optimizer, except for schedules and a ChainedLR
     if not issubclass(cls, Schedule) and first not in ("scheduler", "schedulers"):
         parameters.pop(first, None)
     return parameters
 
 
-# What the entries mean
+# The specifications of entries
 
 
 def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
-    """The specification of an optimizer; or the entry itself, where it is an optimizer or a function.
+    """The specification of an optimizer; or the entry itself, if it is an optimizer or a function.
 
-    `is_lr_scheduled`: a scheduler of `optim.lr_scheduler` is in the config, so that a learning rate may be missing.
-    Raises the errors of the rules for its groups and of its arguments together.
+    `is_lr_scheduled`: the config has a scheduler of `optim.lr_scheduler`, so the learning rate may be missing. Raises
+    the errors of its arguments and of the rules for its groups together.
     """
     if entry is None:
         raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
@@ -139,28 +140,28 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     arguments = problems.attempt(read_arguments, cls, arguments, path, ("params", *GROUPING_KEYS))
     problems.raise_all()
     has_no_decay = "no_decay" in options
-    if not has_no_decay:  # where nothing decays, a split would only make more groups
+    if not has_no_decay:  # without weight decay, a split would only make more groups
         options["no_decay"] = "decay_tag" in options or _has_weight_decay(cls, arguments)
     options["rules"] = claims
     return OptimizerSpec(path, cls, arguments, None, options, has_no_decay, bool(missing))
 
 
 def _read_learning_rate(cls: type, arguments: dict[str, Any], path: str) -> None:
-    """Give the learning rate the name that the class has for it: both names are known."""
+    """Rename the learning rate to the name that the class has for it. A config may use either name."""
     for name, alias in (LEARNING_RATE, LEARNING_RATE[::-1]):
         if name in _config_arguments(cls) and alias not in _config_arguments(cls):
             _rename(arguments, alias, name, path)
 
 
 def _read_correct_bias(cls: type, arguments: dict[str, Any], path: str) -> None:
-    """Drop the `correct_bias: true` of an Adam, which has no such argument. Raises `ValueError` for another value."""
+    """Remove `correct_bias: true`, which Adam has no argument for. Raises `ValueError` for any other value."""
     value = arguments.pop("correct_bias", True) if cls is Adam else True
     if value is not True:
         raise ValueError(f"{path}.correct_bias={value!r}: Adam always corrects the bias. Write AdamW for false.")
 
 
 def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None:
-    """Give the value of the key `alias` the key `name`. Raises `ValueError` where both are there."""
+    """Rename the key `alias` to `name`. Raises `ValueError` if both keys are present."""
     if alias in arguments:
         if name in arguments:
             raise ValueError(f"{path} has {alias!r} and {name!r}, which mean the same: leave out one of them.")
@@ -168,7 +169,7 @@ def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None
 
 
 def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
-    """Whether these arguments, or the defaults of the class, have weight decay; of a Muon also those below it."""
+    """Whether the arguments, or else the defaults of the class, have weight decay. For Muon, its algorithms count."""
     if issubclass(cls, Muon):
         for name, algorithm in ALGORITHMS.items():
             if isinstance(arguments.get(name), Mapping) and _has_weight_decay(algorithm, arguments[name]):
@@ -178,7 +179,7 @@ def _has_weight_decay(cls: type, arguments: Mapping[str, Any]) -> bool:
 
 
 def _claim(rule: Any, path: str, cls: type) -> Claim:
-    """What a rule for the groups of an optimizer asks for, where its hyperparameters are the optimizer's."""
+    """Read a rule for the groups of an optimizer, and check that the optimizer has its hyperparameters."""
     rule = read_numbers(rule)
     if isinstance(rule, dict):
         _rename(rule, "tag", "tags", path)
@@ -190,7 +191,7 @@ def _claim(rule: Any, path: str, cls: type) -> Claim:
 
 
 def resolve_scheduler(entry: Any, path: str, clock: Any) -> Any:
-    """The specification of a scheduler; or the entry itself, where it is a scheduler or a function."""
+    """The specification of a scheduler; or the entry itself, if it is a scheduler or a function."""
     if _is_object_or_function(entry):
         return entry
     if isinstance(entry, OldLearningRate):
@@ -199,20 +200,21 @@ def resolve_scheduler(entry: Any, path: str, clock: Any) -> Any:
 
 
 def _is_object_or_function(entry: Any) -> bool:
-    """Whether an entry is an optimizer or a scheduler, or a function that makes it."""
+    """Whether an entry is an optimizer, a scheduler, or a function that makes one."""
     return not isinstance(entry, (type, Schedule)) and (callable(entry) or hasattr(entry, "step"))
 
 
 def _resolve_named(
     name: Any, arguments: dict[str, Any], path: str, *, family: Family, clock: Any, in_sequence: bool = False
 ) -> Spec:
-    """The specification of a named scheduler or schedule, and of those inside it.
+    """The specification of a named scheduler or schedule, and of its children.
 
-    `in_sequence`: it is in a sequence without milestones, where its `total_iters` may be there for its length alone.
+    `in_sequence`: it is in a sequence without milestones. There, `total_iters` is its length, even if the class has no
+    such argument.
     """
     cls = family.find(name, path)
     parameters, total_iters = arguments_of(cls), arguments.get("total_iters")
-    is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not inside another one
+    is_bound = issubclass(cls, Schedule) and family is SCHEDULER  # and not a child
     if "tags" not in parameters and (is_bound or TAGS in parameters):
         _rename(arguments, "tags", TAGS, path)
     options = {option: arguments.pop(key) for key, option in BIND_KEYS.items() if is_bound and key in arguments}
@@ -225,8 +227,9 @@ def _resolve_named(
 def _resolve_children(
     cls: type, arguments: Mapping[str, Any], path: str, clock: Any, in_sequence: bool
 ) -> dict[str, Any]:
-    """The arguments of a scheduler that are schedulers themselves, as specifications; and the milestones of a sequence,
-    where they follow from these.
+    """The specifications of a scheduler's children, by the names of its arguments.
+
+    A sequence without milestones gets the milestones that follow from the lengths of its children.
     """
     is_schedule, updates = issubclass(cls, Schedule), dict[str, Any]()
     family = SCHEDULE if is_schedule else CLOSED_FORM
@@ -253,7 +256,7 @@ def _resolve_children(
 
 
 def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
-    """The specification of a learning rate: of a number, a dict, or a list of dicts."""
+    """The specification of the scheduler for a learning rate: a number, a dict, or a list of dicts."""
     if isinstance(learning_rate, Real) and not isinstance(learning_rate, bool):
         return Spec(path, LR.public_classes["ConstantLR"], {"learning_rate": learning_rate})
     is_list = isinstance(learning_rate, (list, tuple))
@@ -283,7 +286,7 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
 
 
 def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
-    """Where each scheduler of a sequence but the first begins, by the lengths of those before it: steps, or times."""
+    """The steps or times at which the schedulers of a sequence begin, except the first: running sums of the lengths."""
     horizon = Horizon(None) if clock is None else Horizon.of(clock)
     milestones: list[Time[Any]] = []
     for spec in specs[:-1]:
@@ -298,7 +301,7 @@ def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
 
 
 def has_time(value: Any) -> bool:
-    """Whether a value is a time, or a specification has one in it, so that its scheduler needs a clock."""
+    """Whether a value is a time, or a specification has a time in its arguments, so that it needs a clock."""
     if isinstance(value, Spec):
         times = (has_time(argument) for name, argument in value.arguments.items() if name != TAGS)
         return issubclass(value.cls, Schedule) or any(times)

@@ -1,4 +1,4 @@
-"""The sections of a config by our keys: from a plain config, a Trainer's file, or the old form of such a file."""
+"""The sections of a config under our keys: from a plain config, a Trainer's file, or the old form of such a file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from timesched.time.value import Time
 from .problems import prefix_errors
 from .read import read_numbers
 
-CLOCK_KEYS = tuple(inspect.signature(Clock).parameters)  # the keys of a config that make its clock
+CLOCK_KEYS = tuple(inspect.signature(Clock).parameters)  # the keys of a config that are the arguments of its clock
 KEYS = ("optimizer", "schedulers", *CLOCK_KEYS)
-LENGTH_KEYS = ("num_steps", "max_steps")  # of a Trainer's loop, in batches; the first one counts
-# Keys of an optimizer in the old form that are for other parts of the Trainer.
+LENGTH_KEYS = ("num_steps", "max_steps")  # steps of a Trainer's loop, in batches; the first that is present counts
+# Keys in the optimizer's section of the old form that configure other parts of the Trainer.
 OTHER_KEYS = (
     "loss_scaling_factor", "initial_loss_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale",
     "max_gradient_norm", "max_gradient_value", "log_summaries", "grad_accum_steps",
@@ -29,20 +29,20 @@ OTHER_KEYS = (
 
 @dataclass(frozen=True)
 class OldLearningRate:
-    """The `learning_rate` of an optimizer of the old form, in place of an entry of `schedulers`."""
+    """The `learning_rate` of an optimizer in the old form, which takes the place of an entry of `schedulers`."""
 
     value: Any
 
 
 def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
-    """The values of a config by our keys; `check_keys` looks for others.
+    """The values of a config under our keys. `check_keys` finds unknown keys among them.
 
-    A Trainer's file has them under `trainer` and `init`, and the old form at the top. Other keys of such files are left
-    out, but for those that resemble ours. The steps of its loop become the `max_duration`, unless it has one or the run
-    has a clock (`has_clock`).
+    A Trainer's file has these keys under `trainer` and `init`, and the old form has them at the top. All other keys of
+    such files are ignored, unless they resemble one of ours. The steps of the file's loop become the `max_duration`,
+    unless the file has one or the run has a clock (`has_clock`).
 
     Raises `TypeError` for a config that is not a mapping, and `ValueError` for several trainers and for contradictions
-    of the old form.
+    in the old form.
     """
     trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
     if isinstance(trainer, list):
@@ -67,14 +67,14 @@ def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a config has a key that nothing here reads; a line for each."""
+    """Raise `ValueError` for the unknown keys of a config, with a line for each."""
     unknown = [name for name in config if name not in KEYS]
     if unknown:
         raise ValueError("\n".join(f"config has the key {name!r}{argument_hint(name, KEYS)}" for name in unknown))
 
 
 def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """The `max_duration` that the steps of a Trainer's loop give, if it has any."""
+    """Read the `max_duration` from the steps in a Trainer's loop, if it has any."""
     loop: Any = config.get(section)
     for name in LENGTH_KEYS if isinstance(loop, dict) else ():
         if loop.get(name) is not None:
@@ -84,7 +84,7 @@ def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any
 
 
 def _read_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, Any]:
-    """The optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, as entries."""
+    """Turn the optimizer and schedulers of the old form, `{optimizer_type: Name, ...}`, into entries."""
     arguments = dict(optimizer)
     optimizer_type = arguments.pop("optimizer_type")
     other_keys = [key for key in OTHER_KEYS if key in arguments]
