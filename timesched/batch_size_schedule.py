@@ -20,7 +20,7 @@ from timesched.time.value import Time
 
 _UNITS = (TimeUnit.SAMPLE, TimeUnit.TOKEN, TimeUnit.BATCH, TimeUnit.DURATION)
 _FIRST_SIZE = "give the size at 0 first, as in {'0sp': 8, '160sp': 16}."
-_COUNT = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,3})?[KMBT]?", re.ASCII)
+_COUNT_TEXT = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][0-9]{1,3})?[KMBT]?", re.ASCII)
 Entries = tuple[tuple[Time[Any], int], ...]
 
 
@@ -48,7 +48,7 @@ class BatchSizeSchedule(BatchSizes):
     def __init__(self, sizes: Mapping[Any, Any] | str, unit: TimeUnit | str | None = None) -> None:
         unit = None if unit is None else TimeUnit(unit)
         if isinstance(sizes, str):
-            pairs: Iterable[tuple[Any, Any]] = map(_pair, sizes.split())
+            pairs: Iterable[tuple[Any, Any]] = map(_split_entry, sizes.split())
         elif isinstance(sizes, Mapping):
             pairs = sizes.items()
         else:
@@ -56,8 +56,8 @@ class BatchSizeSchedule(BatchSizes):
                 f"BatchSizeSchedule: {sizes!r} is neither a mapping nor a string: pass {{'0sp': 8, '160sp': 16}}, or "
                 f"'0sp:8 160sp:16'."
             )
-        entries = tuple((_threshold(threshold, unit), _size(size)) for threshold, size in pairs)
-        object.__setattr__(self, "entries", _checked(entries))
+        entries = tuple((_read_threshold(threshold, unit), _read_size(size)) for threshold, size in pairs)
+        object.__setattr__(self, "entries", _require_increasing(entries))
 
     def at(self, state: Any) -> int:
         """The size of the next batch of a run: that of the last threshold which its counters have reached.
@@ -105,7 +105,7 @@ class BatchSizeSchedule(BatchSizes):
         return f"BatchSizeSchedule({str(self)!r})"
 
 
-def _read(name: str, value: Any) -> Entries:
+def _read_entries(name: str, value: Any) -> Entries:
     return BatchSizeSchedule(dict(value)).entries
 
 
@@ -113,7 +113,7 @@ def _read(name: str, value: Any) -> Entries:
 class BatchSizeFactor(Schedule):
     """The batch size as a multiple of the first one's, to a power; see `BatchSizeSchedule.factor`."""
 
-    entries: Entries = field(metadata={"read": _read})
+    entries: Entries = field(metadata={"read": _read_entries})
     power: float = number(0.5)
 
     def resolve(self, frame: Frame) -> Resolved:
@@ -125,15 +125,15 @@ class BatchSizeFactor(Schedule):
         return f"{BatchSizeSchedule(dict(self.entries))!r}.factor(power={self.power!r})"
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _split_entry(text: str) -> tuple[str, str]:
     threshold, colon, size = text.partition(":")
     if not colon:
         raise TimeError(f"BatchSizeSchedule: {text!r} has no size: write a threshold and a size, as in '160sp:16'.")
     return threshold, size
 
 
-def _threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
-    if isinstance(value, str) and _COUNT.fullmatch(value):
+def _read_threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
+    if isinstance(value, str) and _COUNT_TEXT.fullmatch(value):
         if unit is None:
             fix = f"write '{value}tok', or pass unit='tok'"
             raise TimeError(f"BatchSizeSchedule: the threshold {value!r} has no unit: {fix}.")
@@ -150,7 +150,7 @@ def _threshold(value: Any, unit: TimeUnit | None) -> Time[Any]:
     return time
 
 
-def _size(value: Any) -> int:
+def _read_size(value: Any) -> int:
     size = exact_number(
         int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,18}", value) else value, "a batch size"
     )
@@ -161,7 +161,7 @@ def _size(value: Any) -> int:
     return size
 
 
-def _checked(entries: Entries) -> Entries:
+def _require_increasing(entries: Entries) -> Entries:
     if not entries:
         raise TimeError(f"BatchSizeSchedule: there are no sizes: {_FIRST_SIZE}")
     if entries[0][0].exact != 0:

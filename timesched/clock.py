@@ -22,11 +22,11 @@ from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_tex
 from timesched.time.value import Time
 
 # What tick() counts, and the rate from which it follows.
-_COUNTED = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
+_COUNT_SOURCES = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
 _MICROSECOND = datetime.timedelta(microseconds=1)
 # Ticks after which a scheduler was forgotten: where none has stepped, and where another one has.
-_TICKS_ALONE, _TICKS_BESIDE = 3, 100
-_NOT_KEPT = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
+_TICKS_IF_NONE_STEPS, _TICKS_IF_OTHERS_STEP = 3, 100
+_NO_SCHEDULER_LEFT = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
 
 
 class Clock:
@@ -84,7 +84,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
-        self._moved = self.timestamp, self.timestamp  # from where to where by the last tick or the like
+        self._move_bounds = self.timestamp, self.timestamp  # from where to where by the last tick or the like
         self.process_group = process_group
         if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
@@ -94,8 +94,8 @@ class Clock:
         self._stop = None if stop_at is None else self.horizon.place(stop_at, scale=False)
         if self._stop is not None and self._stop[0] < 0:
             raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
-        self._given = False  # whether a batch was counted by what tick() was given
-        self._last = time.monotonic()
+        self._has_explicit_counts = False  # whether a batch was counted by what tick() was given
+        self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._waiting: tuple[int, int] | None = None  # for a step: the ticks without one, and the steps before them
 
@@ -147,18 +147,18 @@ class Clock:
         """
         now = time.monotonic()
         if self.process_group in (None, False):
-            took = self._took(duration, now)
+            microseconds = self._batch_microseconds(duration, now)
         else:
-            samples, tokens, took = self._over_ranks(samples, tokens, duration, now)
-        batches, size, length = self.horizon.conversion_factors
-        size = size.at(self) if isinstance(size, BatchSizes) else size
-        more_samples = self._count("samples", samples, size, 1)
-        more_tokens = self._count("tokens", tokens, length, more_samples)
-        self._move(self.timestamp.after_batch(more_samples or 0, more_tokens or 0, took, batches))
-        self._last = now
-        self._given = self._given or samples is not None or tokens is not None
+            samples, tokens, microseconds = self._sum_over_ranks(samples, tokens, duration, now)
+        epoch_length, batch_size, sample_length = self.horizon.conversion_factors
+        batch_size = batch_size.at(self) if isinstance(batch_size, BatchSizes) else batch_size
+        batch_samples = self._batch_count("samples", samples, batch_size, 1)
+        batch_tokens = self._batch_count("tokens", tokens, sample_length, batch_samples)
+        self._move_to(self.timestamp.after_batch(batch_samples or 0, batch_tokens or 0, microseconds, epoch_length))
+        self._last_tick_time = now
+        self._has_explicit_counts = self._has_explicit_counts or samples is not None or tokens is not None
         if self._waiting is not None:
-            self._look_for_a_step()
+            self._warn_of_missing_steps()
 
     def next_epoch(self) -> None:
         """Count an epoch: for loops whose `batches_per_epoch` is not known, or that leave an epoch early.
@@ -170,11 +170,11 @@ class Clock:
                 f"Epoch {self.timestamp.epoch.value} has no batch yet: tick() ends an epoch by itself after "
                 f"batches_per_epoch={self.dataloader_len} batches. Leave out next_epoch(), or batches_per_epoch."
             )
-        self._move(self.timestamp.to_next_epoch())
+        self._move_to(self.timestamp.to_next_epoch())
 
     def next_iteration(self) -> None:
         """Count an iteration, in Composer's sense: a stretch of the run that the user defines."""
-        self._move(self.timestamp.to_next_iteration())
+        self._move_to(self.timestamp.to_next_iteration())
 
     # Times that the last move has reached
 
@@ -195,7 +195,7 @@ class Clock:
         ...         print(clock.timestamp.batch)
         6ba
         """
-        count, counter = self.horizon.place(_checked(time, "passed"), scale=False)
+        count, counter = self.horizon.place(_read_time(time, "passed"), scale=False)
         before, after = self.last_move(counter)
         return before < count <= after
 
@@ -223,10 +223,11 @@ class Clock:
         ...         print(clock.timestamp.sample)
         768sp
         """
-        count, counter = self.horizon.place(_checked(time, "before"), scale=False)
+        count, counter = self.horizon.place(_read_time(time, "before"), scale=False)
         if margin is not None:
-            return self._enters(count, counter, margin)
-        starts, ends = self.last_move(counter), [self._after_next_batch(moment, counter) for moment in self._moved]
+            return self._has_entered_margin(count, counter, margin)
+        starts = self.last_move(counter)
+        ends = [self._count_after_next_batch(moment, counter) for moment in self._move_bounds]
         was_last, is_last = [start <= count < end for start, end in zip(starts, ends)]
         return is_last and not was_last
 
@@ -245,21 +246,21 @@ class Clock:
         ...         print(clock.timestamp.sample, end=" ")
         32sp 64sp
         """
-        length, counter = self.horizon.place(_checked(period, "every"), scale=False)
+        length, counter = self.horizon.place(_read_time(period, "every"), scale=False)
         if length == 0:
             raise TimeError(f"every({str(period)!r}): a period is above 0: give one such as '0.1dur'.")
         first: Exact = 0
         if start is not None:
-            first = self.horizon.change(*self.horizon.locate(_checked(start, "every"), scale=False), unit_of(counter))
+            first = self.horizon.change(*self.horizon.locate(_read_time(start, "every"), scale=False), unit_of(counter))
         complete_before, complete = [(count - first) // length for count in self.last_move(counter)]
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 
-    def _move(self, timestamp: Timestamp) -> None:
+    def _move_to(self, timestamp: Timestamp) -> None:
         """Go on to a timestamp; what has been passed is looked for from the end of the last move on."""
         self.timestamp = timestamp
-        self._moved = self._moved[1], timestamp
+        self._move_bounds = self._move_bounds[1], timestamp
 
-    def _after_next_batch(self, moment: Timestamp, counter: Counter) -> Exact:
+    def _count_after_next_batch(self, moment: Timestamp, counter: Counter) -> Exact:
         """The count after one more batch than at a moment, by the conversion factors."""
         count: Exact = counts_of(moment, (counter,))[0]
         batch, unit, size = (1, TimeUnit.BATCH), unit_of(counter), self.horizon.samples_per_batch
@@ -273,10 +274,10 @@ class Clock:
                 f"in {unit.value!r} above the longest batch."
             ) from error
 
-    def _enters(self, count: Exact, counter: Counter, margin: Time[Any] | str) -> bool:
+    def _has_entered_margin(self, count: Exact, counter: Counter, margin: Time[Any] | str) -> bool:
         """Whether the last move went into the stretch that ends at a count and is as long as a margin."""
-        length, own = self.horizon.place(_checked(margin, "before"), scale=False)
-        if length == 0 or unit_of(own) is not unit_of(counter):
+        length, own_counter = self.horizon.place(_read_time(margin, "before"), scale=False)
+        if length == 0 or unit_of(own_counter) is not unit_of(counter):
             raise TimeError(f"Clock.before: margin={str(margin)!r}: give a time above 0 in {unit_of(counter).value!r}.")
         start, end = self.last_move(counter)
         enters = start <= max(count - length, 0) < end
@@ -298,7 +299,7 @@ class Clock:
                 f"where others do not: give the clock process_group=True, or a time in batches."
             )
         self.check_has_counted(unit)
-        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._moved]
+        (before,), (after,) = [counts_of(moment, (counter,)) for moment in self._move_bounds]
         return before, after
 
     def check_has_counted(self, unit: TimeUnit) -> None:
@@ -335,10 +336,10 @@ class Clock:
 
     def go_to(self, timestamp: Timestamp) -> None:
         """Continue from a timestamp, as from a state; a fraction of a batch is dropped."""
-        self._set(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"])))
-        self._moved = self.timestamp, self.timestamp
-        self._last = time.monotonic()
-        self._wait_for_a_step()
+        self._change(timestamp=timestamp.copy(batch_in_epoch=math.floor(timestamp.state_dict()["batch_in_epoch"])))
+        self._move_bounds = self.timestamp, self.timestamp
+        self._last_tick_time = time.monotonic()
+        self._start_waiting()
 
     def set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
         """From now on an epoch has so many batches (None: not known), and the run stands at `timestamp`; bound
@@ -347,7 +348,7 @@ class Clock:
         For a trainer whose epochs change their length, or end before it. Unlike `go_to`, no time is left out.
         """
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
-            self._set(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
+            self._change(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
         """The timestamp of a clock's state, its batch in the epoch as an exact share of the epochs here.
@@ -361,14 +362,14 @@ class Clock:
             micros = {name: state[name] for name in WALL_CLOCKS if type(state.get(name)) is int}
             state = {**state, **{name: datetime.timedelta(microseconds=value) for name, value in micros.items()}}
         loaded.load_state_dict(state)
-        then, now = state.get("batches_per_epoch"), self.dataloader_len
-        if now is None or then == now:
+        saved_length, length = state.get("batches_per_epoch"), self.dataloader_len
+        if length is None or saved_length == length:
             return loaded
-        if then is None:
+        if saved_length is None:
             batches, uncounted = loaded.batch.value, loaded.epoch == 0 and loaded.batch_in_epoch == loaded.batch
-            return loaded.copy(epoch=batches // now, batch_in_epoch=batches % now) if uncounted else loaded
-        share: Any = Fraction(now, read_positive(then, "batches_per_epoch"))
-        return loaded._with(batch_in_epoch=loaded.batch_in_epoch.exact * share)
+            return loaded.copy(epoch=batches // length, batch_in_epoch=batches % length) if uncounted else loaded
+        factor: Any = Fraction(length, read_positive(saved_length, "batches_per_epoch"))
+        return loaded._replace(batch_in_epoch=loaded.batch_in_epoch.exact * factor)
 
     def extend(self, max_duration: Time[Any] | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
@@ -383,11 +384,11 @@ class Clock:
         >>> clock.max_duration
         Time(20, TimeUnit.BATCH)
         """
-        longer, now = self.horizon._lasting(max_duration), self.max_duration
+        longer, now = self.horizon._with_length(max_duration), self.max_duration
         end = longer.max_duration
         if end is None or end.exact <= longer.change(now.exact, now.unit, end.unit):
             raise ValueError(f"A run of {now} cannot be extended to {end}: give a greater length.")
-        self._end_with(longer)
+        self._replace_horizon(longer)
 
     def end_after(self, time: Time[Any] | str) -> None:
         """End the run so much later than now, sooner or later than it would have; as for a branch that decays at once.
@@ -403,20 +404,20 @@ class Clock:
         >>> clock.max_duration
         Time(28, TimeUnit.BATCH)
         """
-        self._end_with(self.horizon._ending_after(self.timestamp, time))
+        self._replace_horizon(self.horizon._with_end_after(self.timestamp, time))
 
-    def _end_with(self, horizon: Horizon) -> None:
+    def _replace_horizon(self, horizon: Horizon) -> None:
         """Set a horizon of another length; warns where that moves a warmup that is not over, or undoes a decay."""
         phases = [] if self.done else [(listener, listener.current_phase()) for listener in list(self._listeners)]
         before = [(listener, phase, listener.get()) for listener, phase in phases if phase is not None]
-        self._set(horizon=horizon)
+        self._change(horizon=horizon)
         for listener, phase, values in before:
             listener.warn_of_jump(phase, values)
 
-    def _set(self, **changed: Any) -> None:
+    def _change(self, **changes: Any) -> None:
         """Change attributes, and have all that follows write its value; nothing is changed where one cannot."""
-        before = {name: getattr(self, name) for name in changed}
-        self.__dict__.update(changed)
+        before = {name: getattr(self, name) for name in changes}
+        self.__dict__.update(changes)
         written = []
         try:
             for listener in list(self._listeners):
@@ -429,24 +430,24 @@ class Clock:
             raise
 
     def __getstate__(self) -> dict[str, Any]:  # a copy has listeners of its own, and time goes on from then
-        kept = ("horizon", "timestamp", "process_group", "_stop", "_given")
+        kept = ("horizon", "timestamp", "process_group", "_stop", "_has_explicit_counts")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _last=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
-        self._moved = self.timestamp, self.timestamp
+        self.__dict__.update(state, _last_tick_time=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
+        self._move_bounds = self.timestamp, self.timestamp
 
     # The schedulers that follow it
 
     def notify(self, listener: Any) -> None:
         """Have `listener.refresh()` called after a load, for as long as the listener lives."""
         self._listeners.add(listener)
-        self._wait_for_a_step()
+        self._start_waiting()
 
     def forget(self, listener: Any) -> None:
         """Undo `notify`."""
         self._listeners.discard(listener)
-        self._wait_for_a_step()
+        self._start_waiting()
 
     # A loop that ticks and forgets `scheduler.step()`: looked for after each bind and load
 
@@ -458,106 +459,111 @@ class Clock:
         """Do not warn where no scheduler was stepped in the first ticks, as an adapter may step them later."""
         if self._waiting is not None:
             ticks, steps = self._waiting
-            self._waiting = max(ticks, _TICKS_ALONE), steps
+            self._waiting = max(ticks, _TICKS_IF_NONE_STEPS), steps
 
-    def _wait_for_a_step(self) -> None:
-        self._waiting = (0, self._steps_of_listeners()) if self._listeners else None
+    def _start_waiting(self) -> None:
+        self._waiting = (0, self._count_listener_steps()) if self._listeners else None
 
-    def _look_for_a_step(self) -> None:
+    def _warn_of_missing_steps(self) -> None:
         """Warn, once, where ticks pass and none of the schedulers that follow is stepped, or not all of them."""
         assert self._waiting is not None
         ticks, steps = self._waiting[0] + 1, self._waiting[1]
         self._waiting = ticks, steps
-        if ticks == _TICKS_ALONE and self._steps_of_listeners() == steps:
+        if ticks == _TICKS_IF_NONE_STEPS and self._count_listener_steps() == steps:
             self._waiting = None
+            names = _scheduler_names(self._listeners)
             text = (
-                f"This clock was ticked {ticks} times, and {_named(self._listeners)}, which follows it, was never "
+                f"This clock was ticked {ticks} times, and {names}, which follows it, was never "
                 f"stepped: call scheduler.step() after clock.tick()."
             )
-            warnings.warn(text if self._listeners else _NOT_KEPT, stacklevel=3)
-        elif ticks > max(_TICKS_BESIDE, self.dataloader_len or 0):  # some are stepped once in an epoch
+            warnings.warn(text if self._listeners else _NO_SCHEDULER_LEFT, stacklevel=3)
+        elif ticks > max(_TICKS_IF_OTHERS_STEP, self.dataloader_len or 0):  # some are stepped once in an epoch
             self._waiting = None
             forgotten = [listener for listener in self._listeners if listener.is_forgotten()]
             if 0 < len(forgotten) < len(self._listeners):
                 warnings.warn(
-                    f"This clock was ticked {ticks} times, and {_named(forgotten)} was never stepped, while other "
-                    f"schedulers were: call the step() of each after clock.tick().",
+                    f"This clock was ticked {ticks} times, and {_scheduler_names(forgotten)} was never stepped, while "
+                    f"other schedulers were: call the step() of each after clock.tick().",
                     stacklevel=3,
                 )
 
-    def _steps_of_listeners(self) -> int:
+    def _count_listener_steps(self) -> int:
         return sum(int(listener.last_epoch) for listener in self._listeners)
 
     # What a batch is made of: on this rank, by the rates, and on all ranks
 
-    def _took(self, duration: datetime.timedelta | None, now: float) -> int:
+    def _batch_microseconds(self, duration: datetime.timedelta | None, now: float) -> int:
         """The microseconds that a batch took."""
-        return round((now - self._last) * 1e6) if duration is None else read_field("duration", duration)
+        return round((now - self._last_tick_time) * 1e6) if duration is None else read_field("duration", duration)
 
-    def _over_ranks(self, samples: Any, tokens: Any, duration: Any, now: float) -> tuple[int | None, int | None, int]:
+    def _sum_over_ranks(
+        self, samples: Any, tokens: Any, duration: Any, now: float
+    ) -> tuple[int | None, int | None, int]:
         """The counts of a batch summed over the ranks, and the microseconds that it took on rank 0."""
         group = None if self.process_group is True else self.process_group
-        given = {"samples": samples, "tokens": tokens}
-        wrong: Exception | None = None
+        arguments = {"samples": samples, "tokens": tokens}
+        own_error: Exception | None = None
         try:
-            counts = [0 if each is None else _count_given(what, each) for what, each in given.items()]
-            are_given = [each is not None for each in given.values()]
-            took = self._took(duration, now)
-            took_on_first = took if dist.get_rank(group) == 0 else 0
-            numbers = torch.tensor([*counts, *are_given, took_on_first, 0], dtype=torch.int64)
+            counts = [0 if value is None else _read_count(name, value) for name, value in arguments.items()]
+            are_passed = [value is not None for value in arguments.values()]
+            microseconds = self._batch_microseconds(duration, now)
+            microseconds_of_rank_0 = microseconds if dist.get_rank(group) == 0 else 0
+            numbers = torch.tensor([*counts, *are_passed, microseconds_of_rank_0, 0], dtype=torch.int64)
         except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
-            numbers, wrong = torch.tensor([0, 0, 0, 0, 0, 1]), error
+            numbers, own_error = torch.tensor([0, 0, 0, 0, 0, 1]), error
         numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         dist.all_reduce(numbers, group=group)
-        all_samples, all_tokens, gave_samples, gave_tokens, took, failed = numbers.tolist()
+        all_samples, all_tokens, ranks_with_samples, ranks_with_tokens, microseconds, failed = numbers.tolist()
         ranks = dist.get_world_size(group)
         if failed:
-            raise wrong or TimeError(f"{failed} of {ranks} ranks gave tick() what is no count: see the error there.")
-        for what, some in zip(given, (gave_samples, gave_tokens)):
-            if some not in (0, ranks):
-                raise ValueError(f"{some} of {ranks} ranks called tick({what}=...): give {what} on all or on none.")
-        return all_samples if gave_samples else None, all_tokens if gave_tokens else None, took
+            raise own_error or TimeError(
+                f"{failed} of {ranks} ranks gave tick() what is no count: see the error there."
+            )
+        for name, count in zip(arguments, (ranks_with_samples, ranks_with_tokens)):
+            if count not in (0, ranks):
+                raise ValueError(f"{count} of {ranks} ranks called tick({name}=...): give {name} on all or on none.")
+        return all_samples if ranks_with_samples else None, all_tokens if ranks_with_tokens else None, microseconds
 
     def rank_local_units(self) -> set[TimeUnit]:
         """The units whose counters may differ between the ranks of torch.distributed."""
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         if self.process_group is not None or not several:
             return set()
-        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._given else {TimeUnit.SECOND}
+        return {TimeUnit.SECOND, TimeUnit.SAMPLE, TimeUnit.TOKEN} if self._has_explicit_counts else {TimeUnit.SECOND}
 
-    def _count(self, what: str, given: Any, rate: Exact | None, of: int | None) -> int | None:
-        """The samples or tokens of a batch: those given, else a rate times the count it is `of`; None if unknown."""
-        if given is not None:
-            return _count_given(what, given)
-        if rate is None or of is None:
-            unit, known = _COUNTED[what]
+    def _batch_count(self, name: str, value: Any, factor: Exact | None, multiplied: int | None) -> int | None:
+        """The samples or tokens of a batch: `value`, else `factor` times the count `multiplied`; None if unknown."""
+        if value is not None:
+            return _read_count(name, value)
+        if factor is None or multiplied is None:
+            unit, argument = _COUNT_SOURCES[name]
             if self.max_duration.unit is unit:
                 raise ValueError(
-                    f"The run is {self.max_duration} long, and this batch's {what} are not known: pass "
-                    f"tick({what}=...), or give the clock {known}."
+                    f"The run is {self.max_duration} long, and this batch's {name} are not known: pass "
+                    f"tick({name}=...), or give the clock {argument}."
                 )
             return None
-        count = rate * of
+        count = factor * multiplied
         if not isinstance(count, int) and count.denominator != 1:
-            raise TimeError(f"A batch has {float(count)} {what} on average, no whole count: pass tick({what}=...).")
+            raise TimeError(f"A batch has {float(count)} {name} on average, no whole count: pass tick({name}=...).")
         return int(count)
 
     def __repr__(self) -> str:
         return f"<Clock at {self.timestamp.batch}, {self.fraction:.1%} of {self.horizon!r}>"
 
 
-def _named(schedulers: Iterable[Any]) -> str:
+def _scheduler_names(schedulers: Iterable[Any]) -> str:
     return " and ".join(sorted(scheduler._describe() for scheduler in schedulers))
 
 
-def _checked(time: Time[Any] | str, where: str) -> Time[Any]:
+def _read_time(time: Time[Any] | str, method: str) -> Time[Any]:
     """A time of 0 or more."""
-    found = Time.from_input(time)
-    if found.exact < 0:
-        raise TimeError(f"{where}({str(time)!r}): a run begins at 0: give a time of 0 or more.")
-    return found
+    read = Time.from_input(time)
+    if read.exact < 0:
+        raise TimeError(f"{method}({str(time)!r}): a run begins at 0: give a time of 0 or more.")
+    return read
 
 
-def _count_given(what: str, given: Any) -> int:
+def _read_count(name: str, value: Any) -> int:
     """A count that was given, of `samples` or `tokens`, whose fields have these names in the singular."""
-    return read_field(what[:-1], given.item() if isinstance(given, Tensor) and given.numel() == 1 else given)
+    return read_field(name[:-1], value.item() if isinstance(value, Tensor) and value.numel() == 1 else value)

@@ -25,16 +25,16 @@ CHOSEN_BY_DEVICE = ("capturable", "foreach", "fused")
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """The known names that may be meant: what others call so, or else what is written much like it, nearest first."""
-    names = {each.lower(): each for each in known}
-    same = [each for each in names.values() if name in NAMES_ELSEWHERE.get(each, ())]
-    return same or [names[each] for each in difflib.get_close_matches(name.lower(), names, n=3)]
+    names = {known_name.lower(): known_name for known_name in known}
+    synonyms = [known_name for known_name in names.values() if name in NAMES_ELSEWHERE.get(known_name, ())]
+    return synonyms or [names[lower_name] for lower_name in difflib.get_close_matches(name.lower(), names, n=3)]
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:
     """How a message about an unknown name ends: with those that may be meant, or else with all that there are."""
     known = list(known)
-    meant = " or ".join(map(repr, similar_names(name, known)))
-    return f": did you mean {meant}?" if meant else f": there are {', '.join(known)}."
+    similar = " or ".join(map(repr, similar_names(name, known)))
+    return f": did you mean {similar}?" if similar else f": there are {', '.join(known)}."
 
 
 def argument_hint(name: str, known: Iterable[str]) -> str:
@@ -42,10 +42,10 @@ def argument_hint(name: str, known: Iterable[str]) -> str:
     if name in CHOSEN_BY_DEVICE:
         return ": leave it out, it is chosen here, by where the tensors are."
     known = list(known)
-    ending = name_hint(name, known)
-    if ending.endswith("?"):
-        ending += f" There are {', '.join(known)}."
-    return f"{ending} Each alpha is a multiple of the initial value." if "'alpha_" in ending else ending
+    hint = name_hint(name, known)
+    if hint.endswith("?"):
+        hint += f" There are {', '.join(known)}."
+    return f"{hint} Each alpha is a multiple of the initial value." if "'alpha_" in hint else hint
 
 
 def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
@@ -56,14 +56,14 @@ def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
     if hasattr(cls, "__signature__"):
         return cls.__signature__.parameters  # type: ignore[no-any-return]  # what inspect, too, asks for first
     _, *arguments = inspect.signature(cls.__init__).parameters.values()
-    return {each.name: each for each in arguments}
+    return {argument.name: argument for argument in arguments}
 
 
-def check_argument_names(cls: type, given: Mapping[str, Any]) -> None:
+def check_argument_names(cls: type, keywords: Mapping[str, Any]) -> None:
     """Raise `TypeError` for a keyword that a constructor does not take, as Python does, but with a hint."""
     arguments = arguments_of(cls)
-    if any(each.kind is each.VAR_KEYWORD for each in arguments.values()):
+    if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):
         return
-    for name in given:
+    for name in keywords:
         if name not in arguments:
             raise TypeError(f"{cls.__name__} has no argument {name!r}{argument_hint(name, arguments)}")

@@ -15,7 +15,7 @@ from timesched.time.value import Time
 ConversionFactor = int | float | Fraction
 
 # The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
-_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
+_UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
 
@@ -100,28 +100,29 @@ class Horizon:
     ) -> None:
         sizes = samples_per_batch if isinstance(samples_per_batch, BatchSizes) else None
         size = sizes.entries[0][1] if sizes else samples_per_batch
-        given = (batches_per_epoch, size, tokens_per_sample)
-        rates: tuple[Any, ...] = tuple(
-            None if r is None else read_positive(r, name) for r, name in zip(given, _FACTOR_NAMES)
+        numbers = (batches_per_epoch, size, tokens_per_sample)
+        factors: tuple[Any, ...] = tuple(
+            None if r is None else read_positive(r, name) for r, name in zip(numbers, _FACTOR_NAMES)
         )
         if sizes and len(sizes.entries) > 1:  # else it is a number
-            rates = rates[0], sizes, rates[2]
-        self._fill(_read_length(max_duration, read_positive), read_ratio(ssr), rates, scaled=False)
+            factors = factors[0], sizes, factors[2]
+        self._fill(_read_length(max_duration, read_positive), read_ratio(ssr), factors, scaled=False)
 
-    def _fill(self, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> None:
+    def _fill(self, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> None:
         """Set all attributes; `scaled`: the length is that after scaling, as the one in a foreign state."""
         put = object.__setattr__
-        full = length if length is None or scaled else Time._of(length.exact * ratio, length.unit)
+        scaled_length = length if length is None or scaled else Time._make(length.exact * ratio, length.unit)
         put(self, "_unscaled", length)
-        put(self, "conversion_factors", rates)
+        put(self, "conversion_factors", factors)
         put(self, "_ratio", ratio)
         put(self, "ssr", float(ratio))
-        put(self, "max_duration", full)
-        put(self, "_end", None if full is None else self._counted(full.exact, full.unit))
-        put(self, "_key", (None if full is None else (full.exact, full.unit), rates, ratio))
+        put(self, "max_duration", scaled_length)
+        end = None if scaled_length is None else (scaled_length.exact, scaled_length.unit)
+        put(self, "_end", None if end is None else self._count_and_counter(*end))
+        put(self, "_key", (end, factors, ratio))
         put(self, "_stages", None)
-        if isinstance(rates[1], BatchSizes):
-            put(self, "_stages", _Stages(self, rates[1].entries))
+        if isinstance(factors[1], BatchSizes):
+            put(self, "_stages", _Stages(self, factors[1].entries))
 
     @classmethod
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
@@ -132,11 +133,11 @@ class Horizon:
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
-        given = [read_ratio(ratio) for ratio in ratios if ratio is not None]
-        for other in given[1:]:
-            if float(other) != float(given[0]):
+        known = [read_ratio(ratio) for ratio in ratios if ratio is not None]
+        for other in known[1:]:
+            if float(other) != float(known[0]):
                 raise ValueError(
-                    f"ssr={float(given[0])} contradicts the state's own ratio {float(other)}: pass None, or the same."
+                    f"ssr={float(known[0])} contradicts the state's own ratio {float(other)}: pass None, or the same."
                 )
         if isinstance(own, Horizon):
             return own
@@ -145,9 +146,9 @@ class Horizon:
                 f"{state!r} is no run: pass a Horizon, a Clock, or a state with timestamp and max_duration."
             )
         batches = state.dataloader_len
-        return cls._of(
+        return cls._make(
             _read_length(state.max_duration, _read_not_negative, TimeUnit.EPOCH),  # 0 where a run was stopped at once
-            given[0] if given else 1,
+            known[0] if known else 1,
             (
                 None if batches is None else read_positive(batches, "dataloader_len"),
                 *getattr(state, "rates", (None, None)),
@@ -156,30 +157,30 @@ class Horizon:
         )
 
     @classmethod
-    def _of(cls, length: Time[Any] | None, ratio: Exact, rates: tuple[Any, ...], scaled: bool) -> Horizon:
+    def _make(cls, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> Horizon:
         """A horizon of what is checked already."""
         horizon = object.__new__(cls)
-        horizon._fill(length, ratio, rates, scaled)
+        horizon._fill(length, ratio, factors, scaled)
         return horizon
 
-    def _lasting(self, max_duration: Time[Any] | str) -> Horizon:
+    def _with_length(self, max_duration: Time[Any] | str) -> Horizon:
         """The same run with another length, before scaling."""
-        return Horizon._of(
+        return Horizon._make(
             _read_length(max_duration, read_positive), self._ratio, self.conversion_factors, scaled=False
         )
 
-    def _ending_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
+    def _with_end_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
         """The same run with its end so much later than a timestamp; the ratio does not stretch the time."""
         assert self._end is not None and self.max_duration is not None
         counter, unit = self._end[1], unit_of(self._end[1])
-        more, own = self.locate(time, scale=False)
-        if more <= 0:
+        length, length_unit = self.locate(time, scale=False)
+        if length <= 0:
             raise TimeError(f"end_after({str(time)!r}): a run ends later than now: give a time above 0.")
-        end = self._further(counts_of(timestamp, (counter,))[0], unit, more, own)
+        end = self._add_length(counts_of(timestamp, (counter,))[0], unit, length, length_unit)
         if isinstance(counter, EpochCounter):
             end = Fraction(end) / counter.length
-        length = Time._of(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
-        return Horizon._of(length, self._ratio, self.conversion_factors, scaled=False)
+        max_duration = Time._make(exact_number(end / Fraction(self._ratio)), self.max_duration.unit)
+        return Horizon._make(max_duration, self._ratio, self.conversion_factors, scaled=False)
 
     def with_epochs_of(self, other: Horizon) -> Horizon:
         """The same run with epochs as long as those of another, where both know how long they are."""
@@ -190,7 +191,7 @@ class Horizon:
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
         """The same run with epochs of so many batches; None where that is not known."""
         length = None if batches_per_epoch is None else read_positive(batches_per_epoch, _FACTOR_NAMES[0])
-        return Horizon._of(
+        return Horizon._make(
             self._unscaled, self._ratio, (length, *self.conversion_factors[1:]), self.max_duration is self._unscaled
         )
 
@@ -215,7 +216,7 @@ class Horizon:
         Not so under a batch-size schedule, between epochs and batches on the one side and samples and tokens on the
         other.
         """
-        return self._stages is None or (one in _CHAIN[:2]) == (other in _CHAIN[:2])
+        return self._stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
         """Where a time of a schedule lies on this run: an exact count, and its unit.
@@ -236,7 +237,7 @@ class Horizon:
                 raise ValueError(f"{time} needs the length of the run, which is not known: set max_duration.")
             length, counter = self._end
             return number * length, counter
-        count, counter = self._counted(number, unit)
+        count, counter = self._count_and_counter(number, unit)
         return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
@@ -248,12 +249,12 @@ class Horizon:
         old, new = TimeUnit(old), TimeUnit(new)
         if old is new or count == 0:
             return count
-        if old not in _CHAIN or new not in _CHAIN:
+        if old not in _UNIT_CHAIN or new not in _UNIT_CHAIN:
             raise ValueError(
                 f"{number_text(count)}{old.value} cannot be converted to {new.value}: no rate links "
-                f"{(old if old not in _CHAIN else new).value!r} to another unit. Write both times in one unit."
+                f"{(old if old not in _UNIT_CHAIN else new).value!r} to another unit. Write both times in one unit."
             )
-        i, j = _CHAIN.index(old), _CHAIN.index(new)
+        i, j = _UNIT_CHAIN.index(old), _UNIT_CHAIN.index(new)
         if self._stages is not None and i <= 1 < j:
             return self.change(self._stages.samples(self.change(count, old, TimeUnit.BATCH)), TimeUnit.SAMPLE, new)
         if self._stages is not None and j <= 1 < i:
@@ -281,21 +282,21 @@ class Horizon:
         >>> run.after(10, "ba", "240sp")  # 10 batches of 8, and 10 of 16
         30
         """
-        return self._further(start, TimeUnit(unit), *self.locate(time))
+        return self._add_length(start, TimeUnit(unit), *self.locate(time))
 
     def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
         """Where a phase begins that ends at a count of `unit`, and is as long as a time of a schedule.
 
         It is before 0 where the time is longer than that. The ratio and the errors are those of `after`.
         """
-        length, own = self.locate(time)
-        return self._further(end, TimeUnit(unit), -length, own)
+        length, length_unit = self.locate(time)
+        return self._add_length(end, TimeUnit(unit), -length, length_unit)
 
-    def _further(self, count: Exact, unit: TimeUnit, length: Exact, own: TimeUnit) -> Exact:
+    def _add_length(self, count: Exact, unit: TimeUnit, length: Exact, length_unit: TimeUnit) -> Exact:
         """The count of a unit that lies further by a length, which is in a unit of its own."""
-        if length == 0 or self.is_fixed(own, unit):
-            return count + self.change(length, own, unit)
-        return exact_number(self.change(self.change(count, unit, own) + length, own, unit))
+        if length == 0 or self.is_fixed(length_unit, unit):
+            return count + self.change(length, length_unit, unit)
+        return exact_number(self.change(self.change(count, unit, length_unit) + length, length_unit, unit))
 
     def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
         """A time of this run in another unit, exactly; to `dur`, the fraction of the (scaled) run.
@@ -324,10 +325,10 @@ class Horizon:
         if TimeUnit.DURATION in (one.unit, other.unit):  # a share stays one when the ratio stretches the other
             length, unit = self.locate("1dur")
             end = self.after(self.change(*self.locate(one), unit), unit, other)
-            return Time._of(Fraction(end) / length, TimeUnit.DURATION)
-        unit = max((self.locate(each)[1] for each in (one, other)), key=list(TimeUnit).index)
+            return Time._make(Fraction(end) / length, TimeUnit.DURATION)
+        unit = max((self.locate(time)[1] for time in (one, other)), key=list(TimeUnit).index)
         end = self.after(self.change(*self.locate(one), unit), unit, other)
-        return Time._of(Fraction(end) / self._ratio, unit)
+        return Time._make(Fraction(end) / self._ratio, unit)
 
     def progress(self, timestamp: Any) -> Exact:
         """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
@@ -350,7 +351,7 @@ class Horizon:
         except ValueError:
             return False
 
-    def _counted(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
+    def _count_and_counter(self, count: Exact, unit: TimeUnit) -> tuple[Exact, Counter]:
         if unit is TimeUnit.EPOCH and self.conversion_factors[0] is not None:
             return count * self.conversion_factors[0], EpochCounter(self.conversion_factors[0])
         return count, unit
@@ -359,7 +360,8 @@ class Horizon:
         raise AttributeError(f"a Horizon never changes: make a new one instead of setting {name!r}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Horizon._of, (self._unscaled, self._ratio, self.conversion_factors, self.max_duration is self._unscaled)
+        is_scaled = self.max_duration is self._unscaled
+        return Horizon._make, (self._unscaled, self._ratio, self.conversion_factors, is_scaled)
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, Horizon) else NotImplemented
@@ -369,12 +371,12 @@ class Horizon:
 
     def __repr__(self) -> str:
         arguments = [repr(None if self._unscaled is None else str(self._unscaled))]
-        for name, rate in zip(_FACTOR_NAMES, self.conversion_factors):
-            if isinstance(rate, BatchSizes):
-                arguments.append(f"{name}={rate!r}")
-            elif rate is not None:
-                text = number_text(rate)
-                arguments.append(f"{name}={repr(rate) if '/' in text else text}")
+        for name, factor in zip(_FACTOR_NAMES, self.conversion_factors):
+            if isinstance(factor, BatchSizes):
+                arguments.append(f"{name}={factor!r}")
+            elif factor is not None:
+                text = number_text(factor)
+                arguments.append(f"{name}={repr(factor) if '/' in text else text}")
         if self._ratio != 1:
             arguments.append(f"ssr={self.ssr if read_ratio(self.ssr) == self._ratio else self._ratio!r}")
         return f"Horizon({', '.join(arguments)})"
@@ -393,12 +395,12 @@ class _Stages:
         self._batches, self._samples, self._sizes = [batch], [sample], [size]
         for time, next_size in entries[1:]:
             count, unit = run.locate(time)
-            if unit in _CHAIN[:2]:
-                more = math.ceil(run.change(count, unit, TimeUnit.BATCH)) - batch
+            if unit in _UNIT_CHAIN[:2]:
+                batches = math.ceil(run.change(count, unit, TimeUnit.BATCH)) - batch
             else:
-                more = math.ceil(Fraction(run.change(count, unit, TimeUnit.SAMPLE) - sample) / size)
-            more = max(more, 0)  # one batch may pass several thresholds
-            batch, sample, size = batch + more, sample + more * size, next_size
+                batches = math.ceil(Fraction(run.change(count, unit, TimeUnit.SAMPLE) - sample) / size)
+            batches = max(batches, 0)  # one batch may pass several thresholds
+            batch, sample, size = batch + batches, sample + batches * size, next_size
             self._batches.append(batch)
             self._samples.append(sample)
             self._sizes.append(size)
@@ -414,11 +416,11 @@ class _Stages:
         return self._batches[i] + Fraction(samples - self._samples[i]) / self._sizes[i]
 
 
-def read_positive(value: Any, what: str) -> Exact:
+def read_positive(value: Any, name: str) -> Exact:
     """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
-    number = exact_number(getattr(value, "value", value), what)  # Composer gives the length of an epoch as a time
+    number = exact_number(getattr(value, "value", value), name)  # Composer gives the length of an epoch as a time
     if number <= 0:
-        raise ValueError(f"{what} is {value}: it has to be more than 0.")
+        raise ValueError(f"{name} is {value}: it has to be more than 0.")
     return number
 
 
@@ -438,11 +440,11 @@ def read_ratio(value: Any) -> Exact:
     return quotient if float(quotient) == value and quotient.numerator <= 10**6 else number
 
 
-def _read_not_negative(value: Any, what: str) -> Exact:
-    return 0 if exact_number(value, what) == 0 else read_positive(value, what)
+def _read_not_negative(value: Any, name: str) -> Exact:
+    return 0 if exact_number(value, name) == 0 else read_positive(value, name)
 
 
-def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
+def _read_length(value: Any, reader: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
     """The length of a run; a plain number counts in `unit`, and raises without."""
     if value is None:
         return None
@@ -452,11 +454,11 @@ def _read_length(value: Any, check: Callable[[Any, str], Exact], unit: TimeUnit 
         raise TimeError(f"max_duration: {error}") from None
     if time.unit is TimeUnit.DURATION:
         raise ValueError(f"max_duration {time} is a fraction of itself: give it in another unit, such as '10ep'.")
-    check(time.exact, f"max_duration ({time})")
+    reader(time.exact, f"max_duration ({time})")
     return time
 
 
 def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[Any]:
     """The count at which a time is reached on a run; Composer's tests and some of its users call it by this name."""
     count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
-    return Time._of(count, unit)
+    return Time._make(count, unit)

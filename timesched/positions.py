@@ -52,7 +52,7 @@ class Mark:
     @property
     def time(self) -> Time[Any]:
         """The time of the run at which it lies."""
-        return Time._of(self.count, self.unit)
+        return Time._make(self.count, self.unit)
 
     def reached(self, counts: Counts) -> Any:
         """True, False, or a bool tensor."""

@@ -214,7 +214,7 @@ class Schedule:
         count, unit = counts_of(at.timestamp, (counter,))[0], unit_of(counter)
         if isinstance(counter, EpochCounter):
             count, unit = Fraction(count) / counter.length, TimeUnit.EPOCH
-        start = Time._of(exact_number(count), unit)
+        start = Time._make(exact_number(count), unit)
         return CooldownScheduler(self, t_decay, start, alpha_f=alpha_f, decay=decay, alpha_i=self(at), horizon=horizon)
 
     def _resolution(self, run: Any, ssr: float | None = None, unit: TimeUnit | None = None) -> Resolution:

@@ -43,7 +43,7 @@ def test_every_schedule_can_be_drawn(row, data):
     places = list(found)
     assert places[0] == 0 and places[-1] == length and places == sorted(places)
     for count in data.draw(st.lists(st.sampled_from(places), max_size=5)):
-        assert found[count] == 0.25 * schedule.at(Time._of(count, unit), horizon)
+        assert found[count] == 0.25 * schedule.at(Time._make(count, unit), horizon)
     drawn = line(source)
     assert list(drawn.y) == list(found.values()) and len(drawn.x) == len(drawn.y)
     assert all(0 <= x <= drawn.x[-1] for _, x in drawn.marks)

@@ -74,7 +74,7 @@ def exponents(run, time, samples):
     """The oracle: the length of each step over the time, in rationals."""
     if time.unit is TimeUnit.DURATION:
         end = run.time(run.batches, run.unit)
-        time = Time._of(time.exact * end.exact, run.unit)
+        time = Time._make(time.exact * end.exact, run.unit)
     return [amount(run, time.unit, each) / Fraction(time.exact) for each in samples]
 
 
@@ -140,7 +140,7 @@ def test_the_ratio_stretches_a_share_of_the_run_alone(data, run, beta, sigma):
     time, batch = data.draw(times(run)), data.draw(st.integers(0, run.batches))
     found = HalfLife.of(beta, time)._current_value(run.state(batch, sigma), None)
     longer = time.exact * sigma if time.unit is TimeUnit.DURATION else time.exact
-    (x,) = exponents(run, Time._of(longer, time.unit), [run.samples_per_batch])
+    (x,) = exponents(run, Time._make(longer, time.unit), [run.samples_per_batch])
     assert found == beta ** float(x)
 
 

@@ -141,7 +141,7 @@ def line(source: Source, unit: TimeUnit | str | None = None) -> Line:
     points = values(source)
     for count, value in points.items():
         if not math.isfinite(value):
-            raise ValueError(f"{source.name} is {value} at {Time._of(count, own)}: only finite values can be drawn.")
+            raise ValueError(f"{source.name} is {value} at {Time._make(count, own)}: only finite values can be drawn.")
     marks = tuple((name, on_axis(count)) for name, count in source.marks() if count <= length)
     x, y = tuple(map(on_axis, points)), tuple(points.values())
     return Line(label=source.name, x=x, y=y, marks=marks, unit=wanted, quantity=source.quantity)

@@ -43,7 +43,7 @@ def _step_horizon(scheduler: Any, run: Any) -> Horizon:
     """The run of a scheduler that counts its own steps, which no ratio stretches."""
     if run is not None:
         horizon = Horizon.of(run)
-        return Horizon._of(horizon.max_duration, 1, horizon.conversion_factors, scaled=True)
+        return Horizon._make(horizon.max_duration, 1, horizon.conversion_factors, scaled=True)
     total = getattr(scheduler, "total_iters", None)
     if not isinstance(total, int) or not total:
         raise ValueError(

@@ -86,7 +86,7 @@ def moments(horizon: Horizon, every: TimeLike) -> Iterator[tuple[Time[Any], Exac
     counts = [exact_number(Fraction(step) * i) for i in range(int(end / Fraction(step)) + 1)]
     for count in [*counts, *([] if counts[-1] == end else [end])]:
         share = Fraction(horizon.change(count, unit, last)) / length
-        yield Time._of(share, TimeUnit.DURATION), exact_number(horizon.change(count, unit, own))
+        yield Time._make(share, TimeUnit.DURATION), exact_number(horizon.change(count, unit, own))
 
 
 def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: TimeUnit | str | None = None) -> Table:
@@ -103,7 +103,7 @@ def values_table(sources: Sequence[Source], every: TimeLike = "0.1dur", unit: Ti
     rows: list[tuple[Any, ...]] = []
     for share, count in moments(horizon, every):
         there = () if share_alone else (_whole_as_int(on_axis(count)),)
-        other = share if share_alone else Time._of(count, own)
+        other = share if share_alone else Time._make(count, own)
         values = (source.at(share if source.horizon == horizon else other) for source in sources)
         rows.append((_whole_as_int(float(share.exact)), *there, *values))
     return Table(("dur", *(() if share_alone else (wanted.value,)), *(source.name for source in sources)), rows)

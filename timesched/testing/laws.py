@@ -229,7 +229,7 @@ def _check_no_jump(schedule: Schedule, horizon: Horizon, point: Fraction, promis
     if point <= 0:
         return
     just_before = point * (1 - Fraction(1, 10**30))
-    at, before = (schedule.at(Time._of(batch, TimeUnit.BATCH), horizon) for batch in (point, just_before))
+    at, before = (schedule.at(Time._make(batch, TimeUnit.BATCH), horizon) for batch in (point, just_before))
     size = max(1.0, abs(promised.low), abs(promised.high)) if promised.high < float("inf") else max(1.0, abs(at))
     if abs(at - before) > 1e-3 * size * promised.condition:
         raise LawBroken(f"law 'ends': {where} jumps from {before!r} to {at!r} at batch {float(point)}.")

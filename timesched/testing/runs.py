@@ -68,7 +68,7 @@ class Run:
                 length = in_batches.change(self.batches, TimeUnit.BATCH, self.unit)
                 return Time(Fraction(in_batches.change(batches, TimeUnit.BATCH, self.unit)) / length, unit)
             if unit in (*COUNTED, TimeUnit.DURATION):
-                return in_batches.convert(Time._of(batches, TimeUnit.BATCH), unit)
+                return in_batches.convert(Time._make(batches, TimeUnit.BATCH), unit)
         return Time(batches * self.per_batch(unit), unit)
 
     def state(self, batch: int, ssr: Any = 1.0) -> Moment:

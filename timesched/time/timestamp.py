@@ -37,11 +37,11 @@ _COUNTERS = {
 WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 FIELDS = (*_COUNTERS, *WALL_CLOCKS)
 # Where the total of a unit stands.
-_TOTAL: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}
+_TOTALS: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_EPOCH, _IN = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
-_IN_EPOCH = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_EPOCHS, _BATCHES = TimeUnit.EPOCH, TimeUnit.BATCH  # looked up in every call, which takes long for members
+_EPOCH_INDEX, _BATCH_IN_EPOCH_INDEX = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
+_IN_EPOCH_FIELDS = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
+_EPOCH_UNIT, _BATCH_UNIT = TimeUnit.EPOCH, TimeUnit.BATCH  # looked up in every call, which takes long for members
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
 
@@ -56,7 +56,7 @@ class _Field:
         if timestamp is None:
             return self  # the field itself, for those who look at the class
         number = timestamp._numbers[self._position]
-        return number * _MICROSECOND if self._unit is None else Time._of(number, self._unit)
+        return number * _MICROSECOND if self._unit is None else Time._make(number, self._unit)
 
 
 _field: Callable[[], Any] = _Field
@@ -113,27 +113,29 @@ class Timestamp(Ordered):
         epoch_wct: datetime.timedelta | None = None,
         batch_wct: datetime.timedelta | None = None,
     ) -> None:
-        given = locals()
-        _put(self, tuple([read_field(name, _ZERO if given[name] is None else given[name]) for name in FIELDS]))
+        values = locals()
+        _set_numbers(
+            self, tuple([read_field(name, _ZERO if values[name] is None else values[name]) for name in FIELDS])
+        )
 
     @classmethod
-    def _of(cls, numbers: tuple[int, ...]) -> Timestamp:
+    def _make(cls, numbers: tuple[int, ...]) -> Timestamp:
         """A timestamp of numbers that are checked already."""
         new = object.__new__(cls)
-        _put(new, numbers)
+        _set_numbers(new, numbers)
         return new
 
-    def _with(self, **changes: int) -> Timestamp:
+    def _replace(self, **changes: int) -> Timestamp:
         """A copy with other numbers, which are checked already, in some fields."""
-        return Timestamp._of(tuple((dict(zip(FIELDS, self._numbers)) | changes).values()))
+        return Timestamp._make(tuple((dict(zip(FIELDS, self._numbers)) | changes).values()))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "epoch_in_iteration":
             raise AttributeError(f"a Timestamp is not updated in place: use .copy({name}=...).")
-        _put(self, self.copy(epoch_in_iteration=value)._numbers)
+        _set_numbers(self, self.copy(epoch_in_iteration=value)._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Timestamp._of, (self._numbers,)
+        return Timestamp._make, (self._numbers,)
 
     def state_dict(self) -> dict[str, Any]:
         """Every counter as an int and every wall clock as a `timedelta`, under their names."""
@@ -150,7 +152,8 @@ class Timestamp(Ordered):
         missing = [name for name in _ALWAYS_SAVED if name not in state]
         if missing:
             raise KeyError(f"the state of a Timestamp lacks {', '.join(missing)}: is it of another object?")
-        _put(self, self._with(**{name: read_field(name, state[name]) for name in FIELDS if name in state})._numbers)
+        loaded = self._replace(**{name: read_field(name, state[name]) for name in FIELDS if name in state})
+        _set_numbers(self, loaded._numbers)
 
     def get(self, unit: str | TimeUnit) -> Time[int]:
         """The counter of `unit`; for `sec`, the whole seconds of `total_wct`, which comparisons read exactly.
@@ -165,7 +168,7 @@ class Timestamp(Ordered):
                 "A timestamp has no counter in 'dur': ask the clock, as in clock.fraction >= 0.6, or, for the "
                 "moment at which it gets there, clock.passed('0.6dur')."
             )
-        return Time._of(self._numbers[_TOTAL[unit]], unit)
+        return Time._make(self._numbers[_TOTALS[unit]], unit)
 
     def copy(self, **changes: Any) -> Timestamp:
         """A new timestamp with the given fields replaced (those that are None keep their value).
@@ -176,7 +179,7 @@ class Timestamp(Ordered):
         unknown = [name for name in changes if name not in FIELDS]
         if unknown:
             raise TypeError(f"{unknown[0]!r} is not a field of a Timestamp: use one of {', '.join(FIELDS)}.")
-        return self._with(**{name: read_field(name, value) for name, value in changes.items() if value is not None})
+        return self._replace(**{name: read_field(name, value) for name, value in changes.items() if value is not None})
 
     def to_next_batch(
         self,
@@ -185,41 +188,42 @@ class Timestamp(Ordered):
         duration: datetime.timedelta | None = None,
     ) -> Timestamp:
         """The timestamp after one more batch of `samples` and `tokens`, summed over all ranks, that took `duration`."""
-        took = read_field("duration", duration or _ZERO)
-        return self.after_batch(read_field("sample", samples), read_field("token", tokens), took)
+        micros = read_field("duration", duration or _ZERO)
+        return self.after_batch(read_field("sample", samples), read_field("token", tokens), micros)
 
-    def after_batch(self, samples: int, tokens: int, took: int, batches: int | None = None) -> Timestamp:
-        """The same of numbers that are checked, `took` in microseconds; the epoch ends if it has so many `batches`."""
+    def after_batch(self, samples: int, tokens: int, micros: int, batches: int | None = None) -> Timestamp:
+        """`to_next_batch` of checked numbers; the epoch ends if it has so many `batches`."""
         iteration, epoch, batch, sample, token, e, t, b_in, s_in, t_in, total, wct_i, wct_e, _ = self._numbers
         counts = (iteration, epoch, batch + 1, sample + samples, token + tokens, e, t + tokens)
-        within = (b_in + 1, s_in + samples, t_in + tokens, total + took, wct_i + took, wct_e + took, took)
-        after = Timestamp._of(counts + within)  # in the order of FIELDS
+        within = (b_in + 1, s_in + samples, t_in + tokens, total + micros, wct_i + micros, wct_e + micros, micros)
+        after = Timestamp._make(counts + within)  # in the order of FIELDS
         return after.to_next_epoch() if batches is not None and b_in + 1 >= batches else after
 
     def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
         """These counters as numbers; the seconds exactly."""
         numbers = self._numbers
-        return tuple([numbers[_TOTAL[each]] if each in _TOTAL else self._computed(each) for each in counters])
+        return tuple([numbers[_TOTALS[key]] if key in _TOTALS else self._compute_count(key) for key in counters])
 
-    def _computed(self, which: Counter) -> Exact:
+    def _compute_count(self, counter: Counter) -> Exact:
         """The count of a counter that is not one field: of epochs in batches, or of seconds."""
-        if isinstance(which, EpochCounter):
-            return which.after(self._numbers[_EPOCH], self._numbers[_IN])  # type: ignore[no-any-return]  # of numbers
+        if isinstance(counter, EpochCounter):
+            epochs, batches = self._numbers[_EPOCH_INDEX], self._numbers[_BATCH_IN_EPOCH_INDEX]
+            return counter.after(epochs, batches)  # type: ignore[no-any-return]  # of numbers
         return Time.from_timedelta(self.total_wct).exact
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next epoch; `duration` passed since the last batch."""
-        took, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
-        counted = {name: now[name] + 1 for name in ("epoch", "epoch_in_iteration")}
-        clocks = {name: now[name] + took for name in ("total_wct", "iteration_wct")}
-        return self._with(**counted, **clocks, **dict.fromkeys((*_IN_EPOCH, "epoch_wct", "batch_wct"), 0))
+        micros, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
+        counters = {name: now[name] + 1 for name in ("epoch", "epoch_in_iteration")}
+        clocks = {name: now[name] + micros for name in ("total_wct", "iteration_wct")}
+        return self._replace(**counters, **clocks, **dict.fromkeys((*_IN_EPOCH_FIELDS, "epoch_wct", "batch_wct"), 0))
 
     def to_next_iteration(self, duration: datetime.timedelta | None = None) -> Timestamp:
         """The timestamp at the start of the next iteration; `duration` passed since the last batch."""
-        took, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
-        inner = ("epoch_in_iteration", "token_in_iteration", *_IN_EPOCH, *WALL_CLOCKS[1:])
-        counted = {"iteration": now["iteration"] + 1, "total_wct": now["total_wct"] + took}
-        return self._with(**counted, **dict.fromkeys(inner, 0))
+        micros, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
+        inner = ("epoch_in_iteration", "token_in_iteration", *_IN_EPOCH_FIELDS, *WALL_CLOCKS[1:])
+        counters = {"iteration": now["iteration"] + 1, "total_wct": now["total_wct"] + micros}
+        return self._replace(**counters, **dict.fromkeys(inner, 0))
 
     __hash__ = None  # counters can be loaded in place
 
@@ -241,7 +245,7 @@ class Timestamp(Ordered):
         return f"Timestamp({', '.join(fields)})"
 
 
-_put: Callable[[Timestamp, tuple[int, ...]], None] = Timestamp.__dict__["_numbers"].__set__  # past __setattr__
+_set_numbers: Callable[[Timestamp, tuple[int, ...]], None] = Timestamp.__dict__["_numbers"].__set__  # past __setattr__
 
 
 def read_field(name: str, value: Any) -> int:
@@ -271,17 +275,18 @@ def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
     """Counters of a timestamp as numbers, checked where it is not ours; a tensor is not, since that would read it."""
     if type(timestamp) is Timestamp:
         return timestamp.counts(counters)
-    return tuple([_count(timestamp, each) for each in counters])
+    return tuple([_read_count(timestamp, counter) for counter in counters])
 
 
-def _count(timestamp: Any, which: Counter) -> Any:
-    if isinstance(which, EpochCounter):
-        return which.after(_checked(timestamp.epoch, _EPOCHS), _checked(timestamp.batch_in_epoch, _BATCHES))
-    time = getattr(timestamp, FIELDS[_TOTAL[which]]) if which in _TOTAL else read_counter(timestamp, which)
-    return _checked(time, which)
+def _read_count(timestamp: Any, counter: Counter) -> Any:
+    if isinstance(counter, EpochCounter):
+        batches = _require_count(timestamp.batch_in_epoch, _BATCH_UNIT)
+        return counter.after(_require_count(timestamp.epoch, _EPOCH_UNIT), batches)
+    time = getattr(timestamp, FIELDS[_TOTALS[counter]]) if counter in _TOTALS else read_counter(timestamp, counter)
+    return _require_count(time, counter)
 
 
-def _checked(time: Any, unit: TimeUnit) -> Any:
+def _require_count(time: Any, unit: TimeUnit) -> Any:
     count = getattr(time, "value", time)  # some states count in plain numbers
     if (type(count) is int and count >= 0) or isinstance(count, Tensor):
         return count

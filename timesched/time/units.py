@@ -57,9 +57,9 @@ class TimeUnit(str, Enum):
         if isinstance(value, Enum) and type(value).__name__ == cls.__name__:
             value = value.value
         if isinstance(value, str) and value.isascii():
-            wanted = value.lower()
+            text = value.lower()
             for unit in cls:
-                if wanted in (unit._value_, unit._name_.lower()):
+                if text in (unit._value_, unit._name_.lower()):
                     return unit
         raise TimeError(f"{value!r} is not a time unit: use one of {UNIT_NAMES}.")
 
@@ -143,11 +143,11 @@ _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART
 _EXPONENTS = range(-330, 309)  # those of a double: a text of ten characters must not ask for gigabytes of digits
 
 
-def exact_number(value: Any, what: str = "a time") -> Exact:
+def exact_number(value: Any, name: str = "a time") -> Exact:
     """The number that `value` stands for: an int where it is whole, otherwise a Fraction.
 
     A float stands for its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not
-    a real number; `what` says in the message what the number is for.
+    a real number; `name` says in the message what the number is for.
 
     >>> exact_number(0.29), exact_number(3.0)
     (Fraction(29, 100), 3)
@@ -155,14 +155,14 @@ def exact_number(value: Any, what: str = "a time") -> Exact:
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, (numbers.Real, Decimal)):
-        raise TimeError(f"{value!r} is a {type(value).__name__}, and {what} is a number: pass an int or a float.")
+        raise TimeError(f"{value!r} is a {type(value).__name__}, and {name} is a number: pass an int or a float.")
     if isinstance(value, numbers.Rational):
-        return _whole(Fraction(int(value.numerator), int(value.denominator)))
+        return _int_if_whole(Fraction(int(value.numerator), int(value.denominator)))
     if isinstance(value, Decimal):
-        return _whole(_decimal(value, str(value)))
+        return _int_if_whole(_read_decimal(value, str(value)))
     if not math.isfinite(value):
-        raise TimeError(f"{value!r} is not a finite number, as {what} has to be.")
-    return _whole(Fraction(str(value)))  # str, not repr: numpy's repr carries the type's name
+        raise TimeError(f"{value!r} is not a finite number, as {name} has to be.")
+    return _int_if_whole(Fraction(str(value)))  # str, not repr: numpy's repr carries the type's name
 
 
 def parse_time(text: str) -> tuple[Exact, TimeUnit]:
@@ -180,19 +180,19 @@ def parse_time(text: str) -> tuple[Exact, TimeUnit]:
         raise TimeError(f"{text!r} may be minutes or millions: write '{text[:-1]}m', or a unit, as in '{text}tok'.")
     clock = _WALL_CLOCK.fullmatch(text)
     if clock is not None and any(clock.groups()[1:]):
-        hours, minutes, seconds = (_decimal(part or "0", text) for part in clock.groups()[1:])
+        hours, minutes, seconds = (_read_decimal(part or "0", text) for part in clock.groups()[1:])
         total = Fraction(hours * 3600 + minutes * 60 + seconds)
-        return _whole(-total if clock[1] == "-" else total), TimeUnit.SECOND
+        return _int_if_whole(-total if clock[1] == "-" else total), TimeUnit.SECOND
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise TimeError(_why_unreadable(text))
-    number = _decimal(match[1], text)
+        raise TimeError(_describe_unreadable(text))
+    number = _read_decimal(match[1], text)
     if match[2] is not None:
-        below = int(match[2])
-        if below == 0:
+        denominator = int(match[2])
+        if denominator == 0:
             raise TimeError(f"{text!r} divides by zero.")
-        number /= below
-    return _whole(number * 10 ** _POWERS[match[3]]), TimeUnit(match[4])
+        number /= denominator
+    return _int_if_whole(number * 10 ** _POWERS[match[3]]), TimeUnit(match[4])
 
 
 def number_text(value: Exact) -> str:
@@ -210,11 +210,11 @@ def number_text(value: Exact) -> str:
     return short if Fraction(short) == value else f"{value.numerator}/{value.denominator}"
 
 
-def _whole(value: Fraction) -> Exact:
+def _int_if_whole(value: Fraction) -> Exact:
     return value.numerator if value.denominator == 1 else value
 
 
-def _decimal(digits: str | Decimal, text: str) -> Fraction:
+def _read_decimal(digits: str | Decimal, text: str) -> Fraction:
     try:
         number = Decimal(digits)
         scaled = isinstance(digits, Decimal) or "e" in digits.lower()
@@ -225,15 +225,15 @@ def _decimal(digits: str | Decimal, text: str) -> Fraction:
     raise TimeError(f"{text[:40]!r} is out of range: a number with an exponent lies between 1e-330 and 1e308.")
 
 
-def _why_unreadable(text: str) -> str:
+def _describe_unreadable(text: str) -> str:
     words = "|".join(unit.name for unit in TimeUnit)
-    found = re.fullmatch(rf"({_NUMBER}(?-i:[KMBT])?) ?({words}|step)(?:e?s)?", text, re.IGNORECASE | re.ASCII)
-    if found:
-        unit = TimeUnit("ba" if found[2].lower() == "step" else found[2])
-        return f"{text!r} is not a time: did you mean '{found[1]}{unit.value}'?"
+    match = re.fullmatch(rf"({_NUMBER}(?-i:[KMBT])?) ?({words}|step)(?:e?s)?", text, re.IGNORECASE | re.ASCII)
+    if match:
+        unit = TimeUnit("ba" if match[2].lower() == "step" else match[2])
+        return f"{text!r} is not a time: did you mean '{match[1]}{unit.value}'?"
     thousands = re.fullmatch(rf"({_NUMBER})k({'|'.join(unit.value for unit in TimeUnit)})", text, re.ASCII)
     if thousands:
-        number = number_text(_whole(_decimal(thousands[1], text) * 1000))
+        number = number_text(_int_if_whole(_read_decimal(thousands[1], text) * 1000))
         return f"{text!r} is not a time: did you mean '{number}{thousands[2]}'?"
     if text != "".join(text.split()):
         return f"{text!r} contains spaces: write the number and the unit together, as in '10ba'."

@@ -71,7 +71,7 @@ class Time(Ordered, Generic[TValue]):
         put(self, "_value", value)
 
     @classmethod
-    def _of(cls, number: Exact, unit: TimeUnit) -> Time[Any]:
+    def _make(cls, number: Exact, unit: TimeUnit) -> Time[Any]:
         """A time whose number is exact already; a scaled run length (half of 3ba) may be fractional in any unit."""
         time = object.__new__(cls)
         if type(number) is not int and number.denominator == 1:
@@ -154,8 +154,8 @@ class Time(Ordered, Generic[TValue]):
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact_number(i)
         if default_int_unit is None:
-            such = f"'{i}ba' or '{i}ep'" if isinstance(number, int) else f"'{i}dur'"
-            raise TimeError(f"{i!r} has no unit: pass a string such as {such}.")
+            examples = f"'{i}ba' or '{i}ep'" if isinstance(number, int) else f"'{i}dur'"
+            raise TimeError(f"{i!r} has no unit: pass a string such as {examples}.")
         return cls(number, default_int_unit)  # type: ignore[arg-type]
 
     @property
@@ -192,7 +192,7 @@ class Time(Ordered, Generic[TValue]):
         return f"Time.from_timestring({str(self)!r})" if "/" in text else f"Time({text}, {self._unit})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Time._of, (self._exact, self._unit)
+        return Time._make, (self._exact, self._unit)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Time never changes: make a new one instead of setting {name!r}.")
@@ -222,35 +222,35 @@ class Time(Ordered, Generic[TValue]):
         if other._unit is not self._unit:
             raise TimeError(f"Cannot {verb} {self} and {other}: their units differ, and only a horizon converts.")
 
-    def _combined(self, other: object, verb: str, operation: Callable[[Exact, Exact], Exact]) -> Time[TValue]:
+    def _combine(self, other: object, verb: str, operation: Callable[[Exact, Exact], Exact]) -> Time[TValue]:
         """The sum, difference or remainder of two times; a number counts in this time's unit."""
         if not (_is_time(other) or _is_number(other)):
             return NotImplemented  # type: ignore[no-any-return]  # its type is Any
         time = Time.from_input(other, self._unit)
         self._check_unit(time, verb)
-        return Time._of(operation(self._exact, time._exact), self._unit)
+        return Time._make(operation(self._exact, time._exact), self._unit)
 
     def __add__(self, other: object) -> Time[TValue]:
-        return self._combined(other, "add", operator.add)
+        return self._combine(other, "add", operator.add)
 
     __radd__ = __add__
 
     def __sub__(self, other: object) -> Time[TValue]:
-        return self._combined(other, "subtract", operator.sub)
+        return self._combine(other, "subtract", operator.sub)
 
     def __rsub__(self, other: object) -> Time[TValue]:
-        return self._combined(other, "subtract", lambda mine, theirs: theirs - mine)
+        return self._combine(other, "subtract", lambda mine, theirs: theirs - mine)
 
     def __mod__(self, other: object) -> Time[TValue]:
         try:
-            return self._combined(other, "take the remainder of", operator.mod)
+            return self._combine(other, "take the remainder of", operator.mod)
         except ZeroDivisionError:
             raise ZeroDivisionError(
                 f"{self} % {other}: a zero time leaves no remainder; divide by a longer one."
             ) from None
 
     def __neg__(self) -> Time[TValue]:
-        return Time._of(-self._exact, self._unit)
+        return Time._make(-self._exact, self._unit)
 
     def __pos__(self) -> Time[TValue]:
         return self
@@ -276,7 +276,7 @@ class Time(Ordered, Generic[TValue]):
             raise ZeroDivisionError(f"{self} / {other}: a time cannot be divided by zero.")
         if isinstance(divisor, Time):
             self._check_unit(divisor, "divide")
-            return Time._of(Fraction(self._exact) / divisor._exact, TimeUnit.DURATION)
+            return Time._make(Fraction(self._exact) / divisor._exact, TimeUnit.DURATION)
         return Time(cast(Any, Fraction(self._exact) / divisor), self._unit)
 
     def __int__(self) -> int:
@@ -296,9 +296,9 @@ def _is_time(value: object) -> bool:
 
 def read_counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
     """The counter of a timestamp; the seconds exactly, from `total_wct`, where `get` gives whole ones."""
-    took: Any = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
-    known = isinstance(took, datetime.timedelta)
-    return Time.from_timedelta(took) if known else Time.from_input(timestamp.get(unit.value), unit)
+    duration: Any = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
+    known = isinstance(duration, datetime.timedelta)
+    return Time.from_timedelta(duration) if known else Time.from_input(timestamp.get(unit.value), unit)
 
 
 def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:
