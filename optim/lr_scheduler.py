@@ -80,22 +80,22 @@ class LRScheduler(Scheduler):
         """The learning rate at `last_epoch`, a 0-dim tensor."""
         return self._get_closed_form()
 
-    def _overrides_hook(self) -> bool:
+    def _has_own_hook(self) -> bool:
         return type(self)._get_closed_form_lr is not LRScheduler._get_closed_form_lr
 
-    def _own(self) -> None:
-        super()._own()
-        self._refuse_factors()
+    def _take_ownership(self) -> None:
+        super()._take_ownership()
+        self._stop_for_unused_factor()
 
-    def _add_later_groups(self) -> None:
-        super()._add_later_groups()
-        self._refuse_factors()
+    def _add_new_groups(self) -> None:
+        super()._add_new_groups()
+        self._stop_for_unused_factor()
         if self.refusal is not None:
-            self._refuse_to_write()
+            self._check_write_access()
 
-    def _refuse_factors(self) -> None:
+    def _stop_for_unused_factor(self) -> None:
         """Write no more if a group has a factor that nothing uses. A `ScalePerParamLR` may still take the schedule."""
-        for i, group in () if self.scales or self.refusal else self._groups.selected:
+        for i, group in () if self.scales or self.refusal else self._groups.indexed_groups:
             if has_learning_rate_factor(group):
                 self.refusal = (
                     f"does not use the adjust_learning_rate of parameter group {i}: wrap it, as in "
@@ -104,7 +104,7 @@ class LRScheduler(Scheduler):
 
     def _construct(self, *arguments: Any) -> None:
         super()._construct(*arguments)
-        if self._has_positional and hasattr(torch.optim.lr_scheduler, type(self).__name__):
+        if self._has_positional_arguments and hasattr(torch.optim.lr_scheduler, type(self).__name__):
             with suppress(ValueError):  # of times that do not convert
                 self._warn_of_counts()
 
@@ -113,7 +113,7 @@ class LRScheduler(Scheduler):
         horizon = Horizon.of(self.clock or Horizon(None))
         times = ["0ba", *(time for _, time in self._schedule.marks(horizon))]
         highest = max(self._schedule.at(time, horizon) for time in times)
-        initial = min(float(group["initial_lr"]) for _, group in self._groups.selected)
+        initial = min(float(group["initial_lr"]) for _, group in self._groups.indexed_groups)
         if highest > max(1.0, 10 * initial) and highest.is_integer():
             warnings.warn(
                 f"{type(self).__name__}: its learning rate reaches {highest:g}, and the optimizer has {initial:g}. The "
@@ -154,7 +154,7 @@ class ConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rate: float, total_iters: Steps | None = None, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Constant(learning_rate, total_iters, of=self)
+        closed_form = formulas.Constant(learning_rate, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -191,7 +191,9 @@ class PolynomialLR(LRScheduler):
         power: float = 1.0, cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Polynomial(initial_learning_rate, end_learning_rate, total_iters, power, cycle, of=self)
+        closed_form = formulas.Polynomial(
+            initial_learning_rate, end_learning_rate, total_iters, power, cycle, scheduler=self
+        )
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -228,7 +230,7 @@ class LinearLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps,
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, of=self)
+        closed_form = formulas.Linear(initial_learning_rate, end_learning_rate, total_iters, cycle, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -263,7 +265,7 @@ class ExponentialLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, of=self)
+        closed_form = formulas.Exponential(initial_learning_rate, total_iters, decay_rate, staircase, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -302,7 +304,7 @@ class InverseExponentialTimeDecayLR(LRScheduler):
         on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseExponentialTimeDecay(
-            initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, of=self,
+            initial_learning_rate, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
@@ -336,7 +338,7 @@ class InverseSquareRootDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float = 1.0, scale: float = 1.0,
         warmup_steps: Steps = 1.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, of=self)
+        closed_form = formulas.InverseSquareRootDecay(initial_learning_rate, scale, warmup_steps, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -370,7 +372,7 @@ class CosineDecayLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, end_learning_rate: float, total_iters: Steps, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, of=self)
+        closed_form = formulas.CosineDecay(initial_learning_rate, end_learning_rate, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -440,7 +442,7 @@ class WarmupStableDecayLR(LRScheduler):
         closed_form = formulas.WarmupStableDecay(
             val=learning_rate, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
             initial_val=initial_learning_rate, end_val=end_learning_rate, warmup=warmup, decay=decay,
-            decay_rate=decay_rate, of=self,
+            decay_rate=decay_rate, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
@@ -505,7 +507,7 @@ class PiecewiseConstantLR(LRScheduler):
         self, optimizer: Optimizer, learning_rates: Sequence[float], milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.PiecewiseConstant(learning_rates, milestones, of=self)
+        closed_form = formulas.PiecewiseConstant(learning_rates, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -539,7 +541,7 @@ class MultiStepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, gamma: float, milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, of=self)
+        closed_form = formulas.MultiStep(initial_learning_rate, gamma, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -570,7 +572,7 @@ class StepLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, step_size: Steps, gamma: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Step(initial_learning_rate, step_size, gamma, of=self)
+        closed_form = formulas.Step(initial_learning_rate, step_size, gamma, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -602,7 +604,7 @@ class CosineAnnealingLR(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_max: Steps, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, of=self)
+        closed_form = formulas.CosineAnnealing(initial_learning_rate, T_max, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -636,7 +638,8 @@ class LambdaLR(hooks.Functions, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.Lambda(initial_learning_rate, of=self), param_group_tags, clock, on_change)
+        closed_form = formulas.Lambda(initial_learning_rate, scheduler=self)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -672,7 +675,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, T_0: Steps, T_mult: float = 1,
         eta_min: float = 0.0, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, of=self)
+        closed_form = formulas.CosineAnnealingWarmRestarts(initial_learning_rate, T_0, T_mult, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -702,7 +705,7 @@ class MultiplicativeLR(hooks.Coefficient, LRScheduler):
         self, optimizer: Optimizer, initial_learning_rate: float, coefficient: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, of=self)
+        closed_form = formulas.Multiplicative(initial_learning_rate, coefficient, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -778,7 +781,7 @@ class CyclicLR(hooks.ScaleFunction, LRScheduler):
     ) -> None:  # fmt: skip
         closed_form = formulas.Cyclic(
             base_val=base_lr, max_val=max_lr, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
-            gamma=gamma, scale_mode=scale_mode, of=self,
+            gamma=gamma, scale_mode=scale_mode, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
@@ -827,7 +830,7 @@ class OneCycleLR(LRScheduler):
     ) -> None:  # fmt: skip
         closed_form = formulas.OneCycle(
             initial_val=initial_learning_rate, max_val=max_lr, total_steps=total_steps, pct_start=pct_start,
-            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
+            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 

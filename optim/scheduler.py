@@ -29,11 +29,19 @@ from .closed_form.formulas import ClosedForm, UserClosedForm, as_step, as_tensor
 __all__ = ["Scheduler"]
 
 # The methods of the reference suite's steps: they stay callable, and `step()` calls none of them.
-STEPPING = ("increment_last_epoch", "get", "get_lr", "get_wd", "update_groups", "update_last_value", "update_last_lr")
-OURS = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define them
-COMMON = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
+STEP_METHODS = (
+    "increment_last_epoch",
+    "get",
+    "get_lr",
+    "get_wd",
+    "update_groups",
+    "update_last_value",
+    "update_last_lr",
+)
+OWN_PACKAGES = ("timesched", "optim", "torch", "builtins")  # packages whose classes may define them
+COMMON_ARGUMENTS = ("param_group_tags", "clock", "on_change")  # the arguments of all schedulers, by keyword
 # The attributes that do not say which schedule it is.
-_OF_A_RUN = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *COMMON))
+_RUN_ATTRIBUTES = frozenset(("optimizer", "key", "tags", "ssr", "refusal", "scales", *COMMON_ARGUMENTS))
 
 
 class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
@@ -76,7 +84,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     param_group_key: ClassVar[str] = ""  # the key, in the words of the API
     hook: ClassVar[str] = "_get_closed_form"  # the method in which a subclass says its closed form
     argument_names: ClassVar[Mapping[str, str]] = {}  # where they are not those of the fields of a closed form
-    _has_positional: bool = False  # arguments besides the optimizer
+    _has_positional_arguments: bool = False  # arguments besides the optimizer
     scales: int = 0  # how often a group's own factor multiplies the value
 
     if TYPE_CHECKING:  # the arguments of a class are attributes of their names
@@ -86,17 +94,17 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in cls.__mro__:
-            found = [name for name in STEPPING if name in vars(base)]
-            if found and base.__module__.partition(".")[0] not in OURS:
+            methods = [name for name in STEP_METHODS if name in vars(base)]
+            if methods and base.__module__.partition(".")[0] not in OWN_PACKAGES:
                 raise TypeError(
-                    f"{base.__name__} overrides {found[0]}(), which step() does not call: say in {cls.hook}() what the "
-                    f"value is."
+                    f"{base.__name__} overrides {methods[0]}(), which step() does not call: say in {cls.hook}() what "
+                    f"the value is."
                 )
 
-    def __new__(cls, /, *by_position: Any, **given: Any) -> Self:
-        check_argument_names(cls, given)  # before the constructor does, without a hint
+    def __new__(cls, /, *positional: Any, **named: Any) -> Self:
+        check_argument_names(cls, named)  # before the constructor does, without a hint
         scheduler = super().__new__(cls)
-        scheduler._has_positional = len(by_position) > 1
+        scheduler._has_positional_arguments = len(positional) > 1
         return scheduler
 
     def __init__(
@@ -113,7 +121,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         name = type(self).__name__
         if not self.param_group_key:
             raise TypeError(f"{name} has no param_group_key: name the key to schedule in a subclass, such as 'lr'.")
-        self._is_user_defined = self._overrides_hook()
+        self._is_user_defined = self._has_own_hook()
         if schedule is None and not self._is_user_defined:
             raise TypeError(f"{name} has no closed form: define {self.hook}().")
         for time in schedule_times(schedule) if clock is None else ():
@@ -123,7 +131,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
                 )
         self.total_iters = total_iters
         self.param_group_tags = param_group_tags
-        steps = require_count(last_epoch, name, least=-1) + 1
+        steps = require_count(last_epoch, name, minimum=-1) + 1
         self.optimizer, self.clock, self._count = optimizer, clock, steps  # what a closed form may ask for
         Bound.__init__(
             self, optimizer, schedule, self.param_group_key, tags=param_group_tags, clock=clock, steps=steps,
@@ -137,18 +145,18 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         for field in closed_form.arguments():
             name = self.argument_names.get(field.name, field.name)
             vars(self)[name] = getattr(closed_form, field.name)
-        closed_form = self._with_functions(closed_form)
+        closed_form = self._add_functions(closed_form)
         total = getattr(closed_form, "total_iters", getattr(closed_form, "total_steps", None))
         Scheduler.__init__(
             self, optimizer, total, param_group_tags=param_group_tags, clock=clock, on_change=on_change,
             schedule=closed_form,
         )  # fmt: skip
 
-    def _with_functions(self, closed_form: Any) -> Any:
+    def _add_functions(self, closed_form: Any) -> Any:
         """The closed form, with the functions that a user's class defines for it: see closed_form/hooks.py."""
         return closed_form
 
-    def _factor(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
+    def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
         return learning_rate_factor(group, f"{type(self).__name__}, group {i}") ** self.scales if self.scales else 1.0
 
     # The closed form: `Bound` evaluates the one that the constructor was given. A user's class may define its own in
@@ -161,7 +169,7 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
             function = resolve_in_unit(TimeUnit.BATCH, Horizon.of(self.clock), self._schedule.resolve)
         return as_tensor(function((self.last_epoch,)))
 
-    def _overrides_hook(self) -> bool:
+    def _has_own_hook(self) -> bool:
         """Whether a user's class defines the closed form."""
         return type(self)._get_closed_form is not Scheduler._get_closed_form
 
@@ -170,25 +178,25 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """The schedule of values."""
         return UserClosedForm(self.at_step) if self._is_user_defined else self._schedule
 
-    def _prepare(self) -> None:
+    def _make_function(self) -> None:
         if self._schedule is not None:
-            Bound._prepare(self)
+            Bound._make_function(self)
 
     def at_step(self, count: Any) -> Tensor:
         """What a user's class defines, at a step, which is its `last_epoch` meanwhile."""
-        before, self._count = self._count, as_step(count)
+        count_before, self._count = self._count, as_step(count)
         try:
-            form: Tensor = getattr(self, self.hook)()
+            value: Tensor = getattr(self, self.hook)()
         finally:
-            self._count = before
-        if not isinstance(form, (Tensor, float, int)):
-            raise TypeError(f"{type(self).__name__}: {self.hook}() returned {form!r}: it returns a 0-dim tensor.")
-        return form
+            self._count = count_before
+        if not isinstance(value, (Tensor, float, int)):
+            raise TypeError(f"{type(self).__name__}: {self.hook}() returned {value!r}: it returns a 0-dim tensor.")
+        return value
 
-    def _value(self, more: int = 0) -> Any:
+    def _value(self, steps_ahead: int = 0) -> Any:
         if not self._is_user_defined:
-            return Bound._value(self, more)
-        return self._value_at(self.clock, self._steps_taken() + more)
+            return Bound._value(self, steps_ahead)
+        return self._value_at(self.clock, self._current_count() + steps_ahead)
 
     def _value_at(self, clock: Any, steps: int) -> Any:
         if not self._is_user_defined:
@@ -204,35 +212,37 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         function = resolve_in_unit(TimeUnit.BATCH, horizon, self.schedule.resolve)
         return [float(function((step,))) for step in range(n)]
 
-    def _first_values(self) -> list[Any]:
+    def _initial_values(self) -> list[Any]:
         horizon = Horizon(None) if self.clock is None else Horizon.of(self.clock)
-        return self._filled_in(self.schedule.at(Timestamp(), horizon))
+        return self._group_values(self.schedule.at(Timestamp(), horizon))
 
     def _describe(self) -> str:
-        held = {name: value for name, value in vars(self).items() if name[0] != "_" and name not in _OF_A_RUN}
-        kinds = (bool, int, float, str, list, tuple, Time, Scheduler)
-        shown = (f"{name}={_text(value)}" for name, value in held.items() if isinstance(value, kinds))
-        return f"{type(self).__name__}({', '.join(shown)})"
+        attributes = {key: value for key, value in vars(self).items() if key[0] != "_" and key not in _RUN_ATTRIBUTES}
+        types = (bool, int, float, str, list, tuple, Time, Scheduler)
+        arguments = (
+            f"{key}={_describe_argument(value)}" for key, value in attributes.items() if isinstance(value, types)
+        )
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     # The count
 
-    def _steps(self) -> Tensor:
+    def _read_last_epoch(self) -> Tensor:
         count = self._count
         return count.clone() if isinstance(count, Tensor) else torch.tensor(count, device="cpu")
 
-    def _go_to(self, count: Any) -> None:
+    def _set_last_epoch(self, count: Any) -> None:
         if torch.compiler.is_compiling():
             raise RuntimeError("A graph cannot set last_epoch: call increment_last_epoch() instead.")
-        whole = isinstance(count, Tensor) and count.numel() == 1 and count.dtype in (torch.int32, torch.int64)
-        Bound._go_to(self, int(count) if whole else count)
+        is_whole = isinstance(count, Tensor) and count.numel() == 1 and count.dtype in (torch.int32, torch.int64)
+        Bound._set_last_epoch(self, int(count) if is_whole else count)
 
     last_epoch: Any = property(
-        _steps,
-        _go_to,
+        _read_last_epoch,
+        _set_last_epoch,
         doc="The steps taken, as a 0-dim int64 tensor of its own; in a closed form, the step that it is asked for.",
     )
 
-    def _refuse_composite(self) -> None:
+    def _raise_for_torch_sequential(self) -> None:
         raise ValueError(
             f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: write "
             f"optim.lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[10])."
@@ -258,9 +268,9 @@ class Scheduler(Bound, torch.optim.lr_scheduler.LRScheduler):
         """Does nothing: `get_last_value()` itself reads the groups."""
 
 
-def _text(value: Any) -> str:
+def _describe_argument(value: Any) -> str:
     if isinstance(value, Scheduler):
         return value._describe()
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(_describe_argument, value))}]"
     return repr(str(value)) if isinstance(value, Time) else repr(value)

@@ -68,7 +68,7 @@ class WeightDecayScheduler(Scheduler):
         """The weight decay at `last_epoch`, a 0-dim tensor."""
         return self._get_closed_form()
 
-    def _overrides_hook(self) -> bool:
+    def _has_own_hook(self) -> bool:
         return type(self)._get_closed_form_wd is not WeightDecayScheduler._get_closed_form_wd
 
     # Methods of the reference suite, for programs that were written for it: `step()` calls none of them.
@@ -89,7 +89,8 @@ class ConstantWD(WeightDecayScheduler):
         self, optimizer: Optimizer, val: float, total_iters: Steps | None = None, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.Constant(val, total_iters, of=self), param_group_tags, clock, on_change)
+        closed_form = formulas.Constant(val, total_iters, scheduler=self)
+        self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
 class PolynomialWD(WeightDecayScheduler):
@@ -101,7 +102,7 @@ class PolynomialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, power: float = 1.0,
         cycle: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, of=self)
+        closed_form = formulas.Polynomial(initial_val, end_val, total_iters, power, cycle, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -112,7 +113,7 @@ class LinearWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, cycle: bool = False, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Linear(initial_val, end_val, total_iters, cycle, of=self)
+        closed_form = formulas.Linear(initial_val, end_val, total_iters, cycle, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -123,7 +124,7 @@ class ExponentialWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, total_iters: Steps, decay_rate: float,
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, of=self)
+        closed_form = formulas.Exponential(initial_val, total_iters, decay_rate, staircase, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -135,7 +136,7 @@ class InverseExponentialTimeDecayWD(WeightDecayScheduler):
         staircase: bool = False, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         closed_form = formulas.InverseExponentialTimeDecay(
-            initial_val, step_exponent, total_iters, decay_rate, staircase, of=self,
+            initial_val, step_exponent, total_iters, decay_rate, staircase, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
@@ -147,7 +148,7 @@ class InverseSquareRootDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float = 1.0, scale: float = 1.0, warmup_steps: Steps = 1.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, of=self)
+        closed_form = formulas.InverseSquareRootDecay(initial_val, scale, warmup_steps, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -160,7 +161,7 @@ class CosineDecayWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, end_val: float, total_iters: Steps, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineDecay(initial_val, end_val, total_iters, of=self)
+        closed_form = formulas.CosineDecay(initial_val, end_val, total_iters, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -176,7 +177,7 @@ class WarmupStableDecayWD(WeightDecayScheduler):
     ) -> None:  # fmt: skip
         closed_form = formulas.WarmupStableDecay(
             val=val, total_iters=total_iters, warmup_iters=warmup_iters, decay_iters=decay_iters,
-            initial_val=initial_val, end_val=end_val, warmup=warmup, decay=decay, decay_rate=decay_rate, of=self,
+            initial_val=initial_val, end_val=end_val, warmup=warmup, decay=decay, decay_rate=decay_rate, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
@@ -192,7 +193,7 @@ class PiecewiseConstantWD(WeightDecayScheduler):
         self, optimizer: Optimizer, vals: Sequence[float], milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.PiecewiseConstant(vals, milestones, of=self)
+        closed_form = formulas.PiecewiseConstant(vals, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -203,7 +204,7 @@ class MultiStepWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, gamma: float, milestones: Sequence[Steps], *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.MultiStep(initial_val, gamma, milestones, of=self)
+        closed_form = formulas.MultiStep(initial_val, gamma, milestones, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -214,7 +215,7 @@ class StepWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, step_size: Steps, gamma: float, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Step(initial_val, step_size, gamma, of=self)
+        closed_form = formulas.Step(initial_val, step_size, gamma, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -225,7 +226,7 @@ class CosineAnnealingWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, T_max: Steps, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealing(initial_val, T_max, eta_min, of=self)
+        closed_form = formulas.CosineAnnealing(initial_val, T_max, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -236,7 +237,7 @@ class LambdaWD(hooks.Functions, WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        self._construct(optimizer, formulas.Lambda(initial_val, of=self), param_group_tags, clock, on_change)
+        self._construct(optimizer, formulas.Lambda(initial_val, scheduler=self), param_group_tags, clock, on_change)
 
 
 class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
@@ -246,7 +247,7 @@ class CosineAnnealingWarmRestartsWD(WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, T_0: Steps, T_mult: float = 1, eta_min: float = 0.0, *,
         param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, of=self)
+        closed_form = formulas.CosineAnnealingWarmRestarts(initial_val, T_0, T_mult, eta_min, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -257,7 +258,7 @@ class MultiplicativeWD(hooks.Coefficient, WeightDecayScheduler):
         self, optimizer: Optimizer, initial_val: float, coefficient: float, *, param_group_tags: Any = None,
         clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
-        closed_form = formulas.Multiplicative(initial_val, coefficient, of=self)
+        closed_form = formulas.Multiplicative(initial_val, coefficient, scheduler=self)
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
 
@@ -275,7 +276,7 @@ class CyclicWD(hooks.ScaleFunction, WeightDecayScheduler):
     ) -> None:  # fmt: skip
         closed_form = formulas.Cyclic(
             base_val=base_val, max_val=max_val, step_size_up=step_size_up, step_size_down=step_size_down, mode=mode,
-            gamma=gamma, scale_mode=scale_mode, of=self,
+            gamma=gamma, scale_mode=scale_mode, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 
@@ -290,7 +291,7 @@ class OneCycleWD(WeightDecayScheduler):
     ) -> None:  # fmt: skip
         closed_form = formulas.OneCycle(
             initial_val=initial_val, max_val=max_val, total_steps=total_steps, pct_start=pct_start,
-            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, of=self,
+            final_div_factor=final_div_factor, three_phase=three_phase, anneal_strategy=anneal_strategy, scheduler=self,
         )  # fmt: skip
         self._construct(optimizer, closed_form, param_group_tags, clock, on_change)
 

@@ -16,7 +16,7 @@ from timesched.fields import counts
 from timesched.time.units import TimeError
 
 from ..scheduler import Scheduler
-from .formulas import Chain, Steps, time
+from .formulas import Chain, Steps, as_time
 
 
 class Sequential(Scheduler):
@@ -27,20 +27,20 @@ class Sequential(Scheduler):
         last_epoch: int = -1, *, param_group_tags: Any = None, clock: Any = None, on_change: str = "same",
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        tags, clock = _tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
+        tags, clock = _resolve_tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
         steps = counts().metadata["read"](f"{name}.milestones", milestones)
         if len(steps) != len(schedulers) - 1:
             raise TimeError(
                 f"{name}: {len(schedulers)} schedulers need {len(schedulers) - 1} milestones, one at the beginning of "
                 f"each but the first, and there are {len(steps)}."
             )
-        if len({each.scales for each in schedulers}) > 1:
+        if len({child.scales for child in schedulers}) > 1:
             raise ValueError(
                 f"{name}: some schedulers are scaled per group and some are not: scale the sequence, as in "
                 f"ScalePerParamLR(optimizer, SequentialLR(...)), or each scheduler in it."
             )
         self.schedulers, self.milestones, self.scales = list(schedulers), list(steps), schedulers[0].scales
-        schedule = SequenceScheduler([each.schedule for each in schedulers], [time(step) for step in steps])
+        schedule = SequenceScheduler([child.schedule for child in schedulers], [as_time(step) for step in steps])
         super().__init__(
             optimizer, None, last_epoch, param_group_tags=tags, clock=clock, on_change=on_change, schedule=schedule
         )
@@ -53,10 +53,10 @@ class Chained(Scheduler):
         self, schedulers: Sequence[Scheduler], *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        optimizer = _optimizer_of_first(schedulers)
-        tags, clock = _tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
+        optimizer = _first_optimizer(schedulers)
+        tags, clock = _resolve_tags_and_clock(self, optimizer, schedulers, param_group_tags, clock)
         self.schedulers, self.scales = list(schedulers), schedulers[0].scales
-        schedule = Chain(tuple(each.schedule for each in schedulers))
+        schedule = Chain(tuple(child.schedule for child in schedulers))
         super().__init__(optimizer, param_group_tags=tags, clock=clock, on_change=on_change, schedule=schedule)
 
 
@@ -67,51 +67,53 @@ class ScaledPerGroup(Scheduler):
         self, optimizer: Optimizer, scheduler: Scheduler, *, param_group_tags: Any = None, clock: Any = None,
         on_change: str = "same",
     ) -> None:  # fmt: skip
-        tags, clock = _tags_and_clock(self, optimizer, [scheduler], param_group_tags, clock)
+        tags, clock = _resolve_tags_and_clock(self, optimizer, [scheduler], param_group_tags, clock)
         self.scheduler, self.scales = scheduler, scheduler.scales + 1
         super().__init__(
             optimizer, param_group_tags=tags, clock=clock, on_change=on_change, schedule=scheduler.schedule
         )
 
 
-def _optimizer_of_first(schedulers: Any) -> Any:
+def _first_optimizer(schedulers: Any) -> Any:
     """The optimizer of the first scheduler; None where there is none, which the other checks then refuse."""
     return getattr(schedulers[0], "optimizer", None) if isinstance(schedulers, Sequence) and schedulers else None
 
 
-def _tags_and_clock(parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: Any) -> tuple[Any, Any]:
+def _resolve_tags_and_clock(
+    parent: Scheduler, optimizer: Any, schedulers: Any, tags: Any, clock: Any
+) -> tuple[Any, Any]:
     """The tags and the clock of a parent: those given to it, else those of its children.
 
     Raises `TypeError` for what is no scheduler of optim, and `ValueError` for children that do not go together.
     """
-    _refuse_wrong_children(parent, optimizer, schedulers)
+    _check_children(parent, optimizer, schedulers)
     name = type(parent).__name__
     tags = schedulers[0].tags if tags is None else tags
-    for i, each in enumerate(schedulers):
-        if each.clock is not None and clock not in (None, each.clock):
+    for i, child in enumerate(schedulers):
+        if child.clock is not None and clock not in (None, child.clock):
             raise ValueError(f"{name}: schedulers[{i}] follows another clock: give all the same one.")
-        clock = clock or each.clock
-        if select_groups(optimizer.param_groups, each.tags) != select_groups(optimizer.param_groups, tags):
+        clock = clock or child.clock
+        if select_groups(optimizer.param_groups, child.tags) != select_groups(optimizer.param_groups, tags):
             raise ValueError(
-                f"{name}: schedulers[{i}] is for the groups with tags {each.tags!r}, and not those of the rest "
+                f"{name}: schedulers[{i}] is for the groups with tags {child.tags!r}, and not those of the rest "
                 f"({tags!r}): give all the same param_group_tags."
             )
     return tags, clock
 
 
-def _refuse_wrong_children(parent: Scheduler, optimizer: Any, schedulers: Any) -> None:
+def _check_children(parent: Scheduler, optimizer: Any, schedulers: Any) -> None:
     """Raise an error unless they are new schedulers of the key and the optimizer of their parent."""
     name = type(parent).__name__
     if not isinstance(schedulers, Sequence) or isinstance(schedulers, str) or not schedulers:
         raise TypeError(f"{name}: schedulers={schedulers!r}: pass a list of one scheduler or more.")
-    for i, each in enumerate(schedulers):
+    for i, child in enumerate(schedulers):
         where = f"{name}: schedulers[{i}]"
-        if not isinstance(each, Scheduler):
-            kind = f"{type(each).__module__}.{type(each).__name__}"
+        if not isinstance(child, Scheduler):
+            kind = f"{type(child).__module__}.{type(child).__name__}"
             raise TypeError(f"{where} is a {kind}: pass a scheduler of optim, such as optim.lr_scheduler.ConstantLR.")
-        if each.optimizer is not optimizer:
+        if child.optimizer is not optimizer:
             raise ValueError(f"{where} has another optimizer: make each with the same optimizer.")
-        if each.param_group_key != parent.param_group_key:
-            raise ValueError(f"{where} schedules {each.param_group_key!r}, and {name} {parent.param_group_key!r}.")
-        if int(each.last_epoch):
-            raise ValueError(f"{where} is at step {int(each.last_epoch)}: put schedulers together before any step.")
+        if child.param_group_key != parent.param_group_key:
+            raise ValueError(f"{where} schedules {child.param_group_key!r}, and {name} {parent.param_group_key!r}.")
+        if int(child.last_epoch):
+            raise ValueError(f"{where} is at step {int(child.last_epoch)}: put schedulers together before any step.")

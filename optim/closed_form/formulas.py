@@ -32,55 +32,56 @@ Steps = int | float | str | Time[Any]  # how a count is given: a number of steps
 class ClosedForm(Schedule):
     """A schedule of values over steps.
 
-    `of`: the scheduler that it is made for, whose class and names of arguments stand in error messages.
+    `scheduler`: the scheduler that it is made for, whose class and names of arguments stand in error messages.
     """
 
-    of: InitVar[Any] = field(default=None, kw_only=True)
+    scheduler: InitVar[Any] = field(default=None, kw_only=True)
 
-    def __post_init__(self, of: Any) -> None:
-        name = type(self if of is None else of).__name__
-        names: Mapping[str, str] = getattr(of, "argument_names", {})
-        for own in self.arguments():
-            where = f"{name}.{names.get(own.name, own.name)}"
-            object.__setattr__(self, own.name, own.metadata["read"](where, getattr(self, own.name)))
-        self.check(name)
+    def __post_init__(self, scheduler: Any) -> None:
+        class_name = type(self if scheduler is None else scheduler).__name__
+        names: Mapping[str, str] = getattr(scheduler, "argument_names", {})
+        for argument in self.arguments():
+            path = f"{class_name}.{names.get(argument.name, argument.name)}"
+            value = argument.metadata["read"](path, getattr(self, argument.name))
+            object.__setattr__(self, argument.name, value)
+        self.check(class_name)
 
     def arguments(self) -> list[Field[Any]]:
         """The fields that a user gives: those that are read and checked."""
-        return [own for own in fields(self) if "read" in own.metadata]
+        return [argument for argument in fields(self) if "read" in argument.metadata]
 
-    def check(self, name: str) -> None:
+    def check(self, class_name: str) -> None:
         """Raise `TimeError`, which begins with a name, where fields contradict each other."""
 
 
 # Counts: as times, as functions of the counters, and as tensors
 
 
-def time(steps: Any) -> Time[Any]:
+def as_time(steps: Any) -> Time[Any]:
     """A count as a time: a number counts steps, which are batches."""
     return Time(steps, TimeUnit.BATCH) if isinstance(steps, int) else steps
 
 
-def in_steps(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
+def step_counts(frame: Frame, end: Time[Any]) -> tuple[Resolved, float]:
     """How many steps are done, as a function of the counts, and how many are done at the time `end`.
 
     For what depends on the number of steps and not on a fraction: batches of the unstretched run, counted on the
     counter of `end`.
     """
     mark = frame.mark(end)
-    one = frame.length(time(1), mark.unit)
-    index, each = mark.index, float(one)
-    return lambda counts: ops.to_double(counts[index]) / each, float(Fraction(mark.count) / one)
+    step = frame.length(as_time(1), mark.unit)
+    index, divisor = mark.index, float(step)
+    return lambda counts: ops.to_double(counts[index]) / divisor, float(Fraction(mark.count) / step)
 
 
-def left_of_cycles(period: Period) -> Resolved:
+def remaining_share(period: Period) -> Resolved:
     """The share that is left until the next multiple of a period."""
     done, complete = period.done, period.complete
     return lambda counts: remaining_fraction(done(counts), complete(counts))
 
 
-def rising(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
-    return Milestones(frame.ordered_marks([time(milestone) for milestone in milestones], note="milestone"))
+def rising_milestones(frame: Frame, milestones: Sequence[Steps]) -> Milestones:
+    return Milestones(frame.ordered_marks([as_time(milestone) for milestone in milestones], note="milestone"))
 
 
 def as_step(count: Any) -> Tensor:
@@ -126,12 +127,12 @@ class Polynomial(Between):
     power: float = number(1.0, least=0)
     cycle: bool = flag(False)
 
-    def check(self, name: str) -> None:
-        _refuse_empty_cycles(name, self)
+    def check(self, class_name: str) -> None:
+        _check_cycle_length(class_name, self)
 
     def resolve(self, frame: Frame) -> Resolved:
-        end = time(self.total_iters)
-        left = left_of_cycles(frame.period(end)) if self.cycle else frame.span(end, note="end").left
+        end = as_time(self.total_iters)
+        left = remaining_share(frame.period(end)) if self.cycle else frame.span(end, note="end").left
         return shapes.polynomial(left, self.power, self.initial_val, self.end_val)
 
 
@@ -141,18 +142,19 @@ class Linear(Between):
 
     cycle: bool = flag(False)
 
-    def check(self, name: str) -> None:
-        _refuse_empty_cycles(name, self)
+    def check(self, class_name: str) -> None:
+        _check_cycle_length(class_name, self)
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.cycle:
-            return shapes.linear(left_of_cycles(frame.period(time(self.total_iters))), self.end_val, self.initial_val)
-        return shapes.linear(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
+            left = remaining_share(frame.period(as_time(self.total_iters)))
+            return shapes.linear(left, self.end_val, self.initial_val)
+        return shapes.linear(frame.span(as_time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
-def _refuse_empty_cycles(name: str, schedule: Polynomial | Linear) -> None:
-    if schedule.cycle and time(schedule.total_iters).exact == 0:
-        raise TimeError(f"{name}: total_iters=0 is no length of a cycle: make it 1 or more.")
+def _check_cycle_length(class_name: str, schedule: Polynomial | Linear) -> None:
+    if schedule.cycle and as_time(schedule.total_iters).exact == 0:
+        raise TimeError(f"{class_name}: total_iters=0 is no length of a cycle: make it 1 or more.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,8 +168,8 @@ class Exponential(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         if self.staircase:
-            return shapes.steps(frame.period(time(self.total_iters)), self.decay_rate, self.initial_val)
-        return shapes.exponential(frame.span(time(self.total_iters)), self.decay_rate, self.initial_val)
+            return shapes.steps(frame.period(as_time(self.total_iters)), self.decay_rate, self.initial_val)
+        return shapes.exponential(frame.span(as_time(self.total_iters)), self.decay_rate, self.initial_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -181,18 +183,18 @@ class InverseExponentialTimeDecay(ClosedForm):
     staircase: bool = flag(False)
 
     def resolve(self, frame: Frame) -> Resolved:
-        quotient, rate, start = self._quotient(frame), self.decay_rate, self.initial_val
-        return lambda counts: inverse_time(quotient(counts), rate, start)
+        quotient, decay_rate, start = self._quotient(frame), self.decay_rate, self.initial_val
+        return lambda counts: inverse_time(quotient(counts), decay_rate, start)
 
     def _quotient(self, frame: Frame) -> Resolved:
         """The power of the step count over `total_iters`, rounded down with `staircase`."""
-        end, power = time(self.total_iters), self.step_exponent
+        end, power = as_time(self.total_iters), self.step_exponent
         complete, done = frame.period(end).complete, frame.span(end).done
         if power == 1.0 and self.staircase:  # exact in counts, whatever their unit; so is the next one
             return lambda counts: ops.to_double(complete(counts))
         if power == 1.0:
             return lambda counts: done(counts, limit=False)
-        steps, length = in_steps(frame, end)
+        steps, length = step_counts(frame, end)
         if self.staircase:
             return lambda counts: ops.floor(ops.root(steps(counts), power) / length)
         return lambda counts: ops.root(steps(counts), power) / length
@@ -207,7 +209,7 @@ class InverseSquareRootDecay(ClosedForm):
     warmup_steps: Steps = count(1.0, least=1)
 
     def resolve(self, frame: Frame) -> Resolved:
-        steps, least = in_steps(frame, time(self.warmup_steps))
+        steps, least = step_counts(frame, as_time(self.warmup_steps))
         factor = self.initial_val * self.scale
         return lambda counts: inverse_root(steps(counts), least, factor)
 
@@ -217,7 +219,7 @@ class CosineDecay(Between):
     """The falling half of a cosine from one value to another."""
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.cosine(frame.span(time(self.total_iters), note="end").done, self.initial_val, self.end_val)
+        return shapes.cosine(frame.span(as_time(self.total_iters), note="end").done, self.initial_val, self.end_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -234,13 +236,13 @@ class WarmupStableDecay(ClosedForm):
     decay: str = choice("linear", *shapes.DECAYS)
     decay_rate: float = number(0.5, above=0)
 
-    def check(self, name: str) -> None:
-        shapes.check_decay(name, self.decay, self.val, self.end_val)
+    def check(self, class_name: str) -> None:
+        shapes.check_decay(class_name, self.decay, self.val, self.end_val)
 
     def resolve(self, frame: Frame) -> Resolved:
-        warm = frame.mark(time(self.warmup_iters), note="warmup")
-        end = frame.mark(time(self.total_iters), note="end")
-        start, ramp = frame.before(end, time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
+        warm = frame.mark(as_time(self.warmup_iters), note="warmup")
+        end = frame.mark(as_time(self.total_iters), note="end")
+        start, ramp = frame.before(end, as_time(self.decay_iters)), frame.change(warm.count, warm.unit, end.unit)
         names = ("warmup_iters", "decay_iters", "total_iters")
         check_phases_fit(type(self).__name__, names, (ramp, end.count - start, end.count), end.unit)
         levels, warmup = (self.initial_val, self.val, self.end_val), shapes.WARMUPS[self.warmup]
@@ -255,15 +257,15 @@ class PiecewiseConstant(ClosedForm):
     vals: Sequence[float] = numbers()
     milestones: Sequence[Steps] = counts()
 
-    def check(self, name: str) -> None:
+    def check(self, class_name: str) -> None:
         if len(self.vals) != len(self.milestones) + 1:
             raise TimeError(
-                f"{name}: {len(self.milestones)} milestones separate {len(self.milestones) + 1} values, and "
+                f"{class_name}: {len(self.milestones)} milestones separate {len(self.milestones) + 1} values, and "
                 f"there are {len(self.vals)}: {list(self.vals)}."
             )
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.levels(rising(frame, self.milestones), self.vals)
+        return shapes.levels(rising_milestones(frame, self.milestones), self.vals)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -275,7 +277,7 @@ class MultiStep(ClosedForm):
     milestones: Sequence[Steps] = counts()
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.milestones(rising(frame, self.milestones), self.gamma, self.initial_val)
+        return shapes.milestones(rising_milestones(frame, self.milestones), self.gamma, self.initial_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -287,7 +289,7 @@ class Step(ClosedForm):
     gamma: float = number()
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.steps(frame.period(time(self.step_size)), self.gamma, self.initial_val)
+        return shapes.steps(frame.period(as_time(self.step_size)), self.gamma, self.initial_val)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -299,7 +301,7 @@ class CosineAnnealing(ClosedForm):
     eta_min: float = number(0.0)
 
     def resolve(self, frame: Frame) -> Resolved:
-        half, start, end = frame.period(time(self.T_max)), self.initial_val, self.eta_min
+        half, start, end = frame.period(as_time(self.T_max)), self.initial_val, self.eta_min
         done, complete = half.done, half.complete
         return lambda counts: wave(done(counts), complete(counts), start, end)
 
@@ -313,11 +315,11 @@ class CosineAnnealingWarmRestarts(ClosedForm):
     T_mult: float = number(1)
     eta_min: float = number(0.0)
 
-    def check(self, name: str) -> None:
-        check_growth(f"{name}.T_mult", self.T_mult)
+    def check(self, class_name: str) -> None:
+        check_growth(f"{class_name}.T_mult", self.T_mult)
 
     def resolve(self, frame: Frame) -> Resolved:
-        return shapes.cosine(cycle_progress(frame, time(self.T_0), self.T_mult), self.initial_val, self.eta_min)
+        return shapes.cosine(cycle_progress(frame, as_time(self.T_0), self.T_mult), self.initial_val, self.eta_min)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -334,8 +336,8 @@ class Cyclic(ClosedForm):
     scale_fn: Callable[[Tensor], Tensor] | None = None
 
     def resolve(self, frame: Frame) -> Resolved:
-        down = None if self.step_size_down is None else time(self.step_size_down)
-        end, peak = shapes.first_cycle(frame, time(self.step_size_up), down)
+        down = None if self.step_size_down is None else as_time(self.step_size_down)
+        end, peak = shapes.first_cycle(frame, as_time(self.step_size_up), down)
         cycles = Period(end.index, end.count)
         shrinks = self.scale_fn is None and (self.mode != "exp_range" or self.gamma <= 1.0)
         scale = self._scale(frame, cycles.complete)
@@ -350,7 +352,7 @@ class Cyclic(ClosedForm):
             return lambda counts: decay(complete(counts), 0.5)
         if function is not None and self.scale_mode == "cycle":
             return lambda counts: function(as_tensor(complete(counts) + 1))
-        steps, _ = in_steps(frame, time(self.step_size_up))
+        steps, _ = step_counts(frame, as_time(self.step_size_up))
         if function is None:  # "exp_range", by steps: a factor for each cycle would be another number
             return lambda counts: decay(steps(counts), gamma)
         return lambda counts: function(as_tensor(steps(counts)))
@@ -368,14 +370,14 @@ class OneCycle(ClosedForm):
     three_phase: bool = flag(False)
     anneal_strategy: str = choice("cos", "cos", "linear")
 
-    def check(self, name: str) -> None:
+    def check(self, class_name: str) -> None:
         if self.pct_start > (0.5 if self.three_phase else 1.0):
-            raise TimeError(f"{name}.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
+            raise TimeError(f"{class_name}.pct_start={self.pct_start}: it is at most 1, or 0.5 with three phases.")
 
     def resolve(self, frame: Frame) -> Resolved:
-        total = frame.mark(time(self.total_steps), note="end")
-        end = total.at(frame.before(total, time(1)))
-        peak = frame.before(total.at(exact_number(self.pct_start) * total.count), time(1))
+        total = frame.mark(as_time(self.total_steps), note="end")
+        end = total.at(frame.before(total, as_time(1)))
+        peak = frame.before(total.at(exact_number(self.pct_start) * total.count), as_time(1))
         levels = (self.initial_val, self.max_val, self.initial_val / self.final_div_factor)
         shape = shapes.WARMUPS["cosine" if self.anneal_strategy == "cos" else "linear"]
         value = shapes.one_cycle(frame, peak, end, levels, shape, three_phase=self.three_phase)
@@ -393,7 +395,7 @@ class Multiplicative(ClosedForm):
     coefficient: float = number()
 
     def resolve(self, frame: Frame) -> Resolved:
-        steps, _ = in_steps(frame, time(0))
+        steps, _ = step_counts(frame, as_time(0))
         return lambda counts: self.initial_val * decay(steps(counts), self.coefficient)
 
 
@@ -405,7 +407,7 @@ class Lambda(ClosedForm):
     functions: Sequence[Callable[[Tensor], Any]] = ()
 
     def resolve(self, frame: Frame) -> Resolved:
-        index = frame.mark(time(0)).index
+        index = frame.mark(as_time(0)).index
         initial, functions = self.initial_val, self.functions
 
         def value(counts: Counts) -> Any:
@@ -427,19 +429,19 @@ class Chain(ClosedForm):
 
     def resolve(self, frame: Frame) -> Resolved:
         first, *others = [schedule.resolve(frame) for schedule in self.schedules]
-        start = tuple(0 for _ in frame.counters)
-        starts = [float(function(start)) for function in others]
-        for begin in starts:
-            if begin == 0.0 or not math.isfinite(begin):
+        zeros = tuple(0 for _ in frame.counters)
+        starts = [float(function(zeros)) for function in others]
+        for start in starts:
+            if start == 0.0 or not math.isfinite(start):
                 raise TimeError(
                     f"A chain multiplies by the ratio of each schedule but the first to its own first value, and one "
-                    f"of them starts at {begin}: put that one first."
+                    f"of them starts at {start}: put that one first."
                 )
 
         def value(counts: Counts) -> Any:
             product = first(counts)
-            for function, begin in zip(others, starts):
-                product = product * (function(counts) / begin)
+            for function, start in zip(others, starts):
+                product = product * (function(counts) / start)
             return product
 
         return value
@@ -449,8 +451,8 @@ class Chain(ClosedForm):
 class UserClosedForm(ClosedForm):
     """What a user's class of schedulers defines, as a function of the step."""
 
-    form: Callable[[Any], Any]
+    function: Callable[[Any], Any]
 
     def resolve(self, frame: Frame) -> Resolved:
-        index, form = frame.mark(time(0)).index, self.form
-        return lambda counts: form(counts[index])
+        index, function = frame.mark(as_time(0)).index, self.function
+        return lambda counts: function(counts[index])

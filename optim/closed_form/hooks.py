@@ -21,12 +21,12 @@ class Functions(Scheduler):
         """The functions of the step, a 0-dim int64 tensor, whose product multiplies the initial value."""
         return [lambda t: t.double() / 30.0, lambda t: 0.95 ** t.double()]
 
-    def _with_functions(self, closed_form: Lambda | Multiplicative) -> ClosedForm:
-        given = self.set_lr_lambda()
-        functions = (given,) if callable(given) else tuple(given) if isinstance(given, Sequence) else ()
+    def _add_functions(self, closed_form: Lambda | Multiplicative) -> ClosedForm:
+        result = self.set_lr_lambda()
+        functions = (result,) if callable(result) else tuple(result) if isinstance(result, Sequence) else ()
         if not functions or not all(map(callable, functions)):
             raise TypeError(
-                f"{type(self).__name__}: set_lr_lambda() returned {given!r}: it returns a function, or a list of them."
+                f"{type(self).__name__}: set_lr_lambda() returned {result!r}: it returns a function, or a list of them."
             )
         return Lambda(closed_form.initial_val, functions)
 
@@ -41,9 +41,9 @@ class Coefficient(Functions):
         coefficient = self.coefficient
         return lambda t: coefficient ** t.double()
 
-    def _with_functions(self, closed_form: Lambda | Multiplicative) -> ClosedForm:
-        overridden = type(self).set_lr_lambda is not Coefficient.set_lr_lambda
-        return super()._with_functions(closed_form) if overridden else closed_form
+    def _add_functions(self, closed_form: Lambda | Multiplicative) -> ClosedForm:
+        is_overridden = type(self).set_lr_lambda is not Coefficient.set_lr_lambda
+        return super()._add_functions(closed_form) if is_overridden else closed_form
 
 
 class ScaleFunction(Scheduler):
@@ -60,6 +60,6 @@ class ScaleFunction(Scheduler):
         gamma, mode = self.gamma, self.mode
         return lambda x: {"triangular": 1.0, "triangular2": 0.5 ** (x - 1), "exp_range": gamma**x}[mode]
 
-    def _with_functions(self, closed_form: Cyclic) -> Cyclic:
-        overridden = type(self).set_scale_fn is not ScaleFunction.set_scale_fn
-        return replace(closed_form, scale_fn=self.set_scale_fn()) if overridden else closed_form
+    def _add_functions(self, closed_form: Cyclic) -> Cyclic:
+        is_overridden = type(self).set_scale_fn is not ScaleFunction.set_scale_fn
+        return replace(closed_form, scale_fn=self.set_scale_fn()) if is_overridden else closed_form

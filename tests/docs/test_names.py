@@ -6,7 +6,7 @@ import pytest
 
 import optim
 import timesched
-from optim.scheduler import STEPPING
+from optim.scheduler import STEP_METHODS
 from tests.docs.tables import DOCS
 from tests.optim.signatures import NAMES
 
@@ -24,7 +24,7 @@ def test_optimizers():
 
 def test_closed_form_schedulers():
     assert named("schedulers.md") >= set(optim.lr_scheduler.__all__) - {"LRScheduler"}
-    assert named("differences/cerebras.md") >= set(STEPPING)
+    assert named("differences/cerebras.md") >= set(STEP_METHODS)
 
 
 @pytest.mark.parametrize("package", [timesched.schedulers, timesched.composition])

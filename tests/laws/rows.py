@@ -429,7 +429,7 @@ def _cooled(schedule: Any, run: Horizon) -> Promise:
 def _from_to(schedule: Any, run: Horizon) -> Promise:
     start, end, sharp = schedule.initial_val, schedule.end_val, 2.0 + getattr(schedule, "power", 0.0)
     if not getattr(schedule, "cycle", False):
-        return _line(start, end, run.locate(f.time(schedule.total_iters)), sharp)
+        return _line(start, end, run.locate(f.as_time(schedule.total_iters)), sharp)
     # how far a cycle is done is known to a rounding, which a root at its end makes a large one
     rooted = 1e8 if getattr(schedule, "power", 1.0) < 1 else 4.0
     return _between_levels(start, end, start=start, condition=1.0 + rooted * sharp * (abs(start) + abs(end)))
@@ -447,7 +447,7 @@ def _scaled(condition: float, start: float | None = 1.0) -> Callable[[Any, Horiz
 
 
 def _closed_stable(schedule: Any, run: Horizon) -> Promise:
-    ramp, end = (run.locate(f.time(each)) for each in (schedule.warmup_iters, schedule.total_iters))
+    ramp, end = (run.locate(f.as_time(each)) for each in (schedule.warmup_iters, schedule.total_iters))
     levels = (schedule.initial_val, schedule.val, schedule.end_val) if ramp[0] > 0 else (schedule.val, schedule.end_val)
     steep = _decayed(schedule.decay, schedule.decay_rate, schedule.val, schedule.end_val)
     start, condition = levels[0] if ramp[0] > 0 else None, steep + 2.0 * sum(map(abs, levels))
@@ -455,7 +455,7 @@ def _closed_stable(schedule: Any, run: Horizon) -> Promise:
 
 
 def _closed_one_cycle(schedule: Any, run: Horizon) -> Promise:
-    first, top, until = schedule.initial_val, schedule.max_val, run.locate(f.time(schedule.total_steps))
+    first, top, until = schedule.initial_val, schedule.max_val, run.locate(f.as_time(schedule.total_steps))
     last = first / schedule.final_div_factor
     # a phase is a step shorter than its share, and may be a small part of a step: room for that, and not derived
     return _between_levels(first, top, last, end=last, until=until, condition=1e3 * (1 + first + top + last))
@@ -594,7 +594,7 @@ CLOSED_FORMS = [
     Row(
         f.PiecewiseConstant,
         {"vals": [_ALPHA] * 3, "milestones": [_WITHIN, _BEYOND]},
-        lambda x, run: _between_levels(*x.vals, end=x.vals[-1], until=run.locate(f.time(x.milestones[-1]))),
+        lambda x, run: _between_levels(*x.vals, end=x.vals[-1], until=run.locate(f.as_time(x.milestones[-1]))),
     ),
     Row(
         f.MultiStep,

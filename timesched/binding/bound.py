@@ -22,16 +22,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from timesched.binding.evaluation import (
     describe_schedule,
     find_phase,
-    is_for_composer,
+    is_composer_scheduler,
     make_evaluator,
     read_schedules,
     schedule_units,
 )
 from timesched.binding.groups import ScheduledGroups, learning_rate_factor, named_values, read_tags
-from timesched.binding.keys import Key, is_number, require_count, require_finite
+from timesched.binding.keys import Key, is_finite_number, require_count, require_finite
 from timesched.binding.owner import UNBOUND, check_single_owner, take_ownership
-from timesched.binding.saved import are_close, check_kind, check_same_values
-from timesched.binding.warn import PHASES, Beginning, count_changes, warn_in_second_step
+from timesched.binding.saved import are_close, check_same_values, check_saved_state
+from timesched.binding.warn import PHASE_TEXTS, Beginning, count_changes, warn_of_clock
 from timesched.clock import Clock
 from timesched.horizon import Horizon
 from timesched.ops import check_compiler, check_not_in_graph
@@ -43,11 +43,11 @@ from timesched.time.units import TimeUnit
 OnChange = Literal["same", "new"]
 
 
-class Loaded(NamedTuple):
+class StateContents(NamedTuple):
     """What a state holds, once it is checked."""
 
     steps: int
-    factors: list[float] | None  # the initial values, if the schedule multiplies them
+    base_values: list[float] | None  # the initial values, if the schedule multiplies them
     timestamp: Timestamp | None  # of a `Clock`
 
 
@@ -96,13 +96,13 @@ class Bound:
         self.on_change = on_change  # what a load does where the present schedule has another value
         self.refusal: str | None = None  # why it may not write: superseded, or unbound
         self._count: int | Tensor = steps  # a tensor beside values that are tensors
-        self._began: Beginning | None = None  # until its second step, if it follows a `Clock`
+        self._beginning: Beginning | None = None  # until its second step, if it follows a `Clock`
         self._groups = ScheduledGroups(optimizer, self._key, self.tags)
-        self._prepare()
+        self._make_function()
         self._add_groups()
         self.refresh()
-        self._own()  # last, so that a constructor that raises leaves the key to its owner
-        self._begin()
+        self._take_ownership()  # last, so that a constructor that raises leaves the key to its owner
+        self._watch_first_steps()
 
     @property
     def schedule(self) -> Any:
@@ -119,16 +119,16 @@ class Bound:
         """What the schedule's value is multiplied by in each of these groups: the initial value, for `lr` times the
         group's `adjust_learning_rate`; of a schedule of values 1.
         """
-        return self._groups.factors
+        return self._groups.base_values
 
-    def _prepare(self) -> None:
+    def _make_function(self) -> None:
         """Make what evaluates the schedule: a function of its own steps, or with a clock, of that one.
 
         They are not copied with a scheduler, but made anew.
         """
-        alone = self.clock is None
-        self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if alone else None
-        self._evaluate: Any = None if alone else make_evaluator(self._schedule, self.clock, self.ssr)
+        has_no_clock = self.clock is None
+        self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if has_no_clock else None
+        self._evaluate: Any = None if has_no_clock else make_evaluator(self._schedule, self.clock, self.ssr)
 
     # A step: catch up with the groups, evaluate, write, count
 
@@ -143,8 +143,8 @@ class Bound:
                 f"step({epoch}): the steps are counted here; set last_epoch, or the clock that is followed."
             )
         self.catch_up()
-        if self._began is not None:
-            self._look_at_first_steps(self._began)
+        if self._beginning is not None:
+            self._warn_of_first_steps(self._beginning)
         self._write(self._value(1))
         self._advance()
 
@@ -158,35 +158,35 @@ class Bound:
 
     def catch_up(self) -> None:
         """Set the groups that were added, too. Raises `ValueError` where `step` may not write."""
-        self._refuse_to_write()
-        if len(self.optimizer.param_groups) > len(self._groups.known):
-            self._add_later_groups()
+        self._check_write_access()
+        if len(self.optimizer.param_groups) > len(self._groups.known_groups):
+            self._add_new_groups()
         if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # the parameters may be on its device now
             self.hold_tensors()
 
-    def _refuse_to_write(self) -> None:
+    def _check_write_access(self) -> None:
         """Raise `ValueError` where another scheduler owns the key, or the groups are not those that were scheduled."""
         if self.refusal is not None:
             raise ValueError(f"This {self._describe()} of {self.key!r} {self.refusal}.")
         if not torch.compiler.is_compiling():
-            self._groups.find_again()
+            self._groups.follow_optimizer()
         elif self.clock is not None:
             check_not_in_graph("A scheduler that follows a clock reads it on the host")
 
-    def _value(self, more: int = 0) -> Any:
+    def _value(self, steps_ahead: int = 0) -> Any:
         """The schedule's value of this moment; without a clock, after some more steps."""
         if self.clock is None:
-            return self._function((self._steps_taken() + more,))
+            return self._function((self._current_count() + steps_ahead,))
         return self._evaluate(self.clock)
 
     def _value_at(self, clock: Any, steps: int) -> Any:
         """The value at the moment of a clock; without one, after a number of steps."""
         return self._function((steps,)) if clock is None else self._evaluate(clock)
 
-    def _steps_taken(self) -> Any:
+    def _current_count(self) -> Any:
         """The count to compute with: a number if it can be read, else its tensor."""
         if torch.compiler.is_compiling():
-            self._refuse_numbers()
+            self._check_tensors()
         elif isinstance(self._count, Tensor) and self._count.is_cpu:
             return int(self._count)
         return self._count
@@ -199,23 +199,24 @@ class Bound:
 
     def _write(self, value: Any) -> None:
         """Write a value of the schedule into the selected groups."""
-        values = [factor * value for factor in self._groups.factors]
+        values = [factor * value for factor in self._groups.base_values]
         if type(value) is not float or not math.isfinite(sum(values)):
             self._check_finite(values)
         groups, key, is_whole = self.optimizer.param_groups, self._key.key, self._key.index is None
-        for (i, _), each in zip(self._groups.selected, values):
+        for (i, _), number in zip(self._groups.indexed_groups, values):
             group = groups[i]
-            if is_whole and type(group[key]) is type(each) is float:  # as nearly always
-                group[key] = each
+            if is_whole and type(group[key]) is type(number) is float:  # as nearly always
+                group[key] = number
             else:
-                self._key.write(group, each)
+                self._key.write(group, number)
 
     def _check_finite(self, values: list[Any]) -> None:
-        bad = [] if torch.compiler.is_compiling() else [each for each in values if not is_number(each)]
-        if bad:
+        is_read = not torch.compiler.is_compiling()
+        invalid = [value for value in values if not is_finite_number(value)] if is_read else []
+        if invalid:
             raise ValueError(
-                f"{self._describe()} would set {self.key!r} to {bad[0]!r} after {int(self._count)} steps: it is to be "
-                f"a finite number; end the schedule before, or change its arguments."
+                f"{self._describe()} would set {self.key!r} to {invalid[0]!r} after {int(self._count)} steps: it is to "
+                f"be a finite number; end the schedule before, or change its arguments."
             )
 
     def _describe(self) -> str:
@@ -237,9 +238,9 @@ class Bound:
     def get(self) -> list[Any]:
         """The value of this moment for each parameter group; the present one where a group is not selected."""
         self.catch_up()
-        return self._filled_in(self._value())
+        return self._group_values(self._value())
 
-    def _filled_in(self, value: Any) -> list[Any]:
+    def _group_values(self, value: Any) -> list[Any]:
         values = self.get_last_value()
         for i, factor in zip(self.indices, self.factors):
             values[i] = factor * value
@@ -248,8 +249,8 @@ class Bound:
     def get_last_value(self) -> list[Any]:
         """The value in each parameter group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
         if not torch.compiler.is_compiling():
-            self._groups.find_again()
-        return self._groups.all_values()
+            self._groups.follow_optimizer()
+        return self._groups.current_values()
 
     def named_values(self) -> dict[str, float]:
         """The value in each group that it sets, by the names that logs show, as in `weight_decay/head`: the key, the
@@ -261,7 +262,7 @@ class Bound:
         >>> bind(ConstantScheduler(0.5), optimizer, Clock("4ba")).named_values()
         {'lr': 0.2, 'lr/head': 0.2}
         """
-        self._groups.find_again()
+        self._groups.follow_optimizer()
         return named_values(self.optimizer.param_groups, [(self.key, i) for i in self.indices])
 
     def get_last_lr(self) -> list[Any]:
@@ -272,36 +273,36 @@ class Bound:
         """The same as `get()`: the value of this moment for each parameter group."""
         return self.get()
 
-    def _first_values(self) -> list[Any]:
-        return self._filled_in(1.0)
+    def _initial_values(self) -> list[Any]:
+        return self._group_values(1.0)
 
     # As `Any`: torch has them as plain attributes.
     _last_lr: Any = property(get_last_lr)
     base_lrs: Any = property(
-        lambda self: self._first_values(),
+        lambda self: self._initial_values(),
         doc="The initial value of each parameter group; of a group that is not selected, its present value.",
     )
 
     # The count
 
-    def _go_to(self, count: Any) -> None:
+    def _set_last_epoch(self, count: Any) -> None:
         if type(count) is int and count == -1:
-            self._refuse_composite()
-        self._began = None  # somebody else counts: that says nothing about the clock
-        self._count_to(require_count(count, type(self).__name__))
+            self._raise_for_torch_sequential()
+        self._beginning = None  # somebody else counts: that says nothing about the clock
+        self._set_count(require_count(count, type(self).__name__))
 
-    def _refuse_composite(self) -> None:
+    def _raise_for_torch_sequential(self) -> None:
         """torch's SequentialLR sets its schedulers back to -1, to have them begin again."""
         raise ValueError(
             f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: make one schedule of "
             f"all, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
         )
 
-    last_epoch: Any = property(lambda self: int(self._count), _go_to, doc="The number of steps taken.")
+    last_epoch: Any = property(lambda self: int(self._count), _set_last_epoch, doc="The number of steps taken.")
     # As torch counts; some loops add to it, which says nothing here.
     _step_count: Any = property(lambda self: int(self._count) + 1, lambda self, count: None)
 
-    def _count_to(self, count: int) -> None:
+    def _set_count(self, count: int) -> None:
         if isinstance(self._count, Tensor):
             self._count.copy_(torch.tensor(count, device="cpu"))
         else:
@@ -314,21 +315,21 @@ class Bound:
         be a constant of a new graph.
         """
         hold = getattr(self.optimizer, "hold_tensor", None)
-        for _, group in self._groups.selected:
+        for _, group in self._groups.indexed_groups:
             if hold is not None and any(p.device.type == "xla" for p in group["params"][:1]):
                 hold(group, self._key.key)
         if self.clock is None:
-            held = (self._key.peek(group) for _, group in self._groups.selected)
-            tensors = [value for value in held if isinstance(value, Tensor)]
+            values = (self._key.peek(group) for _, group in self._groups.indexed_groups)
+            tensors = [value for value in values if isinstance(value, Tensor)]
             if tensors:  # made on the host: see keys.py
                 count = self._count if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
                 self._count = count.to(tensors[0].device)
 
-    def _refuse_numbers(self) -> None:
+    def _check_tensors(self) -> None:
         """Raise `RuntimeError` in a graph for a count or a value that is a number, and so a constant there."""
         check_compiler()
-        held = [self._key.peek(self.optimizer.param_groups[i]) for i in self.indices]
-        if type(self._count) is int or not all([isinstance(value, Tensor) for value in held]):
+        values = [self._key.peek(self.optimizer.param_groups[i]) for i in self.indices]
+        if type(self._count) is int or not all([isinstance(value, Tensor) for value in values]):
             raise RuntimeError(
                 f"In a graph {self.key!r} has to be a tensor, and is a number: call optimizer.hold_tensors() before "
                 f"the compiled function (torch's optimizers: pass lr=torch.tensor(0.1), then make the scheduler)."
@@ -338,21 +339,21 @@ class Bound:
 
     def _add_groups(self) -> None:
         """Set the groups not known so far, too. Raises `ValueError` before anything is changed: see `step`."""
-        groups, value = self._groups.with_new(self._factor), self._value()
-        self._check_finite([factor * value for factor in groups.factors])
-        groups.note_initial()
+        groups, value = self._groups.copy_with_new_groups(self._base_value), self._value()
+        self._check_finite([factor * value for factor in groups.base_values])
+        groups.write_initial_values()
         self._groups = groups
 
-    def _add_later_groups(self) -> None:
+    def _add_new_groups(self) -> None:
         """Set the groups that were added, if any, too."""
-        known, now = len(self._groups.known), len(self.optimizer.param_groups)
-        if now > known:
+        known, present = len(self._groups.known_groups), len(self.optimizer.param_groups)
+        if present > known:
             check_not_in_graph("Parameter groups were added")
-            check_single_owner(self, range(known, now))
+            check_single_owner(self, range(known, present))
             self._add_groups()
             self.hold_tensors()
 
-    def _factor(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
+    def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
         """What the value is multiplied by in group `i`, which has this initial value."""
         if not self.relative:
             return 1.0
@@ -361,7 +362,7 @@ class Bound:
 
     # The owner
 
-    def _own(self) -> None:
+    def _take_ownership(self) -> None:
         """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
         if self.refusal is None:  # else it is a copy of one that was superseded
             take_ownership(self)
@@ -389,7 +390,7 @@ class Bound:
         now = self.get()
         for i in self.indices:
             if now[i] != before[i]:
-                state, goes, advice = PHASES[phase]
+                state, goes, advice = PHASE_TEXTS[phase]
                 warnings.warn(
                     f"The {phase} of {self._describe()} {state}: in a run of {self.clock.max_duration} {self.key!r} "
                     f"{goes} from {before[i]:.4g} to {now[i]:.4g}. {advice}",
@@ -406,10 +407,10 @@ class Bound:
         that were added belong to it; raises `ValueError` where one of them is not for this scheduler, as `step` does.
         """
         if self.refusal is None:
-            self._add_later_groups()
-        return self._state(self.clock, int(self._count))
+            self._add_new_groups()
+        return self._state_at(self.clock, int(self._count))
 
-    def _state(self, clock: Any, steps: int) -> dict[str, Any]:
+    def _state_at(self, clock: Any, steps: int) -> dict[str, Any]:
         """Its state at the moment of a clock; without one, after a number of steps."""
         value = float(self._value_at(clock, steps))
         state = {"key": self.key, "tags": self._sorted_tags(), "last_epoch": steps, "schedule": self._describe()}
@@ -438,31 +439,34 @@ class Bound:
         """
         self.restore(self.read_state(state_dict))
 
-    def read_state(self, state: Mapping[str, Any]) -> Loaded:
+    def read_state(self, state: Mapping[str, Any]) -> StateContents:
         """What a state holds, for `restore`; raises where `load_state_dict` does."""
-        self._refuse_to_write()
-        kind = type(self).__name__
-        check_kind(state, kind, self.key, self._sorted_tags(), self.relative)
-        steps, factors = require_count(state["last_epoch"], kind), None
+        self._check_write_access()
+        class_name = type(self).__name__
+        check_saved_state(state, class_name, self.key, self._sorted_tags(), self.relative)
+        steps, base_values = require_count(state["last_epoch"], class_name), None
         if self.relative:
-            factors = [require_finite(each, f"the initial {self.key}") for each in state["base"]]
-            self._groups.refuse_factors(factors, kind)
+            base_values = [require_finite(value, f"the initial {self.key}") for value in state["base"]]
+            self._groups.check_base_values(base_values, class_name)
         clock, timestamp = self.clock, None
         if isinstance(clock, Clock):
             if "clock" not in state:
-                raise ValueError(f"{kind}: the state has no clock: make the scheduler without one, or load another.")
+                raise ValueError(
+                    f"{class_name}: the state has no clock: make the scheduler without one, or load another."
+                )
             timestamp = clock.read_state(state["clock"])
             clock = copy.copy(clock)  # at the moment of the state
             clock.timestamp = timestamp
-        if self.on_change == "same" and self._may_be_another(state):
-            check_same_values(state, self._state(clock, steps), kind, clock is None or isinstance(clock, Clock))
-        return Loaded(steps, factors, timestamp)
+        if self.on_change == "same" and self._is_of_other_schedule(state):
+            has_moment = clock is None or isinstance(clock, Clock)
+            check_same_values(state, self._state_at(clock, steps), class_name, has_moment)
+        return StateContents(steps, base_values, timestamp)
 
     def is_of(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is of this key and of these tags."""
         return (state["key"], state["tags"]) == (self.key, self._sorted_tags())
 
-    def _may_be_another(self, state: Mapping[str, Any]) -> bool:
+    def _is_of_other_schedule(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is of another schedule or horizon, by their texts.
 
         Not so of the same `HalfLife`, or several, at another size of the batch, with which the value differs by its
@@ -470,7 +474,7 @@ class Bound:
         """
         if state["schedule"] != self._describe():
             return True
-        if isinstance(self.clock, Clock) and any(map(is_for_composer, read_schedules(self.schedule))):
+        if isinstance(self.clock, Clock) and any(map(is_composer_scheduler, read_schedules(self.schedule))):
             return True  # its text is the name of its class, whatever its arguments are
         horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
         if state.get("horizon") == horizon:
@@ -479,34 +483,34 @@ class Bound:
         relative = getattr(self.schedule, "relative", True)
         return relative or (is_share and state["length"] != str(self.clock.max_duration))
 
-    def restore(self, loaded: Loaded) -> None:
+    def restore(self, contents: StateContents) -> None:
         """Go on from what `read_state` returned."""
-        self._add_later_groups()
-        steps, factors = int(self._count), self.factors
+        self._add_new_groups()
+        steps, base_values = int(self._count), self.factors
         try:
-            self._write_loaded(loaded)
+            self._restore_contents(contents)
         except BaseException:
-            self._count_to(steps)
-            self._groups.factors = factors
+            self._set_count(steps)
+            self._groups.base_values = base_values
             self.refresh()
             raise
         if self.on_change == "new" and self.relative:
-            self._groups.note_initial(replace=True)  # an optimizer that was loaded has the notes of the state
-        elif self.factors != factors and not are_close(self.factors, factors):
+            self._groups.write_initial_values(replace=True)  # an optimizer that was loaded has the notes of the state
+        elif self.factors != base_values and not are_close(self.factors, base_values):
             warnings.warn(
-                f"The state's initial {self.key!r} is {self.factors}, and here it was {factors}: the run continues "
+                f"The state's initial {self.key!r} is {self.factors}, and here it was {base_values}: the run continues "
                 f'with the state\'s. To continue with that of here, make the scheduler with on_change="new".',
                 stacklevel=3,
             )
-        self._begin()
+        self._watch_first_steps()
 
-    def _write_loaded(self, loaded: Loaded) -> None:
+    def _restore_contents(self, contents: StateContents) -> None:
         """Set the count, the initial values and the clock, and write the value of that moment."""
-        self._count_to(loaded.steps)
-        if loaded.factors is not None and self.on_change == "same":
-            self._groups.factors = loaded.factors
-        if loaded.timestamp is not None:
-            self.clock.go_to(loaded.timestamp)  # which refreshes all that follow it
+        self._set_count(contents.steps)
+        if contents.base_values is not None and self.on_change == "same":
+            self._groups.base_values = contents.base_values
+        if contents.timestamp is not None:
+            self.clock.go_to(contents.timestamp)  # which refreshes all that follow it
         elif self.clock is None:
             self.refresh()  # any other state is loaded by its owner, maybe later than this
 
@@ -516,32 +520,33 @@ class Bound:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._groups = copy.copy(self._groups)  # a shallow copy of a scheduler shares no groups with it
-        self._prepare()
-        self._own()
+        self._make_function()
+        self._take_ownership()
 
     # The first two steps: are they taken, and after the tick of the clock?
 
-    def _begin(self) -> None:
+    def _watch_first_steps(self) -> None:
         """Look at the clock in the first two steps from now on."""
         if isinstance(self.clock, Clock):
             changes = count_changes(self.optimizer, self.indices)
-            self._began = Beginning(int(self._count), self.clock.timestamp, changes)
+            self._beginning = Beginning(int(self._count), self.clock.timestamp, changes)
 
-    def _look_at_first_steps(self, began: Beginning) -> None:
+    def _warn_of_first_steps(self, beginning: Beginning) -> None:
         """Warn once where the clock does not move, or later, or counts what other ranks may not."""
-        if int(self._count) == began.steps:
-            self._began = began._replace(is_early=self.clock.timestamp == began.timestamp and self.is_forgotten())
+        if int(self._count) == beginning.steps:
+            is_early = self.clock.timestamp == beginning.timestamp and self.is_forgotten()
+            self._beginning = beginning._replace(is_early=is_early)
         else:
-            self._began = None
-            warn_in_second_step(self, began)
+            self._beginning = None
+            warn_of_clock(self, beginning)
 
     def is_forgotten(self) -> bool:
         """Whether the optimizer has stepped since this one was made or loaded, and this one has not."""
-        began = self._began
-        if began is None or int(self._count) != began.steps:
+        beginning = self._beginning
+        if beginning is None or int(self._count) != beginning.steps:
             return False
         changes = count_changes(self.optimizer, self.indices)
-        return changes[: len(began.changes)] != began.changes  # groups may have been added
+        return changes[: len(beginning.changes)] != beginning.changes  # groups may have been added
 
     def units(self) -> set[TimeUnit]:
         """The units that are counted on the clock, as far as the schedules say so: functions of a user do not."""

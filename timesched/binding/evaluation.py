@@ -23,34 +23,34 @@ def read_schedules(schedule: Any) -> list[Any]:
     """The schedules of a list, or the one; raises `TypeError` for what is none, and for a value in a list, as it
     multiplies; and `ValueError` for an empty list.
     """
-    found = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
-    for one in found:
-        if isinstance(one, type) or not callable(one):
-            raise TypeError(f"{one!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
-        if one is not schedule and isinstance(one, Schedule):
-            one.refuse_to_multiply()
-    if not found:
+    schedules = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
+    for item in schedules:
+        if isinstance(item, type) or not callable(item):
+            raise TypeError(f"{item!r} is not a schedule: pass one of timesched's, or a function of (state, ssr).")
+        if item is not schedule and isinstance(item, Schedule):
+            item.refuse_to_multiply()
+    if not schedules:
         raise ValueError("The list of schedules is empty: pass at least one.")
-    return found
+    return schedules
 
 
 def select_schedules(schedule: Any) -> list[Schedule]:
     """Those of them that are schedules of this package: what a user's function does is not known ahead."""
-    return [one for one in read_schedules(schedule) if isinstance(one, Schedule)]
+    return [item for item in read_schedules(schedule) if isinstance(item, Schedule)]
 
 
-def qualified_name(thing: Any) -> str:
+def qualified_name(value: Any) -> str:
     """The name of a function or class, or of the class of another object."""
-    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
 def describe_schedule(schedule: Any) -> str:
     """What a schedule, a function or a list of them is, in words: a function goes by its name."""
-    names = [repr(one) if isinstance(one, Schedule) else qualified_name(one) for one in read_schedules(schedule)]
+    names = [repr(item) if isinstance(item, Schedule) else qualified_name(item) for item in read_schedules(schedule)]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
-def is_for_composer(schedule: Any) -> bool:
+def is_composer_scheduler(schedule: Any) -> bool:
     """Whether its class derives from Composer's `ComposerScheduler`: not so while Composer is not imported."""
     return isinstance(schedule, getattr(sys.modules.get("composer.optim.scheduler"), "ComposerScheduler", ()))
 
@@ -60,18 +60,22 @@ def is_for_composer(schedule: Any) -> bool:
 
 def make_evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
     """What gives the value of a schedule, a function or a list of them, which multiply, on a clock like this one."""
-    factors = [_evaluator(each, clock, ssr) for each in read_schedules(schedule)]
-    return factors[0] if len(factors) == 1 else lambda clock: math.prod(factor(clock) for factor in factors)
+    evaluators = [_make_single_evaluator(item, clock, ssr) for item in read_schedules(schedule)]
+    if len(evaluators) == 1:
+        return evaluators[0]
+    return lambda clock: math.prod(evaluate(clock) for evaluate in evaluators)
 
 
-def _evaluator(schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None) -> Evaluator:
+def _make_single_evaluator(
+    schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None
+) -> Evaluator:
     """The evaluator of one schedule; `units` gets the units that a scheduler written for Composer reads."""
     if isinstance(schedule, Schedule):
         return schedule._current_value if ssr is None else partial(schedule._current_value, ssr=ssr)
-    own = getattr(clock, "ssr", None) if ssr is None else ssr
-    ratio = 1.0 if own is None else own
+    clock_ssr = getattr(clock, "ssr", None) if ssr is None else ssr
+    ratio = 1.0 if clock_ssr is None else clock_ssr
     function = schedule
-    if is_for_composer(schedule) and isinstance(clock, Clock):
+    if is_composer_scheduler(schedule) and isinstance(clock, Clock):
         from timesched.integrations.composer_state import call_on_clock
 
         function = partial(call_on_clock, schedule, set() if units is None else units)
@@ -109,11 +113,11 @@ def schedule_units(schedule: Any, clock: Any) -> set[TimeUnit]:
     written for Composer is called once, and has read those that it needs at the clock's moment.
     """
     units: set[TimeUnit] = set()
-    for one in read_schedules(schedule):
-        if isinstance(one, Schedule):
-            units.update(one.units(clock))
-        elif is_for_composer(one):
-            _evaluator(one, clock, None, units)(clock)
+    for item in read_schedules(schedule):
+        if isinstance(item, Schedule):
+            units.update(item.units(clock))
+        elif is_composer_scheduler(item):
+            _make_single_evaluator(item, clock, None, units)(clock)
     return units
 
 
@@ -124,14 +128,14 @@ def find_phase(schedule: Any, clock: Any, ssr: float | None) -> str | None:
     end of a warmup is the next mark of one of them.
     """
     horizon, phase = Horizon.of(clock, ssr), None
-    for one in select_schedules(schedule):
-        ahead = []
-        for name, time in one.marks(horizon):
+    for item in select_schedules(schedule):
+        upcoming = []
+        for name, time in item.marks(horizon):
             count, counter = horizon.place(time, scale=False)
             if counts_of(clock.timestamp, (counter,))[0] < count:
-                ahead.append(name)
+                upcoming.append(name)
             elif name == "decay":
                 return name
-        if ahead[:1] == ["warmup"]:
+        if upcoming[:1] == ["warmup"]:
             phase = "warmup"
     return phase

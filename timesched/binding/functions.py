@@ -14,12 +14,12 @@ from timesched.clock import Clock
 from timesched.horizon import State
 from timesched.schedule import Schedule
 
-One = Schedule | Callable[..., float]
+ScheduleLike = Schedule | Callable[..., float]
 
 
 @overload
 def bind(
-    schedule: One | Sequence[One],
+    schedule: ScheduleLike | Sequence[ScheduleLike],
     optimizer: Optimizer,
     clock: Clock | State,
     key: Literal["lr"] = "lr",
@@ -31,7 +31,7 @@ def bind(
 
 @overload
 def bind(
-    schedule: One | Sequence[One],
+    schedule: ScheduleLike | Sequence[ScheduleLike],
     optimizer: Optimizer,
     clock: Clock | State,
     key: str | tuple[str, int],
@@ -92,9 +92,9 @@ def bind(
     """
     if not hasattr(clock, "timestamp"):
         raise TypeError(f"{clock!r} is not a clock: pass a Clock, or a state with timestamp and max_duration.")
-    kind = BoundLR if key == "lr" else Bound
+    bound_class = BoundLR if key == "lr" else Bound
     warn_of_long_warmup(schedule, clock, ssr)
-    scheduler = kind(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
+    scheduler = bound_class(optimizer, schedule, key, tags=tags, clock=clock, ssr=ssr, on_change=on_change)
     warn_of_zero(scheduler)
     return scheduler
 

@@ -23,68 +23,68 @@ class ScheduledGroups:
         self.optimizer = optimizer
         self.key = key
         self.tags = tags
-        self.initial = f"initial_{key.name}"  # where a group notes the value that it was made with
-        self.selected: list[tuple[int, dict[str, Any]]] = []  # with their indices
+        self.initial_key = f"initial_{key.name}"  # where a group notes the value that it was made with
+        self.indexed_groups: list[tuple[int, dict[str, Any]]] = []  # with their indices
         self.initial_values: list[Any] = []  # of each: as the group notes it
-        self.factors: list[float] = []  # of each: what multiplies the value of the schedule
-        self.known: list[dict[str, Any]] = []  # all groups that the optimizer had
+        self.base_values: list[float] = []  # of each: what multiplies the value of the schedule
+        self.known_groups: list[dict[str, Any]] = []  # all groups that the optimizer had
 
     @property
     def indices(self) -> list[int]:
         """The indices of the groups that are set."""
-        return [index for index, _ in self.selected]
+        return [index for index, _ in self.indexed_groups]
 
     # Groups that are set from now on
 
-    def with_new(self, factor_of: Callable[[Mapping[str, Any], Any, int], float]) -> ScheduledGroups:
-        """These and those with the tags that came since, each with its factor by `factor_of`; no group is changed.
+    def copy_with_new_groups(self, base_value: Callable[[Mapping[str, Any], Any, int], float]) -> ScheduledGroups:
+        """These and those with the tags that came since, each with its factor by `base_value`; no group is changed.
 
-        `factor_of` is called with a group, its initial value, and its index.
+        `base_value` is called with a group, its initial value, and its index.
         Raises `ValueError` when no group has the tags, a group has no such number, or shares its tensor with one that
         gets another value.
         """
         groups = self.optimizer.param_groups
-        chosen = select_groups(groups, self.tags)
-        if not chosen:
+        indices = select_groups(groups, self.tags)
+        if not indices:
             raise ValueError(f"No parameter group carries the tag {self.tags!r}: {describe_tags(groups)}.")
-        more = copy.copy(self)
-        more.selected, more.known = list(self.selected), list(groups)
-        more.initial_values, more.factors = list(self.initial_values), list(self.factors)
-        for i in chosen:
-            if i >= len(self.known):
-                held = self.key.checked(groups[i], f"Parameter group {i}")
-                more.selected.append((i, groups[i]))
-                initial = groups[i].get(self.initial, held)
-                more.initial_values.append(initial.detach().clone() if isinstance(initial, Tensor) else initial)
-                more.factors.append(factor_of(groups[i], initial, i))
-        self._refuse_shared(chosen, more.factors)
-        return more
+        result = copy.copy(self)
+        result.indexed_groups, result.known_groups = list(self.indexed_groups), list(groups)
+        result.initial_values, result.base_values = list(self.initial_values), list(self.base_values)
+        for i in indices:
+            if i >= len(self.known_groups):
+                value = self.key.require_number(groups[i], f"Parameter group {i}")
+                result.indexed_groups.append((i, groups[i]))
+                initial = groups[i].get(self.initial_key, value)
+                result.initial_values.append(initial.detach().clone() if isinstance(initial, Tensor) else initial)
+                result.base_values.append(base_value(groups[i], initial, i))
+        self._check_shared_tensors(indices, result.base_values)
+        return result
 
-    def note_initial(self, replace: bool = False) -> None:
+    def write_initial_values(self, replace: bool = False) -> None:
         """Note the initial value in each group, unless it has a note; with `replace` in place of this note."""
-        for (_, group), initial in zip(self.selected, self.initial_values):
-            if replace or self.initial not in group:
-                group[self.initial] = initial
+        for (_, group), initial in zip(self.indexed_groups, self.initial_values):
+            if replace or self.initial_key not in group:
+                group[self.initial_key] = initial
 
-    def refuse_factors(self, factors: list[float], kind: str) -> None:
+    def check_base_values(self, base_values: list[float], class_name: str) -> None:
         """Raise `ValueError` where the initial values in the state of a kind of scheduler are not for these groups."""
-        chosen = select_groups(self.optimizer.param_groups, self.tags)  # with those that were added, which a load adds
-        if len(factors) != len(chosen):
+        indices = select_groups(self.optimizer.param_groups, self.tags)  # with those that were added, which a load adds
+        if len(base_values) != len(indices):
             raise ValueError(
-                f"{kind}: the state has {len(factors)} initial values, and {len(chosen)} parameter groups are selected "
-                f"here: load it into the groups that were saved."
+                f"{class_name}: the state has {len(base_values)} initial values, and {len(indices)} parameter groups "
+                f"are selected here: load it into the groups that were saved."
             )
-        self._refuse_shared(chosen, factors)
+        self._check_shared_tensors(indices, base_values)
 
-    def _refuse_shared(self, chosen: list[int], factors: list[float]) -> None:
+    def _check_shared_tensors(self, indices: list[int], base_values: list[float]) -> None:
         """Raise `ValueError` where a chosen group shares its tensor with one that is to have another value."""
-        wanted = dict(zip(chosen, factors))
-        first: dict[int, int] = {}
+        base_value_by_index = dict(zip(indices, base_values))
+        first_index: dict[int, int] = {}
         for i, group in enumerate(self.optimizer.param_groups):
-            held = self.key.peek(group)
-            if isinstance(held, Tensor):
-                other = first.setdefault(id(held), i)
-                if wanted.get(other) != wanted.get(i):
+            value = self.key.peek(group)
+            if isinstance(value, Tensor):
+                other = first_index.setdefault(id(value), i)
+                if base_value_by_index.get(other) != base_value_by_index.get(i):
                     raise ValueError(
                         f"Parameter groups {other} and {i} share one tensor as {self.key.name!r}, and are to have "
                         f"different values: give each group a tensor of its own."
@@ -92,32 +92,32 @@ class ScheduledGroups:
 
     # Groups that are there already
 
-    def find_again(self) -> None:
+    def follow_optimizer(self) -> None:
         """Find the groups that are set again, as the optimizer may have other dicts for them.
 
         A group is the same while its dict or its list of parameters is the same object: an optimizer that loads a
         state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
         Raises `ValueError` when groups were removed, or one that is set was replaced or moved to another index.
         """
-        groups, known = self.optimizer.param_groups, self.known
+        groups, known = self.optimizer.param_groups, self.known_groups
         if len(groups) < len(known):
             raise ValueError(
                 f"The optimizer has {len(groups)} parameter groups, and had {len(known)} when its {self.key.name!r} "
                 f"was scheduled: which are gone is not known here; unbind() the scheduler and make another one."
             )
         if not all(map(is_, groups, known)):
-            for i, group in self.selected:
+            for i, group in self.indexed_groups:
                 if groups[i] is not group and groups[i]["params"] is not group["params"]:
                     raise ValueError(
                         f"Parameter group {i} is not the one whose {self.key.name!r} was scheduled: the optimizer's "
                         f"groups were replaced or put in another order; unbind() the scheduler and make another one."
                     )
-            self.selected, self.known = [(i, groups[i]) for i in self.indices], groups[: len(known)]
+            self.indexed_groups, self.known_groups = [(i, groups[i]) for i in self.indices], groups[: len(known)]
 
-    def all_values(self) -> list[Any]:
+    def current_values(self) -> list[Any]:
         """The value in each group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
-        found = [self.key.peek(group) for group in self.optimizer.param_groups]
-        return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in found]
+        values = [self.key.peek(group) for group in self.optimizer.param_groups]
+        return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in values]
 
 
 # Tags
@@ -155,33 +155,33 @@ def has_learning_rate_factor(group: Mapping[str, Any]) -> bool:
     return any(group.get(key) not in (None, 1.0) for key in FACTOR_KEYS)
 
 
-def learning_rate_factor(group: Mapping[str, Any], where: str) -> float:
+def learning_rate_factor(group: Mapping[str, Any], group_name: str) -> float:
     """The factor of a group's learning rate: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
     for key in FACTOR_KEYS:
         factor = group.get(key)
         if factor is not None:
             if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-                raise ValueError(f"{where}: {key}={factor!r}: it has to be a finite int or float.")
+                raise ValueError(f"{group_name}: {key}={factor!r}: it has to be a finite int or float.")
             return float(factor)
     return 1.0
 
 
 def describe_tags(groups: Iterable[Mapping[str, Any]]) -> str:
     """The tags there are, for a message."""
-    found: set[Any] = set()
+    tags: set[Any] = set()
     for group in groups:
-        found |= group_tags(group)
-    return f"the tags are {', '.join(sorted(map(repr, found)))}" if found else "no group has any"
+        tags |= group_tags(group)
+    return f"the tags are {', '.join(sorted(map(repr, tags)))}" if tags else "no group has any"
 
 
-def named_values(groups: Sequence[Mapping[str, Any]], numbers: Iterable[tuple[str, int]]) -> dict[str, float]:
+def named_values(groups: Sequence[Mapping[str, Any]], keys: Iterable[tuple[str, int]]) -> dict[str, float]:
     """The values of numbers in the groups, each given as key and group, by the names that logs show: the key, the tags
     of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
     """
     tags = [",".join(sorted(map(str, group_tags(group)))) for group in groups]
-    found = {}
-    for key, i in numbers:
-        which = f"group{i}" if tags.count(tags[i]) > 1 else ""
-        name = "/".join(filter(None, (key, tags[i], which)))
-        found[name] = float(Key(key).peek(groups[i]))
-    return found
+    values = {}
+    for key, i in keys:
+        index = f"group{i}" if tags.count(tags[i]) > 1 else ""
+        name = "/".join(filter(None, (key, tags[i], index)))
+        values[name] = float(Key(key).peek(groups[i]))
+    return values

@@ -29,15 +29,15 @@ class Key:
         self.index = None if index is None else int(index)
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
 
-    def checked(self, group: Mapping[str, Any], where: str) -> Any:
+    def require_number(self, group: Mapping[str, Any], group_name: str) -> Any:
         """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
         if self.key not in group:
             known = ", ".join(sorted(str(key) for key in group if key != "params"))
-            raise ValueError(f"{where} has no {self.key!r} to schedule: its keys are {known}.")
+            raise ValueError(f"{group_name} has no {self.key!r} to schedule: its keys are {known}.")
         value = group[self.key]
         if self.index is not None:
             if not isinstance(value, (tuple, list)) or self.index >= len(value):
-                raise ValueError(f"{where} has {self.key}={value!r}, which has no element {self.index}.")
+                raise ValueError(f"{group_name} has {self.key}={value!r}, which has no element {self.index}.")
             value = value[self.index]
         if isinstance(value, Tensor):
             number = value.item() if value.numel() == 1 and value.is_floating_point() and not value.is_meta else None
@@ -45,8 +45,8 @@ class Key:
             number = value
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise ValueError(
-                f"{where} has {self.name}={value!r}: only a finite number can be scheduled, or a tensor of floats that "
-                f"has one."
+                f"{group_name} has {self.name}={value!r}: only a finite number can be scheduled, or a tensor of floats "
+                f"that has one."
             )
         return value
 
@@ -81,7 +81,7 @@ def _fill(old: Tensor, value: float | Tensor) -> None:
     old.view(1).copy_(value.detach().view(1))
 
 
-def is_number(value: Any) -> bool:
+def is_finite_number(value: Any) -> bool:
     """Whether a value is a finite number, or a 0-dim tensor of one; a tensor elsewhere is not read."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
@@ -90,14 +90,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def require_count(count: Any, name: str, least: int = 0) -> int:
+def require_count(count: Any, name: str, minimum: int = 0) -> int:
     """A number of steps; raises `ValueError` for what is none."""
-    if isinstance(count, numbers.Integral) and not isinstance(count, bool) and least <= int(count) < 2**63 - 1:
+    if isinstance(count, numbers.Integral) and not isinstance(count, bool) and minimum <= int(count) < 2**63 - 1:
         return int(count)
-    start = " (or -1, to start at 0)" if least < 0 else ""
+    start = " (or -1, to start at 0)" if minimum < 0 else ""
     raise ValueError(f"{name}: last_epoch={count!r} counts steps: it is a whole number, from 0{start} to 2**63 - 2.")
 
 
-def require_finite(value: Any, what: str) -> float:
+def require_finite(value: Any, name: str) -> float:
     """An initial value as a float; raises `TimeError` for what is no finite number."""
-    return float(exact_number(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, what))
+    return float(exact_number(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, name))

@@ -17,50 +17,50 @@ UNBOUND = "was unbound: make another one"
 
 
 # Those that were made for each optimizer, in this order. Weakly, so that a scheduler goes with its last name.
-_made: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
+_schedulers: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
-def _made_for(optimizer: Optimizer) -> list[Any]:
-    found = (ref() for ref in _made.get(optimizer, []))
-    return [each for each in found if each is not None]
+def _living_schedulers(optimizer: Optimizer) -> list[Any]:
+    schedulers = (ref() for ref in _schedulers.get(optimizer, []))
+    return [scheduler for scheduler in schedulers if scheduler is not None]
 
 
 def find_owners(optimizer: Optimizer) -> list[Any]:
     """The schedulers that own a key of an optimizer's groups, in the order in which they were made."""
-    return [each for each in _made_for(optimizer) if each.refusal is None]
+    return [scheduler for scheduler in _living_schedulers(optimizer) if scheduler.refusal is None]
 
 
 def take_ownership(scheduler: Any) -> None:
     """Give a scheduler its key in the groups that it sets; an earlier one of any of these may not write any more."""
     optimizer, indices = scheduler.optimizer, set(scheduler.indices)
-    earlier = [other for other in _made_for(optimizer) if other is not scheduler]
+    earlier = [other for other in _living_schedulers(optimizer) if other is not scheduler]
     for other in earlier:  # those superseded before, too: they are to name the owner of now
-        shared = other.key == scheduler.key and indices.intersection(select_groups(optimizer.param_groups, other.tags))
-        if shared and other.refusal != UNBOUND:
+        is_rival = other.key == scheduler.key and other.refusal != UNBOUND
+        if is_rival and indices.intersection(select_groups(optimizer.param_groups, other.tags)):
             _supersede(other, scheduler)
-    _made[optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
+    _schedulers[optimizer] = [*map(weakref.ref, earlier), weakref.ref(scheduler)]
 
 
 def _supersede(earlier: Any, later: Any) -> None:
     if earlier.relative and later.relative:
-        both = "bind the list of both, which multiplies them, or make them one sequence"
+        advice = "bind the list of both, which multiplies them, or make them one sequence"
     else:
-        both = "if both are schedulers of optim, make one SequentialLR or ChainedLR of them"
+        advice = "if both are schedulers of optim, make one SequentialLR or ChainedLR of them"
     earlier.refusal = (
         f"was superseded by {later._describe()}, which was made later: step that one. For two schedules of one number, "
-        f"{both}; or give them different tags ({describe_tags(later.optimizer.param_groups)})"
+        f"{advice}; or give them different tags ({describe_tags(later.optimizer.param_groups)})"
     )
     earlier._leave_clock()
 
 
-def check_single_owner(scheduler: Any, added: Iterable[int]) -> None:
+def check_single_owner(scheduler: Any, new_indices: Iterable[int]) -> None:
     """Raise `ValueError` where a group that was added is for another scheduler of the same key, too."""
     groups = scheduler.optimizer.param_groups
-    wanted = set(added).intersection(select_groups(groups, scheduler.tags))
+    own_indices = set(new_indices).intersection(select_groups(groups, scheduler.tags))
     for other in find_owners(scheduler.optimizer):
-        both = wanted.intersection(select_groups(groups, other.tags))
-        if other is not scheduler and other.key == scheduler.key and both:
+        shared_indices = own_indices.intersection(select_groups(groups, other.tags))
+        if other is not scheduler and other.key == scheduler.key and shared_indices:
             raise ValueError(
-                f"{scheduler.key!r} of parameter group {min(both)}, which was added, is for two schedulers, "
+                f"{scheduler.key!r} of parameter group {min(shared_indices)}, which was added, is for two schedulers, "
                 f"{scheduler._describe()} and {other._describe()}: give it tags of one of them, or unbind() one."
             )

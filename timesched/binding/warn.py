@@ -14,7 +14,7 @@ from timesched.binding.evaluation import select_schedules
 from timesched.time.timestamp import Timestamp
 
 # The texts of `Bound.warn_of_jump`, by the phase of the schedule.
-PHASES = {
+PHASE_TEXTS = {
     "warmup": ("is not over", "goes", "Change the length of the run between the warmup and the decay."),
     "decay": ("had begun", "goes back", "Continue from a checkpoint from before the decay."),
 }
@@ -46,14 +46,15 @@ def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
 def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
     """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
     with suppress(TypeError, ValueError):  # of wrong arguments, which are refused later
-        for one in select_schedules(schedule):
-            on_run = one._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
+        for item in select_schedules(schedule):
+            on_run = item._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
             horizon, length = on_run.horizon, on_run.horizon.max_duration
             ends = dict.fromkeys(mark.time for name, mark in on_run.notes if name == "warmup")
             for end in ends:
                 if length is not None and horizon.change(end.exact, end.unit, length.unit) > length.exact:
                     warnings.warn(
-                        f"{one!r} warms up until {end}, and the run ends at {length}: it never gets to its full value.",
+                        f"{item!r} warms up until {end}, and the run ends at {length}: it never gets to its full "
+                        f"value.",
                         stacklevel=3,
                     )
 
@@ -68,18 +69,18 @@ def warn_of_zero(scheduler: Any) -> None:
         )
 
 
-def warn_in_second_step(scheduler: Any, began: Beginning) -> None:
+def warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
     """Warn where the clock of a scheduler does not move, or moves after the step, or where ranks may differ."""
-    clock, name = scheduler.clock, scheduler._describe
-    if began.is_early and clock.timestamp.batch.value == began.timestamp.batch.value + 1:
+    clock, describe = scheduler.clock, scheduler._describe
+    if beginning.is_early and clock.timestamp.batch.value == beginning.timestamp.batch.value + 1:
         warnings.warn(
-            f"This {name()} is stepped before clock.tick(), and each value comes one batch late: call scheduler.step() "
-            f"after clock.tick().",
+            f"This {describe()} is stepped before clock.tick(), and each value comes one batch late: call "
+            f"scheduler.step() after clock.tick().",
             stacklevel=4,
         )
-    if clock.timestamp == began.timestamp:
+    if clock.timestamp == beginning.timestamp:
         warnings.warn(
-            f"The clock of this {name()} has not moved in two steps: call clock.tick() after each step of the "
+            f"The clock of this {describe()} has not moved in two steps: call clock.tick() after each step of the "
             f"optimizer, before scheduler.step().",
             stacklevel=4,
         )
@@ -87,7 +88,7 @@ def warn_in_second_step(scheduler: Any, began: Beginning) -> None:
     units = scheduler.units() if alone else set()
     if not alone.isdisjoint(units):
         warnings.warn(
-            f"The clock of this {name()} counts on each rank alone, and the ranks may differ in "
+            f"The clock of this {describe()} counts on each rank alone, and the ranks may differ in "
             f"{' and '.join(sorted(unit.name.lower() + 's' for unit in units))}: make it with process_group=True, "
             f"which sums the counts over the ranks, or with process_group=False, if tick() is given the numbers "
             f"of all ranks.",

@@ -7,13 +7,13 @@ import inspect
 from typing import Any
 
 from optim.config.names import LR, SCHEDULE
-from optim.scheduler import COMMON
+from optim.scheduler import COMMON_ARGUMENTS
 
 _KINDS = {
     "Schedules, which multiply the initial value": SCHEDULE,
     "Schedulers, which set a learning rate, or with WD in place of LR a weight decay": LR,
 }
-_NOT_WRITTEN = ("optimizer", "horizon", *COMMON)
+_NOT_WRITTEN = ("optimizer", "horizon", *COMMON_ARGUMENTS)
 
 
 def add(commands: Any) -> None:
