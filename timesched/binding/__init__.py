@@ -1,6 +1,6 @@
-"""Schedules in an optimizer: which groups they set, who owns a key, what is saved, and `bind`, which makes them.
+"""Schedules in an optimizer: the selected groups, the scheduler that controls a key, saved states, and `bind`.
 
-The schedulers of both halves are made of this room: multipliers of an initial value, and values in closed form.
+Both kinds of schedulers use it: schedules that multiply an initial value, and the absolute-value schedulers of `optim`.
 """
 
 from .bound import Bound, BoundLR

@@ -1,8 +1,9 @@
-"""Binding: a schedule sets one key of an optimizer's parameter groups, and owns it until another one is made for it.
+"""Binding: a schedule controls one key of an optimizer's parameter groups, until another scheduler is made for it.
 
-One class for all keys and all schedules: those of `bind()` (functions.py), and the closed forms of `optim`. A step
-catches up with the groups (groups.py), evaluates the schedule (evaluation.py), writes, and counts. Who owns a key is in
-owner.py, what is saved and compared in saved.py, and what it warns of in warn.py.
+`Bound` is the class for all keys and all schedules. `bind()` (functions.py) returns it, and the absolute-value
+schedulers of `optim` derive from it. A step catches up with the groups (groups.py), evaluates the schedule
+(evaluation.py), writes the value and counts. Other modules: owner.py records which scheduler controls a key, saved.py
+compares saved states, and warn.py has the warnings.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ OnChange = Literal["same", "new"]
 
 
 class StateContents(NamedTuple):
-    """What a state holds, once it is checked."""
+    """The contents of a saved state, after the checks."""
 
     steps: int
-    base_values: list[float] | None  # the initial values, if the schedule multiplies them
+    base_values: list[float] | None  # if the schedule multiplies them
     timestamp: Timestamp | None  # of a `Clock`
 
 
 class Bound:
-    """A schedule that sets one key of an optimizer's parameter groups: what `bind()` returns.
+    """A schedule that controls one key of an optimizer's parameter groups. `bind()` returns it.
 
     `step()` evaluates the schedule once and writes its value into all selected groups: `initial value * multiplier`, or
     the value itself where `relative` is False, as for a `HalfLife`. A tensor in a group is updated in place. Nothing is
     patched onto the optimizer, so its `step` may be compiled, before or after.
 
-    Of several schedulers on one key of a group, the one that was made last owns it: the earlier ones raise `ValueError`
-    from then on, and write nothing.
+    If several schedulers are made for one key of a group, the scheduler created last controls it. The earlier
+    schedulers raise `ValueError` in their next step, and write nothing.
     """
 
-    relative: bool = True  # to the initial value of each group
+    relative: bool = True  # whether the value multiplies the initial value of each group
 
     def __init__(
         self,
@@ -92,39 +93,41 @@ class Bound:
                 schedule.refuse_to_multiply()
         self.tags = tags if tags is None or isinstance(tags, str) else read_tags(tags)
         self.clock = clock
-        self.ssr = ssr  # for a clock without a ratio of its own
-        self.on_change = on_change  # what a load does where the present schedule has another value
-        self.refusal: str | None = None  # why it may not write: superseded, or unbound
-        self._count: int | Tensor = steps  # a tensor beside values that are tensors
-        self._beginning: Beginning | None = None  # until its second step, if it follows a `Clock`
+        self.ssr = ssr  # the scale-schedule ratio, for a clock that has none
+        self.on_change = on_change  # what a load does if the present schedule has a different value
+        self.refusal: str | None = None  # why it may not write: a later scheduler, or unbind()
+        self._count: int | Tensor = steps  # a tensor if the values are tensors
+        self._beginning: Beginning | None = None  # until the second step, if it follows a `Clock`
         self._groups = ScheduledGroups(optimizer, self._key, self.tags)
         self._make_function()
         self._add_groups()
         self.refresh()
-        self._take_ownership()  # last, so that a constructor that raises leaves the key to its owner
+        self._take_ownership()  # last: a constructor that raises changes no other scheduler
         self._watch_first_steps()
 
     @property
     def schedule(self) -> Any:
-        """What was bound."""
+        """The schedule that was bound: a schedule, a function, or a list of them."""
         return self._schedule
 
     @property
     def indices(self) -> list[int]:
-        """The indices of the groups that it sets."""
+        """The indices of the parameter groups that it writes."""
         return self._groups.indices
 
     @property
     def factors(self) -> list[float]:
-        """What the schedule's value is multiplied by in each of these groups: the initial value, for `lr` times the
-        group's `adjust_learning_rate`; of a schedule of values 1.
+        """The base value of each of these groups: the factor that multiplies the schedule's value.
+
+        It is the group's initial value, for `lr` times the group's `adjust_learning_rate`. If the schedule returns
+        values instead of multipliers, it is 1.
         """
         return self._groups.base_values
 
     def _make_function(self) -> None:
-        """Make what evaluates the schedule: a function of its own steps, or with a clock, of that one.
+        """Make the function that evaluates the schedule: from the clock, or without a clock from the count of steps.
 
-        They are not copied with a scheduler, but made anew.
+        A copy of a scheduler makes its own function, since functions are not copied.
         """
         has_no_clock = self.clock is None
         self._function: Any = self._schedule.resolve(Frame(Horizon(None), TimeUnit.BATCH)) if has_no_clock else None
@@ -133,10 +136,10 @@ class Bound:
     # A step: catch up with the groups, evaluate, write, count
 
     def step(self, epoch: int | None = None) -> None:
-        """Write the value of this moment. Call it after the optimizer's step and the clock's tick.
+        """Write the current value. Call it after the optimizer's step and the clock's tick.
 
-        Raises `ValueError` when another scheduler owns the key, when this one was unbound, when the value is not
-        finite, and when the optimizer's groups were removed, replaced or put in another order; nothing is written then.
+        Raises `ValueError` if a later scheduler controls the key, after `unbind()`, and if the value is not finite.
+        Also if the optimizer's groups were removed, replaced or put in a different order. Nothing is written then.
         """
         if epoch is not None:
             raise ValueError(
@@ -149,7 +152,7 @@ class Bound:
         self._advance()
 
     def refresh(self) -> None:
-        """Write the value of this moment, without counting a step. Raises `ValueError` as `step` does."""
+        """Write the current value without counting a step. Raises `ValueError` as `step` does."""
         self.catch_up()
         self.hold_tensors()
         self._write(self._value())
@@ -157,15 +160,15 @@ class Bound:
             self.clock.stop_waiting()
 
     def catch_up(self) -> None:
-        """Set the groups that were added, too. Raises `ValueError` where `step` may not write."""
+        """Select the groups that were added to the optimizer. Raises `ValueError` where `step` may not write."""
         self._check_write_access()
         if len(self.optimizer.param_groups) > len(self._groups.known_groups):
             self._add_new_groups()
-        if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # the parameters may be on its device now
+        if "torch_xla" in sys.modules and not torch.compiler.is_compiling():  # its device may have the parameters
             self.hold_tensors()
 
     def _check_write_access(self) -> None:
-        """Raise `ValueError` where another scheduler owns the key, or the groups are not those that were scheduled."""
+        """Raise `ValueError` if this scheduler may not write, or if the scheduled groups were removed or replaced."""
         if self.refusal is not None:
             raise ValueError(f"This {self._describe()} of {self.key!r} {self.refusal}.")
         if not torch.compiler.is_compiling():
@@ -174,17 +177,17 @@ class Bound:
             check_not_in_graph("A scheduler that follows a clock reads it on the host")
 
     def _value(self, steps_ahead: int = 0) -> Any:
-        """The schedule's value of this moment; without a clock, after some more steps."""
+        """The schedule's current value; without a clock, its value `steps_ahead` steps later."""
         if self.clock is None:
             return self._function((self._current_count() + steps_ahead,))
         return self._evaluate(self.clock)
 
     def _value_at(self, clock: Any, steps: int) -> Any:
-        """The value at the moment of a clock; without one, after a number of steps."""
+        """The value at the time of a clock; without a clock, after a number of steps."""
         return self._function((steps,)) if clock is None else self._evaluate(clock)
 
     def _current_count(self) -> Any:
-        """The count to compute with: a number if it can be read, else its tensor."""
+        """The count of steps for the computation: an integer if it can be read, else the tensor."""
         if torch.compiler.is_compiling():
             self._check_tensors()
         elif isinstance(self._count, Tensor) and self._count.is_cpu:
@@ -198,14 +201,14 @@ class Bound:
             self._count.view(1).add_(1)
 
     def _write(self, value: Any) -> None:
-        """Write a value of the schedule into the selected groups."""
+        """Write a value of the schedule into the selected groups, times their base values."""
         values = [factor * value for factor in self._groups.base_values]
         if type(value) is not float or not math.isfinite(sum(values)):
             self._check_finite(values)
         groups, key, is_whole = self.optimizer.param_groups, self._key.key, self._key.index is None
         for (i, _), number in zip(self._groups.indexed_groups, values):
             group = groups[i]
-            if is_whole and type(group[key]) is type(number) is float:  # as nearly always
+            if is_whole and type(group[key]) is type(number) is float:  # the usual case
                 group[key] = number
             else:
                 self._key.write(group, number)
@@ -220,7 +223,7 @@ class Bound:
             )
 
     def _describe(self) -> str:
-        """What it is called in messages and in states."""
+        """The text of the schedule, for messages and saved states."""
         return describe_schedule(self.schedule)
 
     def __repr__(self) -> str:
@@ -236,7 +239,7 @@ class Bound:
     # The values that the groups hold
 
     def get(self) -> list[Any]:
-        """The value of this moment for each parameter group; the present one where a group is not selected."""
+        """The scheduled value for each parameter group; for a group that is not selected, the value that it has."""
         self.catch_up()
         return self._group_values(self._value())
 
@@ -247,14 +250,15 @@ class Bound:
         return values
 
     def get_last_value(self) -> list[Any]:
-        """The value in each parameter group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
+        """The value in each parameter group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
         if not torch.compiler.is_compiling():
             self._groups.follow_optimizer()
         return self._groups.current_values()
 
     def named_values(self) -> dict[str, float]:
-        """The value in each group that it sets, by the names that logs show, as in `weight_decay/head`: the key, the
-        tags of the group, and its index where other groups have the same tags. A tensor is read.
+        """The value in each selected group, by a name for logs, such as `weight_decay/head`.
+
+        A name is the key, the tags of the group, and its index if other groups have the same tags. Tensors are read.
 
         >>> from timesched import Clock, ConstantScheduler, bind
         >>> groups = [{"params": [torch.zeros(1)]}, {"params": [torch.ones(1)], "tags": "head"}]
@@ -270,17 +274,17 @@ class Bound:
         return self.get_last_value()
 
     def get_lr(self) -> list[Any]:
-        """The same as `get()`: the value of this moment for each parameter group."""
+        """The same as `get()`: the scheduled value for each parameter group."""
         return self.get()
 
     def _initial_values(self) -> list[Any]:
         return self._group_values(1.0)
 
-    # As `Any`: torch has them as plain attributes.
+    # Typed as `Any`, since they are plain attributes in torch.
     _last_lr: Any = property(get_last_lr)
     base_lrs: Any = property(
         lambda self: self._initial_values(),
-        doc="The initial value of each parameter group; of a group that is not selected, its present value.",
+        doc="The initial value of each parameter group; for a group that is not selected, the value that it has.",
     )
 
     # The count
@@ -288,18 +292,18 @@ class Bound:
     def _set_last_epoch(self, count: Any) -> None:
         if type(count) is int and count == -1:
             self._raise_for_torch_sequential()
-        self._beginning = None  # somebody else counts: that says nothing about the clock
+        self._beginning = None  # the caller counts, so these steps show nothing about the clock
         self._set_count(require_count(count, type(self).__name__))
 
     def _raise_for_torch_sequential(self) -> None:
-        """torch's SequentialLR sets its schedulers back to -1, to have them begin again."""
+        """Raise `ValueError`: torch's SequentialLR sets its schedulers back to -1, so that they start again."""
         raise ValueError(
             f"torch's SequentialLR cannot begin a {type(self).__name__}, which counts from 0: make one schedule of "
             f"all, as in bind(SequenceScheduler([first, second], milestones=['10ba']), optimizer, clock)."
         )
 
     last_epoch: Any = property(lambda self: int(self._count), _set_last_epoch, doc="The number of steps taken.")
-    # As torch counts; some loops add to it, which says nothing here.
+    # As torch counts. Some training loops add to it, which has no effect here.
     _step_count: Any = property(lambda self: int(self._count) + 1, lambda self, count: None)
 
     def _set_count(self, count: int) -> None:
@@ -309,10 +313,10 @@ class Bound:
             self._count = count
 
     def hold_tensors(self) -> None:
-        """Count in a tensor beside values that are tensors; the optimizer's own `hold_tensors()` calls this.
+        """Count in a tensor if the values are tensors. The optimizer's own `hold_tensors()` calls this.
 
-        On a lazy device (XLA) the numbers of optim's optimizers become tensors here: each new number would otherwise
-        be a constant of a new graph.
+        On a lazy device (XLA) the hyperparameters of optim's optimizers become tensors here. Otherwise each new number
+        would be a constant, and each constant needs a new graph.
         """
         hold = getattr(self.optimizer, "hold_tensor", None)
         for _, group in self._groups.indexed_groups:
@@ -321,12 +325,12 @@ class Bound:
         if self.clock is None:
             values = (self._key.peek(group) for _, group in self._groups.indexed_groups)
             tensors = [value for value in values if isinstance(value, Tensor)]
-            if tensors:  # made on the host: see keys.py
+            if tensors:  # made on the host: see `_fill` in keys.py
                 count = self._count if isinstance(self._count, Tensor) else torch.tensor(self._count, device="cpu")
                 self._count = count.to(tensors[0].device)
 
     def _check_tensors(self) -> None:
-        """Raise `RuntimeError` in a graph for a count or a value that is a number, and so a constant there."""
+        """Raise `RuntimeError` in a graph if the count or a value is a Python number, which is a constant there."""
         check_compiler()
         values = [self._key.peek(self.optimizer.param_groups[i]) for i in self.indices]
         if type(self._count) is int or not all([isinstance(value, Tensor) for value in values]):
@@ -338,14 +342,14 @@ class Bound:
     # The groups
 
     def _add_groups(self) -> None:
-        """Set the groups not known so far, too. Raises `ValueError` before anything is changed: see `step`."""
+        """Select the groups that are new. Raises `ValueError` before anything is changed: see `step`."""
         groups, value = self._groups.copy_with_new_groups(self._base_value), self._value()
         self._check_finite([factor * value for factor in groups.base_values])
         groups.write_initial_values()
         self._groups = groups
 
     def _add_new_groups(self) -> None:
-        """Set the groups that were added, if any, too."""
+        """Select the groups that were added after the scheduler was made, if any."""
         known, present = len(self._groups.known_groups), len(self.optimizer.param_groups)
         if present > known:
             check_not_in_graph("Parameter groups were added")
@@ -354,7 +358,7 @@ class Bound:
             self.hold_tensors()
 
     def _base_value(self, group: Mapping[str, Any], initial: Any, i: int) -> float:
-        """What the value is multiplied by in group `i`, which has this initial value."""
+        """The base value of group `i`, which has this initial value."""
         if not self.relative:
             return 1.0
         factor = learning_rate_factor(group, f"Parameter group {i}") if self.key == "lr" else 1.0
@@ -363,14 +367,14 @@ class Bound:
     # The owner
 
     def _take_ownership(self) -> None:
-        """Own the key in the selected groups: an earlier scheduler of one of them does not any more."""
-        if self.refusal is None:  # else it is a copy of one that was superseded
+        """Take control of the key in the selected groups. Earlier schedulers of them may not write any more."""
+        if self.refusal is None:  # else it is a copy of a scheduler that may not write
             take_ownership(self)
             if isinstance(self.clock, Clock):
                 self.clock.notify(self)
 
     def unbind(self) -> None:
-        """Leave the key without an owner; this one writes no more. The groups keep their present values."""
+        """Release the key: this scheduler writes no more. The groups keep their present values."""
         if self.refusal is None:
             self.refusal = UNBOUND
         self._leave_clock()
@@ -379,14 +383,14 @@ class Bound:
         if isinstance(self.clock, Clock):
             self.clock.forget(self)
 
-    # A warmup or a decay, and a run that gets another length
+    # A warmup or a decay, and a run whose length changes
 
     def current_phase(self) -> str | None:
-        """The phase in which another length of the run may change the value: "warmup", "decay" or None."""
+        """The phase in which a new length of the run may change the value: "warmup", "decay" or None."""
         return find_phase(self.schedule, self.clock, self.ssr)
 
     def warn_of_jump(self, phase: str, before: list[Any]) -> None:
-        """Warn where another length of the run changed the values within a phase."""
+        """Warn if a new length of the run changed the values within a phase."""
         now = self.get()
         for i in self.indices:
             if now[i] != before[i]:
@@ -401,17 +405,18 @@ class Bound:
     # Saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """What the value follows from, the schedule as a string, and the value of this moment, all in plain values.
+        """The state of the scheduler, in plain Python values.
 
-        The initial values, the steps, the counters of the clock and its horizon are what the value follows from. Groups
-        that were added belong to it; raises `ValueError` where one of them is not for this scheduler, as `step` does.
+        It has the initial values, the steps, the counters of the clock and its horizon, which determine the value. It
+        also has the schedule as a string, and the current value. Groups that were added are in it. Raises `ValueError`
+        if an added group is not for this scheduler, as `step` does.
         """
         if self.refusal is None:
             self._add_new_groups()
         return self._state_at(self.clock, int(self._count))
 
     def _state_at(self, clock: Any, steps: int) -> dict[str, Any]:
-        """Its state at the moment of a clock; without one, after a number of steps."""
+        """The state at the time of a clock; without a clock, after a number of steps."""
         value = float(self._value_at(clock, steps))
         state = {"key": self.key, "tags": self._sorted_tags(), "last_epoch": steps, "schedule": self._describe()}
         if self.relative:
@@ -427,20 +432,21 @@ class Bound:
         return None if self.tags is None else sorted(read_tags(self.tags), key=str)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a state: its initial values, its steps, and the counters of its clock, whose value is written.
+        """Continue from a saved state: restore its initial values, steps and clock counters, and write the value.
 
-        Initial values that are not those of here replace these with a warning; with `on_change="new"` these stay.
-        Where several schedulers follow one clock, the last load sets it. With Composer's State as clock, the value is
-        written at the next step or `refresh()`. The state of another schedule or horizon is accepted where the value of
-        its moment, which it holds, is that of the present schedule to 1e-12 of the larger, and that of the same
-        `HalfLife` at another batch size; else `on_change` decides.
-        Raises `ValueError` where that is "same" and the values differ, when the state is of another key, tags or number
-        of groups, holds what is not a finite number, or when `step` would raise; nothing is changed then.
+        If the saved initial values differ from the present initial values, they replace them with a warning. With
+        `on_change="new"` the present initial values are kept.
+        If several schedulers follow one clock, the last load sets the clock. With Composer's State as clock, the value
+        is written at the next step or `refresh()`. A state holds the value at the time of the save. The state of a
+        different schedule or horizon is accepted if the present schedule has the same value there, to 1e-12 of the
+        larger value. The same `HalfLife` at a different batch size is accepted, too. Otherwise `on_change` decides.
+        Raises `ValueError` if `on_change` is "same" and the values differ. Also if the state has a different key, tags
+        or number of groups, if it has a number that is not finite, or if `step` would raise. Nothing is changed then.
         """
         self.restore(self.read_state(state_dict))
 
     def read_state(self, state: Mapping[str, Any]) -> StateContents:
-        """What a state holds, for `restore`; raises where `load_state_dict` does."""
+        """The contents of a saved state, for `restore`. Raises as `load_state_dict` does."""
         self._check_write_access()
         class_name = type(self).__name__
         check_saved_state(state, class_name, self.key, self._sorted_tags(), self.relative)
@@ -455,7 +461,7 @@ class Bound:
                     f"{class_name}: the state has no clock: make the scheduler without one, or load another."
                 )
             timestamp = clock.read_state(state["clock"])
-            clock = copy.copy(clock)  # at the moment of the state
+            clock = copy.copy(clock)  # at the time of the save
             clock.timestamp = timestamp
         if self.on_change == "same" and self._is_of_other_schedule(state):
             has_moment = clock is None or isinstance(clock, Clock)
@@ -463,19 +469,19 @@ class Bound:
         return StateContents(steps, base_values, timestamp)
 
     def is_of(self, state: Mapping[str, Any]) -> bool:
-        """Whether a state is of this key and of these tags."""
+        """Whether a saved state has the key and the tags of this scheduler."""
         return (state["key"], state["tags"]) == (self.key, self._sorted_tags())
 
     def _is_of_other_schedule(self, state: Mapping[str, Any]) -> bool:
-        """Whether a state is of another schedule or horizon, by their texts.
+        """Whether a saved state is of a different schedule or horizon, by their texts.
 
-        Not so of the same `HalfLife`, or several, at another size of the batch, with which the value differs by its
-        nature. A time in `dur` is the same only in a run of the same length.
+        False for the same `HalfLife` at a different batch size, or for several: their values must change with the batch
+        size. A time in `dur` is the same only in a run of the same length.
         """
         if state["schedule"] != self._describe():
             return True
         if isinstance(self.clock, Clock) and any(map(is_composer_scheduler, read_schedules(self.schedule))):
-            return True  # its text is the name of its class, whatever its arguments are
+            return True  # its text is the name of its class, without the arguments
         horizon = repr(self.clock.horizon) if isinstance(self.clock, Clock) else None
         if state.get("horizon") == horizon:
             return False
@@ -484,7 +490,7 @@ class Bound:
         return relative or (is_share and state["length"] != str(self.clock.max_duration))
 
     def restore(self, contents: StateContents) -> None:
-        """Go on from what `read_state` returned."""
+        """Continue from the contents that `read_state` returned."""
         self._add_new_groups()
         steps, base_values = int(self._count), self.factors
         try:
@@ -495,7 +501,7 @@ class Bound:
             self.refresh()
             raise
         if self.on_change == "new" and self.relative:
-            self._groups.write_initial_values(replace=True)  # an optimizer that was loaded has the notes of the state
+            self._groups.write_initial_values(replace=True)  # a loaded optimizer has the initial values of the state
         elif self.factors != base_values and not are_close(self.factors, base_values):
             warnings.warn(
                 f"The state's initial {self.key!r} is {self.factors}, and here it was {base_values}: the run continues "
@@ -505,34 +511,34 @@ class Bound:
         self._watch_first_steps()
 
     def _restore_contents(self, contents: StateContents) -> None:
-        """Set the count, the initial values and the clock, and write the value of that moment."""
+        """Set the count, the base values and the clock, and write the value at that time."""
         self._set_count(contents.steps)
         if contents.base_values is not None and self.on_change == "same":
             self._groups.base_values = contents.base_values
         if contents.timestamp is not None:
-            self.clock.go_to(contents.timestamp)  # which refreshes all that follow it
+            self.clock.go_to(contents.timestamp)  # which refreshes all schedulers that follow it
         elif self.clock is None:
-            self.refresh()  # any other state is loaded by its owner, maybe later than this
+            self.refresh()  # a State that is no Clock is loaded by its own code, maybe later
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_function", "_evaluate")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._groups = copy.copy(self._groups)  # a shallow copy of a scheduler shares no groups with it
+        self._groups = copy.copy(self._groups)  # a shallow copy of a scheduler has its own groups
         self._make_function()
         self._take_ownership()
 
-    # The first two steps: are they taken, and after the tick of the clock?
+    # The first two steps: does the clock tick, and before the scheduler?
 
     def _watch_first_steps(self) -> None:
-        """Look at the clock in the first two steps from now on."""
+        """Watch the clock in the next two steps."""
         if isinstance(self.clock, Clock):
             changes = count_changes(self.optimizer, self.indices)
             self._beginning = Beginning(int(self._count), self.clock.timestamp, changes)
 
     def _warn_of_first_steps(self, beginning: Beginning) -> None:
-        """Warn once where the clock does not move, or later, or counts what other ranks may not."""
+        """Warn once if the clock does not tick, ticks after the step, or counts each rank alone."""
         if int(self._count) == beginning.steps:
             is_early = self.clock.timestamp == beginning.timestamp and self.is_forgotten()
             self._beginning = beginning._replace(is_early=is_early)
@@ -541,7 +547,7 @@ class Bound:
             warn_of_clock(self, beginning)
 
     def is_forgotten(self) -> bool:
-        """Whether the optimizer has stepped since this one was made or loaded, and this one has not."""
+        """Whether the optimizer has stepped since this scheduler was made or loaded, and the scheduler has not."""
         beginning = self._beginning
         if beginning is None or int(self._count) != beginning.steps:
             return False
@@ -549,15 +555,15 @@ class Bound:
         return changes[: len(beginning.changes)] != beginning.changes  # groups may have been added
 
     def units(self) -> set[TimeUnit]:
-        """The units that are counted on the clock, as far as the schedules say so: functions of a user do not."""
+        """The units that the schedules read on the clock. The units of a user's function are not known."""
         return set() if self.clock is None else schedule_units(self.schedule, self.clock)
 
 
 class BoundLR(Bound, LambdaLR):
-    """A schedule bound to the learning rate: a `LambdaLR` that runs neither torch's constructor nor its step."""
+    """A schedule bound to the learning rate: a `LambdaLR` that calls neither torch's constructor nor torch's step."""
 
     @property
     def lr_lambdas(self) -> list[Callable[[int], float]]:  # type: ignore[override]  # derived here, and read-only
-        """The multiplier of this moment as functions of an epoch, which they ignore; 1 for groups not selected."""
+        """The current multiplier as functions of an epoch, which they ignore; 1 for a group that is not selected."""
         groups = range(len(self.optimizer.param_groups))
         return [(lambda epoch: self._value()) if i in self.indices else (lambda epoch: 1.0) for i in groups]

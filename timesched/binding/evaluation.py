@@ -1,4 +1,4 @@
-"""What is bound: a schedule, a function, or a list of them, which multiply; its value at the moment of a clock."""
+"""The value of a bound schedule at the time of a clock: of a schedule, a function, or a list, which is a product."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from timesched.schedule import Schedule
 from timesched.time.timestamp import counts_of
 from timesched.time.units import TimeUnit
 
-Evaluator = Callable[[Any], Any]  # a clock in, the value of its moment out
+Evaluator = Callable[[Any], Any]  # takes a clock, and returns the value at its time
 
 
 def read_schedules(schedule: Any) -> list[Any]:
-    """The schedules of a list, or the one; raises `TypeError` for what is none, and for a value in a list, as it
-    multiplies; and `ValueError` for an empty list.
+    """The schedules of a list, or the single schedule in a list.
+
+    Raises `TypeError` for an object that is not a schedule. Also for a schedule of values, such as a `HalfLife`, in a
+    list, since a list multiplies. Raises `ValueError` for an empty list.
     """
     schedules = list(schedule) if isinstance(schedule, Sequence) and not isinstance(schedule, str) else [schedule]
     for item in schedules:
@@ -35,7 +37,7 @@ def read_schedules(schedule: Any) -> list[Any]:
 
 
 def select_schedules(schedule: Any) -> list[Schedule]:
-    """Those of them that are schedules of this package: what a user's function does is not known ahead."""
+    """The schedules of this package in a schedule or a list. The marks of a user's function are not known."""
     return [item for item in read_schedules(schedule) if isinstance(item, Schedule)]
 
 
@@ -45,13 +47,13 @@ def qualified_name(value: Any) -> str:
 
 
 def describe_schedule(schedule: Any) -> str:
-    """What a schedule, a function or a list of them is, in words: a function goes by its name."""
+    """The text of a schedule, a function or a list, for messages: the name stands for a function."""
     names = [repr(item) if isinstance(item, Schedule) else qualified_name(item) for item in read_schedules(schedule)]
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
 
 
 def is_composer_scheduler(schedule: Any) -> bool:
-    """Whether its class derives from Composer's `ComposerScheduler`: not so while Composer is not imported."""
+    """Whether the class derives from Composer's `ComposerScheduler`. False if Composer is not imported."""
     return isinstance(schedule, getattr(sys.modules.get("composer.optim.scheduler"), "ComposerScheduler", ()))
 
 
@@ -59,7 +61,7 @@ def is_composer_scheduler(schedule: Any) -> bool:
 
 
 def make_evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
-    """What gives the value of a schedule, a function or a list of them, which multiply, on a clock like this one."""
+    """A function that evaluates a schedule, a function or a list, which is a product, on a clock like this one."""
     evaluators = [_make_single_evaluator(item, clock, ssr) for item in read_schedules(schedule)]
     if len(evaluators) == 1:
         return evaluators[0]
@@ -69,7 +71,7 @@ def make_evaluator(schedule: Any, clock: Any, ssr: float | None) -> Evaluator:
 def _make_single_evaluator(
     schedule: Any, clock: Any, ssr: float | None, units: set[TimeUnit] | None = None
 ) -> Evaluator:
-    """The evaluator of one schedule; `units` gets the units that a scheduler written for Composer reads."""
+    """The evaluator of one schedule. A scheduler written for Composer adds the units that it reads to `units`."""
     if isinstance(schedule, Schedule):
         return schedule._current_value if ssr is None else partial(schedule._current_value, ssr=ssr)
     clock_ssr = getattr(clock, "ssr", None) if ssr is None else ssr
@@ -92,7 +94,7 @@ def _make_single_evaluator(
 
 
 def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
-    """The value of a user's schedule as a float; `function` calls it."""
+    """The value of a user's schedule as a float. `function` calls the schedule."""
     try:
         value = function(*arguments)
     except TypeError as error:
@@ -105,12 +107,13 @@ def _multiplier(schedule: Any, function: Any, *arguments: Any) -> float:
     return float(value)
 
 
-# What is known ahead
+# The units and the phase of a schedule
 
 
 def schedule_units(schedule: Any, clock: Any) -> set[TimeUnit]:
-    """The units that are counted on a clock, as far as the schedules say so: functions of a user do not. A scheduler
-    written for Composer is called once, and has read those that it needs at the clock's moment.
+    """The units that the schedules read on a clock. The units of a user's function are not known.
+
+    A scheduler written for Composer is called once, and the units that it reads are recorded.
     """
     units: set[TimeUnit] = set()
     for item in read_schedules(schedule):
@@ -122,10 +125,10 @@ def schedule_units(schedule: Any, clock: Any) -> set[TimeUnit]:
 
 
 def find_phase(schedule: Any, clock: Any, ssr: float | None) -> str | None:
-    """The phase in which another length of the run may change the value: "decay", "warmup" or None.
+    """The phase in which a new length of the run may change the value: "decay", "warmup" or None.
 
-    "decay": one of the schedules has begun a decay of its own, as a `WarmupStableDecayScheduler` does. "warmup": the
-    end of a warmup is the next mark of one of them.
+    "decay": one of the schedules has begun its decay phase, as a `WarmupStableDecayScheduler` has. "warmup": the end of
+    a warmup is the next mark of one of the schedules.
     """
     horizon, phase = Horizon.of(clock, ssr), None
     for item in select_schedules(schedule):

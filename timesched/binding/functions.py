@@ -1,4 +1,4 @@
-"""The functions that make a scheduler of a schedule: `bind`, and Composer's name for it."""
+"""The functions that bind a schedule to an optimizer: `bind`, and Composer's name for it."""
 
 from __future__ import annotations
 
@@ -52,35 +52,35 @@ def bind(
 ) -> Bound:
     """Bind a schedule to a hyperparameter of an optimizer: the learning rate, or any number in its parameter groups.
 
-    Each `step()` of what it returns writes the initial value times the schedule's multiplier, or what a `HalfLife`
-    returns as it is; a tensor is updated in place. The first value is written at once.
+    Each `step()` of the returned scheduler writes the initial value times the schedule's multiplier. The value of a
+    `HalfLife` is written as it is. A tensor is updated in place. The first value is written at once.
 
     Args:
         schedule: a schedule, a function of `(state)` or `(state, ssr)` that returns a multiplier, or a list of these,
-            whose multipliers are multiplied. If its class derives from Composer's `ComposerScheduler`, a `Clock` is
-            given to it as a state of Composer's types, with timestamp, max_duration and dataloader_len.
-        optimizer: any `torch.optim.Optimizer`. The value that a group has now is its initial value, unless the group
-            notes one, as `initial_lr`. For "lr" the initial value is multiplied by the group's `adjust_learning_rate`.
+            whose multipliers are multiplied. If its class derives from Composer's `ComposerScheduler`, it gets a
+            `Clock` as a state of Composer's types, with timestamp, max_duration and dataloader_len.
+        optimizer: any `torch.optim.Optimizer`. The present value of a group is its initial value, unless the group has
+            an `initial_lr` or the like. For "lr" the initial value is multiplied by the group's `adjust_learning_rate`.
         clock: the `Clock` of the run, or another state, such as Composer's.
         key: the hyperparameter, by its name in the parameter groups: "lr" (the default), "weight_decay", "momentum",
             "betas[0]" or any other.
-        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` is for those without tags.
-        ssr: the scale-schedule ratio, if the state has none of its own, as Composer's. Default: None, that of the
-            state, or 1.
-        on_change: what `load_state_dict` does with the state of another schedule or run whose multiplier at that moment
-            is another one. "same" (the default) raises `ValueError`; "new" continues with this schedule. Where only
-            the initial value is another one, "same" warns and continues with that of the state; "new" keeps the present
-            one.
+        tags: only groups whose `tags` have one of these. Default: None, all groups; `[None]` selects untagged groups.
+        ssr: the scale-schedule ratio, if the state has none, as Composer's. Default: None, the ratio of the state, or
+            1.
+        on_change: what `load_state_dict` does with the state of a different schedule or run whose multiplier differs at
+            the time of the save. "same" (the default) raises `ValueError`; "new" continues with this schedule. If only
+            the initial value differs, "same" warns and continues with the saved initial value; "new" keeps the present
+            initial value.
 
     Returns:
         A `torch.optim.lr_scheduler.LambdaLR` for "lr", and an object with the same `step`, `state_dict` and
-        `load_state_dict` for any other `key`. It owns the hyperparameter: a scheduler made earlier for one of these
-        groups raises from then on.
+        `load_state_dict` for any other `key`. It controls the hyperparameter: a scheduler made earlier for one of these
+        groups raises in its next step.
 
     Raises:
-        ValueError: no group has the tags, or a group has no such number. Also for a scheduler written for Composer that
+        ValueError: no group has the tags, or a group lacks the key. Also for a scheduler written for Composer that
             cannot convert its times, or whose clock has a length that is not a whole count. Nothing is changed then.
-        TypeError: `clock` is not a clock, `schedule` is not one, or a `HalfLife` is in a list or for "lr".
+        TypeError: `clock` is not a clock, `schedule` is not a schedule, or a `HalfLife` is in a list or for "lr".
 
     >>> import torch
     >>> from timesched import Clock, LinearScheduler
@@ -100,7 +100,7 @@ def bind(
 
 
 def compile_composer_scheduler(scheduler: Any, state: Any, ssr: float = 1.0) -> LambdaLR:
-    """A schedule as a `LambdaLR` on the one optimizer of `state`, as in Composer, but evaluated once per step.
+    """A schedule as a `LambdaLR` on the single optimizer of `state`, as in Composer, but evaluated once per step.
 
     Raises `NotImplementedError` when the state has several optimizers, and `ValueError` when the schedule is a
     function of `(state)` alone and `ssr` is not 1.0.

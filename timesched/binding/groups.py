@@ -1,4 +1,4 @@
-"""The parameter groups that a scheduler sets: which its tags select, what they hold, and which came later."""
+"""The parameter groups of a scheduler: selection by tags, their values, and groups that are added later."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from torch.optim import Optimizer
 
 from timesched.binding.keys import Key
 
-FACTOR_KEYS = ("adjust_learning_rate", "adjust_val")  # the keys for a factor of the learning rate: the first one counts
+FACTOR_KEYS = ("adjust_learning_rate", "adjust_val")  # the keys of a learning-rate factor, the first one first
 
 
 class ScheduledGroups:
-    """The parameter groups that one scheduler sets: those with its tags, also where they are added later."""
+    """The parameter groups of one scheduler: the groups with its tags, also if they are added later."""
 
     def __init__(self, optimizer: Optimizer, key: Key, tags: Any) -> None:
         self.optimizer = optimizer
         self.key = key
         self.tags = tags
-        self.initial_key = f"initial_{key.name}"  # where a group notes the value that it was made with
-        self.indexed_groups: list[tuple[int, dict[str, Any]]] = []  # with their indices
-        self.initial_values: list[Any] = []  # of each: as the group notes it
-        self.base_values: list[float] = []  # of each: what multiplies the value of the schedule
-        self.known_groups: list[dict[str, Any]] = []  # all groups that the optimizer had
+        self.initial_key = f"initial_{key.name}"  # the key of the initial value in a group
+        self.indexed_groups: list[tuple[int, dict[str, Any]]] = []  # the index and the group
+        self.initial_values: list[Any] = []  # of each of these groups
+        self.base_values: list[float] = []  # of each: the factor that multiplies the value of the schedule
+        self.known_groups: list[dict[str, Any]] = []  # all groups that the optimizer had so far
 
     @property
     def indices(self) -> list[int]:
-        """The indices of the groups that are set."""
+        """The indices of the selected groups."""
         return [index for index, _ in self.indexed_groups]
 
-    # Groups that are set from now on
+    # New groups
 
     def copy_with_new_groups(self, base_value: Callable[[Mapping[str, Any], Any, int], float]) -> ScheduledGroups:
-        """These and those with the tags that came since, each with its factor by `base_value`; no group is changed.
+        """A copy that also has the new groups with the tags. No group is changed.
 
-        `base_value` is called with a group, its initial value, and its index.
-        Raises `ValueError` when no group has the tags, a group has no such number, or shares its tensor with one that
-        gets another value.
+        `base_value` returns the base value of a group, from the group, its initial value and its index.
+        Raises `ValueError` if no group has the tags, if a group lacks the key, or if it shares its tensor with a group
+        that gets a different value.
         """
         groups = self.optimizer.param_groups
         indices = select_groups(groups, self.tags)
@@ -61,14 +61,14 @@ class ScheduledGroups:
         return result
 
     def write_initial_values(self, replace: bool = False) -> None:
-        """Note the initial value in each group, unless it has a note; with `replace` in place of this note."""
+        """Write the initial value into each group that has none; with `replace` into all groups."""
         for (_, group), initial in zip(self.indexed_groups, self.initial_values):
             if replace or self.initial_key not in group:
                 group[self.initial_key] = initial
 
     def check_base_values(self, base_values: list[float], class_name: str) -> None:
-        """Raise `ValueError` where the initial values in the state of a kind of scheduler are not for these groups."""
-        indices = select_groups(self.optimizer.param_groups, self.tags)  # with those that were added, which a load adds
+        """Raise `ValueError` if the base values of a saved state do not fit these groups."""
+        indices = select_groups(self.optimizer.param_groups, self.tags)  # with the added groups, which a load selects
         if len(base_values) != len(indices):
             raise ValueError(
                 f"{class_name}: the state has {len(base_values)} initial values, and {len(indices)} parameter groups "
@@ -77,7 +77,7 @@ class ScheduledGroups:
         self._check_shared_tensors(indices, base_values)
 
     def _check_shared_tensors(self, indices: list[int], base_values: list[float]) -> None:
-        """Raise `ValueError` where a chosen group shares its tensor with one that is to have another value."""
+        """Raise `ValueError` if a selected group shares its tensor with a group that gets a different value."""
         base_value_by_index = dict(zip(indices, base_values))
         first_index: dict[int, int] = {}
         for i, group in enumerate(self.optimizer.param_groups):
@@ -90,14 +90,14 @@ class ScheduledGroups:
                         f"different values: give each group a tensor of its own."
                     )
 
-    # Groups that are there already
+    # Groups that are selected already
 
     def follow_optimizer(self) -> None:
-        """Find the groups that are set again, as the optimizer may have other dicts for them.
+        """Find the selected groups again, since the optimizer may have replaced their dicts.
 
-        A group is the same while its dict or its list of parameters is the same object: an optimizer that loads a
-        state makes new dicts around the old lists, and what wraps parameters puts new lists into the old dicts.
-        Raises `ValueError` when groups were removed, or one that is set was replaced or moved to another index.
+        A group is the same as long as its dict or its list of parameters is the same object. An optimizer that loads a
+        state makes new dicts around the old lists, and a parameter wrapper puts new lists into the old dicts.
+        Raises `ValueError` if groups were removed, or if a selected group was replaced or moved to a different index.
         """
         groups, known = self.optimizer.param_groups, self.known_groups
         if len(groups) < len(known):
@@ -115,7 +115,7 @@ class ScheduledGroups:
             self.indexed_groups, self.known_groups = [(i, groups[i]) for i in self.indices], groups[: len(known)]
 
     def current_values(self) -> list[Any]:
-        """The value in each group of the optimizer, NaN where a group has no such key; a tensor is a copy."""
+        """The value in each group of the optimizer; NaN if a group lacks the key. Tensors are copies."""
         values = [self.key.peek(group) for group in self.optimizer.param_groups]
         return [math.nan if x is None else x.detach().clone() if isinstance(x, Tensor) else x for x in values]
 
@@ -124,7 +124,7 @@ class ScheduledGroups:
 
 
 def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
-    """The indices of the groups that carry one of `tags`: None selects all, and a None among them the untagged."""
+    """The indices of the groups that have one of `tags`. None selects all groups; a None in a list, the untagged."""
     if tags is None:
         return [i for i, _ in enumerate(groups)]
     names = read_tags(tags)
@@ -135,12 +135,12 @@ def select_groups(groups: Iterable[Mapping[str, Any]], tags: Any) -> list[int]:
 
 
 def group_tags(group: Mapping[str, Any]) -> set[Any]:
-    """The tags of a group, which has them as a name, or as a list or set of names."""
+    """The tags of a group, which holds a name, or a list or set of names."""
     return set(read_tags(group.get("tags")))
 
 
 def read_tags(tags: Any) -> list[Any]:
-    """Tags that are given as None, one name, or several; raises `ValueError` for anything else."""
+    """The tags as a list, from None, a name or several names. Raises `ValueError` for anything else."""
     if tags is None:
         return []
     if isinstance(tags, str):
@@ -151,12 +151,12 @@ def read_tags(tags: Any) -> list[Any]:
 
 
 def has_learning_rate_factor(group: Mapping[str, Any]) -> bool:
-    """Whether a group has a factor of its learning rate that changes it."""
+    """Whether a group has a learning-rate factor other than 1."""
     return any(group.get(key) not in (None, 1.0) for key in FACTOR_KEYS)
 
 
 def learning_rate_factor(group: Mapping[str, Any], group_name: str) -> float:
-    """The factor of a group's learning rate: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
+    """The learning-rate factor of a group: its `adjust_learning_rate`, else its `adjust_val`, else 1."""
     for key in FACTOR_KEYS:
         factor = group.get(key)
         if factor is not None:
@@ -167,7 +167,7 @@ def learning_rate_factor(group: Mapping[str, Any], group_name: str) -> float:
 
 
 def describe_tags(groups: Iterable[Mapping[str, Any]]) -> str:
-    """The tags there are, for a message."""
+    """The tags of the groups, as a text for messages."""
     tags: set[Any] = set()
     for group in groups:
         tags |= group_tags(group)
@@ -175,8 +175,10 @@ def describe_tags(groups: Iterable[Mapping[str, Any]]) -> str:
 
 
 def named_values(groups: Sequence[Mapping[str, Any]], keys: Iterable[tuple[str, int]]) -> dict[str, float]:
-    """The values of numbers in the groups, each given as key and group, by the names that logs show: the key, the tags
-    of the group, and its index where other groups have the same tags, as in `betas[0]` and `weight_decay/head`.
+    """The values of some keys in the groups, by names for logs, such as `betas[0]` and `weight_decay/head`.
+
+    `keys` has pairs of a key and the index of a group. A name is the key, the tags of the group, and its index if other
+    groups have the same tags.
     """
     tags = [",".join(sorted(map(str, group_tags(group)))) for group in groups]
     values = {}

@@ -1,4 +1,4 @@
-"""Keys: the number in a parameter group that is scheduled; and which numbers are accepted."""
+"""The key of a scheduled hyperparameter in a parameter group, and checks of its values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from timesched.time.units import exact_number
 
 
 class Key:
-    """A number in a parameter group: the value of a key, or one element of it, as in `betas[0]`."""
+    """The place of a hyperparameter in a parameter group: a key, or one element of its value, as in `betas[0]`."""
 
     def __init__(self, key: str | tuple[str, int]) -> None:
         match = re.fullmatch(r"(\w+)(?:\[(\d+)\])?", key) if isinstance(key, str) else None
@@ -30,7 +30,7 @@ class Key:
         self.name = self.key if self.index is None else f"{self.key}[{self.index}]"
 
     def require_number(self, group: Mapping[str, Any], group_name: str) -> Any:
-        """The number, or its 0-dim tensor; raises `ValueError` where the group has none."""
+        """The number in the group, or its 0-dim tensor. Raises `ValueError` if the group has none."""
         if self.key not in group:
             known = ", ".join(sorted(str(key) for key in group if key != "params"))
             raise ValueError(f"{group_name} has no {self.key!r} to schedule: its keys are {known}.")
@@ -51,14 +51,14 @@ class Key:
         return value
 
     def peek(self, group: Mapping[str, Any]) -> Any:
-        """What is there, unchecked; None where there is nothing."""
+        """The value in the group, without a check; None if there is none."""
         value = group.get(self.key)
         if self.index is None:
             return value
         return value[self.index] if isinstance(value, (tuple, list)) and self.index < len(value) else None
 
     def write(self, group: dict[str, Any], value: float | Tensor) -> None:
-        """Put a number in: into the tensor that is there, or in place of the number."""
+        """Write a number: into the tensor of the group, or in place of its number."""
         old = self.peek(group)
         if isinstance(old, Tensor):
             _fill(old, value)
@@ -75,14 +75,14 @@ def _fill(old: Tensor, value: float | Tensor) -> None:
     if old.requires_grad:
         old = old.detach()  # the same memory
     if not isinstance(value, Tensor):
-        # Made on the host and moved: on a lazy device (XLA) a number may be a constant, and each a new graph.
+        # Made on the host and moved: on a lazy device (XLA) a number may be a constant, and each needs a new graph.
         value = torch.tensor([value], dtype=old.dtype, device="cpu").to(old.device)
-    # What is written into a 0-dim float64 tensor on the CPU itself, a graph drops: it goes through a view.
+    # A graph drops a write into a 0-dim float64 tensor on the CPU, but not a write through a view.
     old.view(1).copy_(value.detach().view(1))
 
 
 def is_finite_number(value: Any) -> bool:
-    """Whether a value is a finite number, or a 0-dim tensor of one; a tensor elsewhere is not read."""
+    """Whether a value is a finite number, or a 0-dim tensor of one. Only tensors on the CPU are read."""
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_complex() or value.dtype is torch.bool or value.is_meta:
             return False
@@ -91,7 +91,7 @@ def is_finite_number(value: Any) -> bool:
 
 
 def require_count(count: Any, name: str, minimum: int = 0) -> int:
-    """A number of steps; raises `ValueError` for what is none."""
+    """A number of steps as an int. Raises `ValueError` for anything else."""
     if isinstance(count, numbers.Integral) and not isinstance(count, bool) and minimum <= int(count) < 2**63 - 1:
         return int(count)
     start = " (or -1, to start at 0)" if minimum < 0 else ""
@@ -99,5 +99,5 @@ def require_count(count: Any, name: str, minimum: int = 0) -> int:
 
 
 def require_finite(value: Any, name: str) -> float:
-    """An initial value as a float; raises `TimeError` for what is no finite number."""
+    """An initial value as a float. Raises `TimeError` if it is not a finite number."""
     return float(exact_number(value.item() if isinstance(value, Tensor) and value.numel() == 1 else value, name))

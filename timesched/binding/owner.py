@@ -1,6 +1,6 @@
-"""Who owns a key of a group: of the schedulers that set it, the one that was made last.
+"""The owner of a key: of all schedulers made for a key of a group, the scheduler that was created last controls it.
 
-The schedulers are each a `Bound`; their `refusal` says why they may not write, and is None where they may.
+Each scheduler is a `Bound`. Its `refusal` is the reason why it may not write, or None if it may.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from timesched.binding.groups import describe_tags, select_groups
 UNBOUND = "was unbound: make another one"
 
 
-# Those that were made for each optimizer, in this order. Weakly, so that a scheduler goes with its last name.
+# The schedulers of each optimizer, in the order in which they were made. Weak references keep no scheduler alive.
 _schedulers: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 
 
@@ -26,15 +26,15 @@ def _living_schedulers(optimizer: Optimizer) -> list[Any]:
 
 
 def find_owners(optimizer: Optimizer) -> list[Any]:
-    """The schedulers that own a key of an optimizer's groups, in the order in which they were made."""
+    """The schedulers that control a key of an optimizer's groups, in the order in which they were made."""
     return [scheduler for scheduler in _living_schedulers(optimizer) if scheduler.refusal is None]
 
 
 def take_ownership(scheduler: Any) -> None:
-    """Give a scheduler its key in the groups that it sets; an earlier one of any of these may not write any more."""
+    """Give a scheduler control of its key in its groups. An earlier scheduler of any of them may not write any more."""
     optimizer, indices = scheduler.optimizer, set(scheduler.indices)
     earlier = [other for other in _living_schedulers(optimizer) if other is not scheduler]
-    for other in earlier:  # those superseded before, too: they are to name the owner of now
+    for other in earlier:  # all of them, so that each error names the present owner
         is_rival = other.key == scheduler.key and other.refusal != UNBOUND
         if is_rival and indices.intersection(select_groups(optimizer.param_groups, other.tags)):
             _supersede(other, scheduler)
@@ -54,7 +54,7 @@ def _supersede(earlier: Any, later: Any) -> None:
 
 
 def check_single_owner(scheduler: Any, new_indices: Iterable[int]) -> None:
-    """Raise `ValueError` where a group that was added is for another scheduler of the same key, too."""
+    """Raise `ValueError` if an added group has the tags of two schedulers of the same key."""
     groups = scheduler.optimizer.param_groups
     own_indices = set(new_indices).intersection(select_groups(groups, scheduler.tags))
     for other in find_owners(scheduler.optimizer):

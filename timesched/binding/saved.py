@@ -1,8 +1,8 @@
-"""The state of a scheduler: whether it is for another one, and how two states of one moment are compared.
+"""The saved state of a scheduler: does it fit the scheduler, and has it the same value?
 
-A state is a dict: `key` and `tags`; `last_epoch`, the steps; `schedule`, as a text for people; `value`, the multiplier
-or what the groups get; `base`, the initial values, if the schedule multiplies them; and of a `Clock` its state as
-`clock`, its `horizon` and the `length` of the run as texts.
+A saved state is a dict. `key` and `tags` select the hyperparameter, and `last_epoch` counts the steps. `schedule` is a
+text for people. `value` is the multiplier, or the value of each group. `base` has the base values, if the schedule
+multiplies them. With a `Clock` there are also `clock`, its state, and `horizon` and `length` of the run as texts.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_CLOSE = 1e-12  # of the larger of two values: the last bit of a cosine differs between processors
+_CLOSE = 1e-12  # of the larger value: the last bit of a cosine differs between processors
 
 
 def check_saved_state(
     state: Mapping[str, Any], class_name: str, key: str, tags: list[Any] | None, relative: bool
 ) -> None:
-    """Raise `ValueError` for what is not the state of a scheduler of a kind, key and tags."""
+    """Raise `ValueError` unless it is the state of a scheduler with this key and these tags."""
     needed = ("key", "tags", "last_epoch", "schedule", "value", *(("base",) if relative else ()))
     missing = [name for name in needed if not isinstance(state, Mapping) or name not in state]
     if missing:
@@ -27,7 +27,7 @@ def check_saved_state(
 
 
 def check_same_values(saved: Mapping[str, Any], present: Mapping[str, Any], class_name: str, has_moment: bool) -> None:
-    """Raise `ValueError` where the present scheduler has another value at the moment of a saved state."""
+    """Raise `ValueError` if the present scheduler has a different value at the time of the saved state."""
     if ("base" in saved) != ("base" in present):
         values = "one of them is a multiplier, the other a value"
     elif not has_moment:
@@ -46,6 +46,6 @@ def check_same_values(saved: Mapping[str, Any], present: Mapping[str, Any], clas
 
 
 def are_close(first: list[float], second: list[float]) -> bool:
-    """Whether two lists have the same numbers, but for their last bits."""
+    """Whether two lists have the same numbers, apart from the last bits."""
     pairs = list(zip(first, second))
     return len(first) == len(second) and all(abs(a - b) <= _CLOSE * max(abs(a), abs(b)) for a, b in pairs)

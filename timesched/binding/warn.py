@@ -1,4 +1,4 @@
-"""Warnings: of what runs as it is written, and is likely not what was meant."""
+"""Warnings of code that runs, but probably does not do what the user wants."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PHASE_TEXTS = {
 
 
 class Beginning(NamedTuple):
-    """Where a scheduler stood when it was made or loaded."""
+    """The position of a scheduler when it was made or loaded."""
 
     steps: int
     timestamp: Timestamp  # of its clock
-    changes: list[int]  # of its weights: see `count_changes`
-    is_early: bool = False  # whether its first step came after the optimizer's, and before the clock's tick
+    changes: list[int]  # of its parameters: see `count_changes`
+    is_early: bool = False  # whether its first step came between the optimizer's step and the clock's tick
 
 
 def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
-    """How often each parameter of some groups was changed, as autograd counts it: more often after an optimizer's step.
+    """How often each parameter of some groups was changed, by autograd's counter. A step of an optimizer adds to it.
 
-    A fused step of torch changes parameters without a count; its state "step" has one.
+    A fused step of torch changes parameters without counting, but counts the change of its state "step".
     """
     changes = []
     for i in indices:
@@ -44,10 +44,10 @@ def count_changes(optimizer: Optimizer, indices: Sequence[int]) -> list[int]:
 
 
 def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
-    """Warn of schedules whose warmup lasts longer than the run, where their units convert."""
-    with suppress(TypeError, ValueError):  # of wrong arguments, which are refused later
+    """Warn of a warmup that lasts longer than the run, if their units convert."""
+    with suppress(TypeError, ValueError):  # wrong arguments raise later, with a better message
         for item in select_schedules(schedule):
-            on_run = item._resolution(clock, ssr)  # is kept, so that nothing is resolved twice
+            on_run = item._resolution(clock, ssr)  # the schedule keeps it, so that nothing is resolved twice
             horizon, length = on_run.horizon, on_run.horizon.max_duration
             ends = dict.fromkeys(mark.time for name, mark in on_run.notes if name == "warmup")
             for end in ends:
@@ -60,7 +60,7 @@ def warn_of_long_warmup(schedule: Any, clock: Any, ssr: float | None) -> None:
 
 
 def warn_of_zero(scheduler: Any) -> None:
-    """Warn of a scheduler that multiplies 0 in all its groups."""
+    """Warn of a scheduler whose base value is 0 in all groups."""
     if scheduler.relative and not any(scheduler.factors):
         warnings.warn(
             f"bind.key={scheduler.key!r}: the value is 0 in every group that is selected. Multiplied, it stays 0: give "
@@ -70,7 +70,7 @@ def warn_of_zero(scheduler: Any) -> None:
 
 
 def warn_of_clock(scheduler: Any, beginning: Beginning) -> None:
-    """Warn where the clock of a scheduler does not move, or moves after the step, or where ranks may differ."""
+    """Warn if the clock of a scheduler does not tick, ticks after the step, or counts each rank alone."""
     clock, describe = scheduler.clock, scheduler._describe
     if beginning.is_early and clock.timestamp.batch.value == beginning.timestamp.batch.value + 1:
         warnings.warn(
