@@ -1,7 +1,7 @@
 """Schedules in any unit of time: batches, samples, tokens, epochs, iterations, seconds, or a fraction of the run.
 
-A schedule is a small frozen record of times and numbers. Called with the state of a run (a `Clock`, MosaicML
-Composer's `State`, or a similar object) it returns a multiplier; `bind` writes it into an optimizer.
+A schedule is a small frozen record of times and numbers. Call it with the state of a run (a `Clock`, MosaicML
+Composer's `State`, or a similar object), and it returns a multiplier. `bind` writes the multiplier into an optimizer.
 
 >>> from timesched import Clock, CosineAnnealingWithWarmupScheduler
 >>> schedule = CosineAnnealingWithWarmupScheduler(

@@ -26,14 +26,14 @@ Entries = tuple[tuple[Time[Any], int], ...]
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class BatchSizeSchedule(BatchSizes):
-    """The sizes of the batches of a run: each holds from the first batch that begins at or after its threshold.
+    """The batch sizes of a run: a size starts with the first batch that begins at or after its threshold.
 
     `sizes`: a mapping of thresholds to sizes, or a string such as `"0:768 250B:1536"`. The thresholds are times in
-    `sp`, `tok`, `ba` or `dur`. All have one unit, begin at 0 and increase. A number, or a string of a number with or
-    without K, M, B or T (thousands to trillions), is a count of `unit`, which it needs. The sizes are whole numbers of
-    samples over all ranks, above 0. The ratio of a run stretches the thresholds.
+    `sp`, `tok`, `ba` or `dur`. They all have the same unit, begin at 0 and increase. A threshold without a unit counts
+    in `unit`: a number, or a string of a number with or without K, M, B or T (thousands to trillions). The sizes are
+    whole numbers of samples over all ranks, above 0. The ratio of a run stretches the thresholds.
 
-    Give it to `Horizon(samples_per_batch=sizes)` or to a `Clock`. Raises `ValueError` for other sizes.
+    Pass it to `Horizon(samples_per_batch=sizes)` or to a `Clock`. Raises `ValueError` for other thresholds or sizes.
 
     >>> from timesched import Clock
     >>> sizes = BatchSizeSchedule("0:8 160:16", unit="sp")
@@ -60,10 +60,10 @@ class BatchSizeSchedule(BatchSizes):
         object.__setattr__(self, "entries", _require_increasing(entries))
 
     def at(self, state: Any) -> int:
-        """The size of the next batch of a run: that of the last threshold which its counters have reached.
+        """The size of the next batch of a run: the size at the last threshold that its counters have reached.
 
-        `state`: a `Clock`, or another state with counters. Raises `ValueError` when a threshold in `dur` meets a run
-        without a length.
+        `state`: a `Clock`, or another state with counters. Raises `ValueError` for a threshold in `dur` when the length
+        of the run is not known.
         """
         horizon, timestamp = Horizon.of(state), getattr(state, "timestamp", None)
         if timestamp is None:
@@ -77,9 +77,9 @@ class BatchSizeSchedule(BatchSizes):
         return size
 
     def factor(self, power: float = 0.5) -> Schedule:
-        """A schedule: the size of a batch as a multiple of the first one's, to a power, for a `ProductScheduler`.
+        """A schedule for a `ProductScheduler`: the ratio of the batch size to the first batch size, to a power.
 
-        A power of 0.5 scales a learning rate with the root of the batch size, 1 in proportion.
+        A power of 0.5 scales a learning rate with the square root of the batch size, and 1 in proportion to it.
 
         >>> from timesched import Horizon
         >>> sizes = BatchSizeSchedule({"0sp": 8, "160sp": 32})
@@ -111,7 +111,7 @@ def _read_entries(name: str, value: Any) -> Entries:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BatchSizeFactor(Schedule):
-    """The batch size as a multiple of the first one's, to a power; see `BatchSizeSchedule.factor`."""
+    """The ratio of the batch size to the first batch size, to a power; see `BatchSizeSchedule.factor`."""
 
     entries: Entries = field(metadata={"read": _read_entries})
     power: float = number(0.5)

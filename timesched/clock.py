@@ -1,4 +1,4 @@
-"""Clock: the progress of a hand-written training loop, and the horizon it runs towards."""
+"""Clock: counts the progress of a hand-written training loop, and has the horizon of its run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from timesched.time.timestamp import WALL_CLOCKS, Timestamp, counts_of, read_fie
 from timesched.time.units import Counter, Exact, TimeError, TimeUnit, number_text, unit_of
 from timesched.time.value import Time
 
-# What tick() counts, and the rate from which it follows.
+# The counts that tick() takes, each with its unit and the conversion factor that replaces it.
 _COUNT_SOURCES = {"samples": (TimeUnit.SAMPLE, "samples_per_batch"), "tokens": (TimeUnit.TOKEN, "tokens_per_sample")}
 _MICROSECOND = datetime.timedelta(microseconds=1)
-# Ticks after which a scheduler was forgotten: where none has stepped, and where another one has.
+# The ticks after which a step is missing: where no scheduler has stepped, and where another scheduler has.
 _TICKS_IF_NONE_STEPS, _TICKS_IF_OTHERS_STEP = 3, 100
 _NO_SCHEDULER_LEFT = "No scheduler follows this clock any more: keep what bind() returns, and call its step()."
 
@@ -32,9 +32,9 @@ _NO_SCHEDULER_LEFT = "No scheduler follows this clock any more: keep what bind()
 class Clock:
     """Counts a loop's batches, samples, tokens, epochs, iterations and seconds, and knows when the run is over.
 
-    A clock is what a schedule calls a state. A batch is one step of the optimizer, however many microbatches it was
-    made of. Order in the loop: the optimizer's step, `clock.tick(...)`, then the scheduler's step. A loop may run past
-    the end: the counters do, and schedules stay at their last value.
+    A schedule accepts a clock as its state. A batch is one step of the optimizer, also where its gradients come from
+    several microbatches. In the loop, first call the optimizer's step, then `clock.tick(...)`, then the scheduler's
+    step. A loop may run past the end: the counters continue, and schedules stay at their last value.
 
     Args:
         max_duration: the length of the run before scaling, a time in any unit but `dur`.
@@ -43,16 +43,16 @@ class Clock:
             Default: None, not known.
         tokens_per_sample: the tokens of a sample, above 0. Default: None, not known.
         ssr: the scale-schedule ratio, above 0, by which the run is longer or shorter. Default: 1.
-        process_group: a group of torch.distributed, or True for the default one, if each rank gives `tick` its own
-            counts: they are summed over the ranks, the seconds are those of rank 0, and all ranks have one timestamp.
-            False says that the counts given are those of all ranks together already. Default: None, which warns where
+        process_group: a group of torch.distributed, or True for the default group, if each rank passes its own counts
+            to `tick`. The clock sums the counts over the ranks and takes the seconds of rank 0, so all ranks have the
+            same timestamp. Pass False if the counts are sums over all ranks already. Default: None, which warns where
             ranks may differ.
-        stop_at: a time, also in `dur`, at which the run is `done` before its end; schedules do not see it, and the
+        stop_at: a time, also in `dur`, at which the run is `done` before its end. Schedules do not see it, and the
             ratio does not stretch it. Default: None.
 
     Raises:
-        ValueError: a length, rate or ratio is not positive and finite, or `max_duration` is None or in `dur`; the times
-            of a batch-size schedule do not convert to samples or batches; `process_group` is given before
+        ValueError: a length, conversion factor or ratio is not positive and finite. `max_duration` is None or in `dur`.
+            The times of a batch-size schedule do not convert to samples or batches. `process_group` is given before
             torch.distributed is initialized.
 
     >>> clock = Clock("3ba", samples_per_batch=32)
@@ -84,7 +84,7 @@ class Clock:
         if not isinstance(self.horizon.batches_per_epoch, (int, type(None))):
             raise ValueError(f"batches_per_epoch={batches_per_epoch}: an epoch of a loop is a whole number of batches.")
         self.timestamp = Timestamp()
-        self._move_bounds = self.timestamp, self.timestamp  # from where to where by the last tick or the like
+        self._move_bounds = self.timestamp, self.timestamp  # before and after the last tick or the like
         self.process_group = process_group
         if process_group not in (None, False) and not (dist.is_available() and dist.is_initialized()):
             raise ValueError(
@@ -94,10 +94,10 @@ class Clock:
         self._stop = None if stop_at is None else self.horizon.place(stop_at, scale=False)
         if self._stop is not None and self._stop[0] < 0:
             raise TimeError(f"stop_at={str(stop_at)!r} is negative: a run stops at a time of 0 or more.")
-        self._has_explicit_counts = False  # whether a batch was counted by what tick() was given
+        self._has_explicit_counts = False  # whether tick() was called with samples or tokens
         self._last_tick_time = time.monotonic()
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._waiting: tuple[int, int] | None = None  # for a step: the ticks without one, and the steps before them
+        self._waiting: tuple[int, int] | None = None  # the ticks without a step, and the steps before these ticks
 
     @property
     def max_duration(self) -> Time[Any]:
@@ -123,7 +123,7 @@ class Clock:
 
     @property
     def fraction(self) -> float:
-        """The fraction of the run that is done, from 0.0; past 1.0 when the last batch went beyond the end."""
+        """The fraction of the run that is done, from 0.0; above 1.0 if the last batch went past the end."""
         return float(self.horizon.progress(self.timestamp))
 
     # Counting
@@ -134,16 +134,17 @@ class Clock:
         tokens: int | Time[int] | Tensor | None = None,
         duration: datetime.timedelta | None = None,
     ) -> None:
-        """Count one batch: its samples and tokens, and the time it took. Padding counts if you count it.
+        """Count one batch: its samples and tokens, and the time it took. Padding counts if you include it.
 
-        What is None follows from the clock's rates, and counts 0 if they are unknown; a number that is given wins over
-        the rate, as for a short last batch. `duration` None is the time since the last tick. A tensor of one whole
-        number is read. When `batches_per_epoch` is known, the last batch of an epoch also ends the epoch. With a
-        `process_group`, each rank gives its own numbers, and all tick together: one `all_reduce` of six integers.
+        A count that is None follows from the clock's conversion factors, and is 0 if they are unknown. A count that
+        you pass replaces the conversion factor, as for a short last batch. `duration` None is the time since the last
+        tick. A tensor of one whole number is read. When `batches_per_epoch` is known, the last batch of an epoch also
+        ends the epoch. With a `process_group`, each rank passes its own counts, and all ranks tick together. This
+        takes one `all_reduce` of six integers.
 
-        Raises `ValueError` when the run is measured in samples or tokens and their number is neither given nor
-        known, and when only some ranks give it; `TimeError` for negative and fractional numbers, on all ranks; nothing
-        is counted then.
+        Raises `ValueError` when the run is measured in samples or tokens and their count is neither passed nor known,
+        and when only some ranks pass it. Raises `TimeError` on all ranks for a negative or fractional count. After an
+        error nothing is counted.
         """
         now = time.monotonic()
         if self.process_group in (None, False):
@@ -161,9 +162,9 @@ class Clock:
             self._warn_of_missing_steps()
 
     def next_epoch(self) -> None:
-        """Count an epoch: for loops whose `batches_per_epoch` is not known, or that leave an epoch early.
+        """Count an epoch, in a loop whose `batches_per_epoch` is not known, or that leaves an epoch early.
 
-        Raises `ValueError` when `tick` has just ended the epoch by itself.
+        Raises `ValueError` when `tick` has just ended the epoch.
         """
         if self.dataloader_len is not None and self.timestamp.batch_in_epoch == 0:
             raise ValueError(
@@ -173,7 +174,7 @@ class Clock:
         self._move_to(self.timestamp.to_next_epoch())
 
     def next_iteration(self) -> None:
-        """Count an iteration, in Composer's sense: a stretch of the run that the user defines."""
+        """Count an iteration, as in Composer: a part of the run that the user defines."""
         self._move_to(self.timestamp.to_next_iteration())
 
     # Times that the last move has reached
@@ -181,12 +182,12 @@ class Clock:
     def passed(self, time: Time[Any] | str) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` reached a time: true once in a run.
 
-        `time` is 0 or more, in any unit that the clock counts, or a share of the run; the ratio does not stretch it, so
-        that the times of `schedule.marks(clock)` can be passed on. Nothing is passed on a new clock, nor after a load,
-        until it moves: save after you have looked. 0 is never passed; whether the run is over says `done`.
+        `time` is 0 or more, in any unit that the clock counts, or a fraction of the run. The ratio does not stretch it,
+        so the times of `schedule.marks(clock)` can be passed on. On a new clock, and after a load, no time is passed
+        until the clock moves: call `passed` before you save. 0 is never passed. For the end of the run, use `done`.
 
-        Raises `ValueError` for a negative time, a unit of which the clock has counted nothing, and counts that may
-        differ between ranks.
+        Raises `ValueError` for a negative time, for a unit of which the clock has counted nothing, and for counts that
+        may differ between ranks.
 
         >>> clock = Clock("10ba")
         >>> for _ in range(10):
@@ -202,16 +203,16 @@ class Clock:
     def before(self, time: Time[Any] | str, margin: Time[Any] | str | None = None) -> bool:
         """Whether this is the last batch boundary at or before a time: true once in a run.
 
-        `time` is as for `passed`. Save a state there, before a decay begins: it loads into a longer run.
+        `time` is as for `passed`. Save a state at this boundary, before a decay begins: it loads into a longer run.
 
-        Without `margin` the clock's conversion factors say where the next batch ends. If a batch is shorter than they
-        say, the boundary may be an earlier one. If a batch is longer, it may jump over the time, and no boundary is
-        reported. With `margin`, a time above 0 in the unit of `time`, it is the first boundary later than
-        `time - margin`, if that is not later than `time`. Give a margin above the longest batch: a batch that jumps
-        over both warns.
+        Without `margin`, the clock's conversion factors say where the next batch ends. If a batch is shorter than that,
+        an earlier boundary may be reported. If a batch is longer, it may jump over the time, and no boundary is
+        reported. With `margin`, a time above 0 in the unit of `time`, the boundary is the first one later than
+        `time - margin`, if it is not later than `time`. Pass a margin above the longest batch: a batch that jumps over
+        both warns.
 
-        It is False on a new clock, and after a load until the clock moves. So a time in the first batch is never
-        reported without `margin`.
+        The result is False on a new clock, and after a load until the clock moves. So a time in the first batch is
+        never reported without `margin`.
 
         Raises `ValueError` as `passed` does, and for a margin of 0 or in another unit. Without `margin` it also raises
         for seconds, for iterations, and where the clock lacks a conversion factor.
@@ -234,8 +235,8 @@ class Clock:
     def every(self, period: Time[Any] | str, start: Time[Any] | str | None = None) -> bool:
         """Whether the last `tick()`, `next_epoch()` or `next_iteration()` completed one or more periods.
 
-        They end one, two, three ... times `period` after `start`, which is itself an end where it is above 0. Both are
-        times as for `passed`, `period` above 0. `start` None is the beginning of the run.
+        A period ends one, two, three ... times `period` after `start`. If `start` is above 0, a period also ends at
+        `start`. Both are times as for `passed`, and `period` is above 0. `start` None is the beginning of the run.
 
         Raises `ValueError` as `passed` does, and where `start` does not convert to the unit of the period.
 
@@ -256,12 +257,12 @@ class Clock:
         return bool(complete > complete_before and complete >= (0 if first > 0 else 1))
 
     def _move_to(self, timestamp: Timestamp) -> None:
-        """Go on to a timestamp; what has been passed is looked for from the end of the last move on."""
+        """Move on to a timestamp. The new move begins where the last move ended."""
         self.timestamp = timestamp
         self._move_bounds = self._move_bounds[1], timestamp
 
     def _count_after_next_batch(self, moment: Timestamp, counter: Counter) -> Exact:
-        """The count after one more batch than at a moment, by the conversion factors."""
+        """The count after the next batch that begins at a moment, by the conversion factors."""
         count: Exact = counts_of(moment, (counter,))[0]
         batch, unit, size = (1, TimeUnit.BATCH), unit_of(counter), self.horizon.samples_per_batch
         try:
@@ -275,7 +276,7 @@ class Clock:
             ) from error
 
     def _has_entered_margin(self, count: Exact, counter: Counter, margin: Time[Any] | str) -> bool:
-        """Whether the last move went into the stretch that ends at a count and is as long as a margin."""
+        """Whether the last move went into the interval that ends at a count and is as long as a margin."""
         length, own_counter = self.horizon.place(_read_time(margin, "before"), scale=False)
         if length == 0 or unit_of(own_counter) is not unit_of(counter):
             raise TimeError(f"Clock.before: margin={str(margin)!r}: give a time above 0 in {unit_of(counter).value!r}.")
@@ -303,7 +304,7 @@ class Clock:
         return before, after
 
     def check_has_counted(self, unit: TimeUnit) -> None:
-        """Raise `ValueError` where the batches so far had no samples or tokens, if that is the unit."""
+        """Raise `ValueError` if the unit is samples or tokens, and the batches so far had none."""
         if unit in (TimeUnit.SAMPLE, TimeUnit.TOKEN) and self.timestamp.batch > 0 and self.timestamp.get(unit) == 0:
             rates = "samples_per_batch" if unit is TimeUnit.SAMPLE else "samples_per_batch and tokens_per_sample"
             raise ValueError(
@@ -323,14 +324,14 @@ class Clock:
         return state if self.dataloader_len is None else state | {"batches_per_epoch": self.dataloader_len}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict()`; bound schedulers write the value of that point into their groups.
+        """Continue from a `state_dict()`; bound schedulers write the value of that moment into their groups.
 
-        An epoch that had another number of batches, and was not at its end, resumes at the same fraction of it, rounded
-        down to a batch. Where the state has no `batches_per_epoch` and nobody counted epochs, its batches make epochs
-        of the present length. All other counts stay what they are.
+        An unfinished epoch that had another number of batches resumes at the same fraction of it, rounded down to a
+        batch. If the state has no `batches_per_epoch` and no epochs were counted, its batches are divided into epochs
+        of the present length. All other counts stay as they are.
 
-        Raises `KeyError` or `TimeError` when it is not the state of a clock, and what a scheduler that follows raises
-        when it cannot write; nothing is changed then.
+        Raises `KeyError` or `TimeError` when it is not the state of a clock, and any error of a bound scheduler that
+        cannot write its value. After an error nothing is changed.
         """
         self.go_to(self.read_state(state))
 
@@ -342,16 +343,17 @@ class Clock:
         self._start_waiting()
 
     def set_epochs(self, batches_per_epoch: int | None, timestamp: Timestamp) -> None:
-        """From now on an epoch has so many batches (None: not known), and the run stands at `timestamp`; bound
-        schedulers write their value, as after a load.
+        """Set the batches of an epoch (None: not known) and the timestamp; bound schedulers write their value, as
+        after a load.
 
-        For a trainer whose epochs change their length, or end before it. Unlike `go_to`, no time is left out.
+        It is for a trainer whose epochs change their length, or end early. Unlike `go_to`, it counts the time since the
+        last tick.
         """
         if batches_per_epoch != self.dataloader_len or timestamp != self.timestamp:
             self._change(horizon=self.horizon.with_epochs(batches_per_epoch), timestamp=timestamp)
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
-        """The timestamp of a clock's state, its batch in the epoch as an exact share of the epochs here.
+        """The timestamp of a clock's state, with its batch in the epoch as an exact fraction of this clock's epochs.
 
         Raises `KeyError` or `TimeError` for the state of another object.
         """
@@ -374,10 +376,11 @@ class Clock:
     def extend(self, max_duration: Time[Any] | str) -> None:
         """Make the run longer; bound schedulers write their value on the longer run into their groups.
 
-        `max_duration` is the new length before scaling, in any unit that the clock's rates convert. What a schedule
-        has in `dur` moves with it. Warns where that changes the value within a warmup, or undoes a decay that has
-        begun, as of a `WarmupStableDecayScheduler`. Raises `ValueError` for a length that is not above the present
-        one, and what a scheduler that follows raises when it cannot write; nothing is changed then.
+        `max_duration` is the new length before scaling, in any unit that the clock's conversion factors reach. The
+        times of a schedule in `dur` move with it. Warns where that changes the value within a warmup, or undoes a decay
+        that has begun, as with a `WarmupStableDecayScheduler`. Raises `ValueError` for a length that is not above the
+        present length, and any error of a bound scheduler that cannot write its value. After an error nothing is
+        changed.
 
         >>> clock = Clock("10ba", stop_at="2ba")
         >>> clock.extend("20ba")
@@ -391,11 +394,12 @@ class Clock:
         self._replace_horizon(longer)
 
     def end_after(self, time: Time[Any] | str) -> None:
-        """End the run so much later than now, sooner or later than it would have; as for a branch that decays at once.
+        """End the run `time` after the present moment, for instance to decay at once in a branch of the run.
 
-        `time` is above 0, in any unit that the clock's rates convert to that of the length; the ratio does not stretch
-        it, and a `dur` is a share of the present length. What a schedule has in `dur` moves with the end, and bound
-        schedulers write their value on the new run into their groups. Warns and raises as `extend` does.
+        The new end may be earlier or later than the previous end. `time` is above 0, in any unit that the clock's
+        conversion factors convert to the unit of the length. The ratio does not stretch it, and a `dur` is a fraction
+        of the present length. The times of a schedule in `dur` move with the end, and bound schedulers write their
+        value on the new run into their groups. Warns and raises as `extend` does.
 
         >>> clock = Clock("40ba")
         >>> for _ in range(20):
@@ -407,7 +411,7 @@ class Clock:
         self._replace_horizon(self.horizon._with_end_after(self.timestamp, time))
 
     def _replace_horizon(self, horizon: Horizon) -> None:
-        """Set a horizon of another length; warns where that moves a warmup that is not over, or undoes a decay."""
+        """Set a horizon of another length. Warns where that moves an unfinished warmup, or undoes a decay."""
         phases = [] if self.done else [(listener, listener.current_phase()) for listener in list(self._listeners)]
         before = [(listener, phase, listener.get()) for listener, phase in phases if phase is not None]
         self._change(horizon=horizon)
@@ -415,7 +419,7 @@ class Clock:
             listener.warn_of_jump(phase, values)
 
     def _change(self, **changes: Any) -> None:
-        """Change attributes, and have all that follows write its value; nothing is changed where one cannot."""
+        """Change attributes and refresh all listeners. If a listener raises, nothing is changed."""
         before = {name: getattr(self, name) for name in changes}
         self.__dict__.update(changes)
         written = []
@@ -429,7 +433,7 @@ class Clock:
                 listener.refresh()
             raise
 
-    def __getstate__(self) -> dict[str, Any]:  # a copy has listeners of its own, and time goes on from then
+    def __getstate__(self) -> dict[str, Any]:  # a copy has its own listeners, and counts time from its creation
         kept = ("horizon", "timestamp", "process_group", "_stop", "_has_explicit_counts")
         return {name: value for name, value in self.__dict__.items() if name in kept}
 
@@ -437,10 +441,10 @@ class Clock:
         self.__dict__.update(state, _last_tick_time=time.monotonic(), _listeners=weakref.WeakSet(), _waiting=None)
         self._move_bounds = self.timestamp, self.timestamp
 
-    # The schedulers that follow it
+    # The schedulers that follow the clock
 
     def notify(self, listener: Any) -> None:
-        """Have `listener.refresh()` called after a load, for as long as the listener lives."""
+        """Call `listener.refresh()` after each load, for as long as the listener lives."""
         self._listeners.add(listener)
         self._start_waiting()
 
@@ -449,14 +453,14 @@ class Clock:
         self._listeners.discard(listener)
         self._start_waiting()
 
-    # A loop that ticks and forgets `scheduler.step()`: looked for after each bind and load
+    # A loop that ticks and forgets `scheduler.step()`: the clock waits for a step after each bind and load
 
     def stop_waiting(self) -> None:
-        """Do not warn where ticks pass without a step: somebody writes the values."""
+        """Do not warn where ticks pass without a step, since other code writes the values."""
         self._waiting = None
 
     def allow_late_steps(self) -> None:
-        """Do not warn where no scheduler was stepped in the first ticks, as an adapter may step them later."""
+        """Do not warn where no scheduler was stepped in the first ticks, since an adapter may step them later."""
         if self._waiting is not None:
             ticks, steps = self._waiting
             self._waiting = max(ticks, _TICKS_IF_NONE_STEPS), steps
@@ -465,7 +469,7 @@ class Clock:
         self._waiting = (0, self._count_listener_steps()) if self._listeners else None
 
     def _warn_of_missing_steps(self) -> None:
-        """Warn, once, where ticks pass and none of the schedulers that follow is stepped, or not all of them."""
+        """Warn once if the clock ticks, and none or only some of its schedulers are stepped."""
         assert self._waiting is not None
         ticks, steps = self._waiting[0] + 1, self._waiting[1]
         self._waiting = ticks, steps
@@ -477,7 +481,7 @@ class Clock:
                 f"stepped: call scheduler.step() after clock.tick()."
             )
             warnings.warn(text if self._listeners else _NO_SCHEDULER_LEFT, stacklevel=3)
-        elif ticks > max(_TICKS_IF_OTHERS_STEP, self.dataloader_len or 0):  # some are stepped once in an epoch
+        elif ticks > max(_TICKS_IF_OTHERS_STEP, self.dataloader_len or 0):  # some are stepped once per epoch
             self._waiting = None
             forgotten = [listener for listener in self._listeners if listener.is_forgotten()]
             if 0 < len(forgotten) < len(self._listeners):
@@ -490,7 +494,7 @@ class Clock:
     def _count_listener_steps(self) -> int:
         return sum(int(listener.last_epoch) for listener in self._listeners)
 
-    # What a batch is made of: on this rank, by the rates, and on all ranks
+    # The counts of a batch: on this rank, by the conversion factors, and on all ranks
 
     def _batch_microseconds(self, duration: datetime.timedelta | None, now: float) -> int:
         """The microseconds that a batch took."""
@@ -509,7 +513,7 @@ class Clock:
             microseconds = self._batch_microseconds(duration, now)
             microseconds_of_rank_0 = microseconds if dist.get_rank(group) == 0 else 0
             numbers = torch.tensor([*counts, *are_passed, microseconds_of_rank_0, 0], dtype=torch.int64)
-        except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one: all are to raise
+        except (TypeError, ValueError, RuntimeError) as error:  # the other ranks wait for this one, and must raise, too
             numbers, own_error = torch.tensor([0, 0, 0, 0, 0, 1]), error
         numbers = numbers.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         dist.all_reduce(numbers, group=group)
@@ -565,5 +569,5 @@ def _read_time(time: Time[Any] | str, method: str) -> Time[Any]:
 
 
 def _read_count(name: str, value: Any) -> int:
-    """A count that was given, of `samples` or `tokens`, whose fields have these names in the singular."""
+    """The count of `samples` or `tokens` that a user passed. The fields have these names in the singular."""
     return read_field(name[:-1], value.item() if isinstance(value, Tensor) and value.numel() == 1 else value)

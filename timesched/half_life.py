@@ -1,4 +1,4 @@
-"""Half-lives: what an average keeps in units of training time, and the decay rates that follow from it."""
+"""Half-lives: betas and weight decays that follow from a time, not from a number of steps."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from timesched.time.value import TimeLike
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HalfLife(Schedule):
-    """What one step keeps of an average that loses half of itself in a time: a beta for any size of the batch.
+    """A beta for any batch size: the fraction of an average that a step keeps, if `time` is the average's half-life.
 
     Formula:
         y = beta ** (step / time)
 
     `step` is the length of this step, in the unit of `time`, and `y` the value; with `beta` 0.5, `time` is the
-    half-life. The exponent is exact, by the rates of the horizon, and is rounded once. Under a `BatchSizeSchedule`,
-    each step has the length of its own batch.
+    half-life. The exponent is exact, from the conversion factors of the horizon, and is rounded once. Under a
+    `BatchSizeSchedule`, each step has the length of its own batch.
 
-    It is a value, not a multiplier: `bind(HalfLife("2e9tok"), optimizer, clock, key="betas[1]")` writes it as it is,
-    and so for `betas[0]`, `momentum` or `alpha`. The ratio of a run does not stretch `time`, as it does not stretch a
-    batch; a `dur` is a share of the run, stretched or not. Epochs are those of the present length.
+    It is a value, not a multiplier: `bind(HalfLife("2e9tok"), optimizer, clock, key="betas[1]")` writes the beta
+    itself. Other keys are `betas[0]`, `momentum` and `alpha`. The ratio of a run does not stretch `time`, as it does
+    not stretch a batch. A `dur` is a fraction of the scaled run. Epochs have their present length.
 
     Args:
         time: above 0, in any unit that the run converts to batches.
-        beta: what is kept after each `time`, more than 0 and less than 1. `HalfLife.of` is for a beta that is known.
-            Default: 0.5, a half.
+        beta: the fraction that is kept after each `time`, more than 0 and less than 1. For a beta that is known, use
+            `HalfLife.of`. Default: 0.5, a half.
 
     Raises:
-        ValueError: an argument is outside its range; on a run, a rate is missing between batches and the unit of
-            `time`, as between batches and seconds.
-        TypeError: it would multiply: it is called, or is in a product, in a list of `bind`, or bound to "lr".
+        ValueError: an argument is outside its range. On a run, the conversion factor between batches and the unit of
+            `time` is missing, as between batches and seconds.
+        TypeError: it is used as a multiplier: called, in a product, in a list of `bind`, or bound to "lr".
 
     >>> runs = [Horizon("100ba", samples_per_batch=n, tokens_per_sample=1000) for n in (64, 128)]
     >>> [round(HalfLife("2e6tok").at("0ba", run), 4) for run in runs]
     [0.9781, 0.9566]
 
-    Source: arXiv:2507.07101, which keeps the half-life of the second moment in tokens; arXiv:2205.10287, where 1 - beta
-    grows in proportion to the batch, which is the same where it is small.
+    Source: arXiv:2507.07101, which keeps the half-life of the second moment in tokens. In arXiv:2205.10287, 1 - beta
+    grows in proportion to the batch, which is the same while it is small.
     """
 
     relative = False
@@ -54,11 +54,11 @@ class HalfLife(Schedule):
 
     @classmethod
     def of(cls, beta: float, batch: TimeLike) -> HalfLife:
-        """What a beta means that was found with steps of a known length: it is kept after each `batch`.
+        """The half-life of a beta that was tuned with steps of a known length: `beta` is kept after each `batch`.
 
         Args:
             beta: more than 0 and less than 1.
-            batch: the length of a step, such as "0.5Mtok" or "256sp"; a run with steps of that length gets exactly
+            batch: the length of a step, such as "0.5Mtok" or "256sp". A run with steps of this length gets exactly
                 `beta`.
 
         Raises:
@@ -84,21 +84,22 @@ class HalfLife(Schedule):
 
 
 def weight_decay_for(time: TimeLike, lr: float, horizon: Any) -> float:
-    """The weight decay whose memory is a time: without gradients, a weight shrinks to 1 / e of itself in that time.
+    """The weight decay with a timescale of `time`: without gradients, a weight shrinks to 1 / e of itself in `time`.
 
         weight_decay = 1 / (lr * steps)
 
-    where `steps` is the number of steps in `time`. It is for decoupled decay, which subtracts `lr * weight_decay` times
-    the weight in each step: AdamW, Lion, Muon. For an optimizer that adds the decay to the gradient it means nothing.
+    where `steps` is the number of steps in `time`. It is for decoupled weight decay, which subtracts
+    `lr * weight_decay` times the weight in each step: AdamW, Lion, Muon. It has no meaning for an optimizer that adds
+    the decay to the gradient.
 
     Args:
-        time: above 0, in any unit; the ratio does not stretch it.
-        lr: the learning rate, above 0; of a schedule, the peak.
-        horizon: a `Horizon`, a `Clock` or another state, with the rates between `time` and batches.
+        time: above 0, in any unit. The ratio does not stretch it.
+        lr: the learning rate, above 0. For a schedule, use its peak.
+        horizon: a `Horizon`, a `Clock` or another state, with the conversion factors between `time` and batches.
 
     Raises:
-        ValueError: `time` or `lr` is not above 0, a rate is missing, or there is a batch-size schedule, under which
-            steps differ in length.
+        ValueError: `time` or `lr` is not above 0. A conversion factor is missing. There is a batch-size schedule, under
+            which steps differ in length.
 
     >>> weight_decay_for("2e9tok", 1e-3, Horizon("1e11tok", samples_per_batch=500, tokens_per_sample=2000))
     0.5

@@ -1,4 +1,4 @@
-"""What messages about unknown names say: the known names that may be meant."""
+"""Hints in messages about unknown names: the known names that may be meant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Arguments, and what torch, transformers and others call the same.
+# Arguments, and their names in torch, transformers and other packages.
 NAMES_ELSEWHERE = {
     "alpha_f": ("end_factor", "eta_min", "lr_end", "min_lr", "min_lr_rate"),
     "alpha_i": ("start_factor",),
@@ -24,21 +24,21 @@ CHOSEN_BY_DEVICE = ("capturable", "foreach", "fused")
 
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that may be meant: what others call so, or else what is written much like it, nearest first."""
+    """The known names that may be meant: those with this name elsewhere, or else the most similar ones, best first."""
     names = {known_name.lower(): known_name for known_name in known}
     synonyms = [known_name for known_name in names.values() if name in NAMES_ELSEWHERE.get(known_name, ())]
     return synonyms or [names[lower_name] for lower_name in difflib.get_close_matches(name.lower(), names, n=3)]
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:
-    """How a message about an unknown name ends: with those that may be meant, or else with all that there are."""
+    """The end of a message about an unknown name: the names that may be meant, or else all known names."""
     known = list(known)
     similar = " or ".join(map(repr, similar_names(name, known)))
     return f": did you mean {similar}?" if similar else f": there are {', '.join(known)}."
 
 
 def argument_hint(name: str, known: Iterable[str]) -> str:
-    """How a message about an unknown argument ends: with those that may be meant, and with all that there are."""
+    """The end of a message about an unknown argument: the names that may be meant, and all known names."""
     if name in CHOSEN_BY_DEVICE:
         return ": leave it out, it is chosen here, by where the tensors are."
     known = list(known)
@@ -51,16 +51,17 @@ def argument_hint(name: str, known: Iterable[str]) -> str:
 def arguments_of(cls: Any) -> Mapping[str, inspect.Parameter]:
     """The arguments of a constructor, by name.
 
-    Not `inspect.signature(cls)`, which in Python 3.10 takes an inherited `__new__` before an inherited `__init__`.
+    It does not use `inspect.signature(cls)`, which in Python 3.10 prefers an inherited `__new__` to an inherited
+    `__init__`.
     """
     if hasattr(cls, "__signature__"):
-        return cls.__signature__.parameters  # type: ignore[no-any-return]  # what inspect, too, asks for first
+        return cls.__signature__.parameters  # type: ignore[no-any-return]  # inspect, too, reads it first
     _, *arguments = inspect.signature(cls.__init__).parameters.values()
     return {argument.name: argument for argument in arguments}
 
 
 def check_argument_names(cls: type, keywords: Mapping[str, Any]) -> None:
-    """Raise `TypeError` for a keyword that a constructor does not take, as Python does, but with a hint."""
+    """Raise `TypeError` with a hint, in place of Python's, for a keyword that a constructor does not take."""
     arguments = arguments_of(cls)
     if any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values()):
         return

@@ -1,4 +1,4 @@
-"""Horizon: everything known about a run as a whole. The one home of unit conversion and of the scale-schedule ratio."""
+"""Horizon: the facts about a run as a whole. Only this module converts units and applies the scale-schedule ratio."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from timesched.time.value import Time
 
 ConversionFactor = int | float | Fraction
 
-# The rates in a chain from coarse to fine: how many of the second unit are in one of the first.
+# The units from coarse to fine. A conversion factor is the number of the next unit in one of a unit.
 _UNIT_CHAIN = (TimeUnit.EPOCH, TimeUnit.BATCH, TimeUnit.SAMPLE, TimeUnit.TOKEN)
 _FACTOR_NAMES = ("batches_per_epoch", "samples_per_batch", "tokens_per_sample")
 
 
 @runtime_checkable
 class State(Protocol):
-    """What a schedule asks of the run it is called with: a `Clock`, Composer's `State`, or anything with these three.
+    """The run that a schedule is called with: a `Clock`, Composer's `State`, or any object with these three attributes.
 
-    `max_duration` is a time, or None while it is not known; it counts as already scaled by the ratio.
-    `dataloader_len` is the number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and
-    `rates`, those of samples and tokens.
+    `max_duration` is a time that the ratio has already scaled, or None while it is not known. `dataloader_len` is the
+    number of batches in an epoch, or None. A state may also have a ratio, `ssr`, and `rates`, the conversion factors of
+    samples and tokens.
     """
 
     @property
@@ -39,9 +39,9 @@ class State(Protocol):
 
 
 class BatchSizes:
-    """What a horizon and a clock ask of batches whose size changes: the base of `BatchSizeSchedule`.
+    """Batches whose size changes, as a horizon and a clock see them: the base of `BatchSizeSchedule`.
 
-    `entries`: times, the first of them 0, each with the size of the batches from then on.
+    `entries`: times, of which the first is 0, each with the size of the batches that begin at or after it.
     """
 
     entries: tuple[tuple[Time[Any], int], ...]
@@ -52,25 +52,25 @@ class BatchSizes:
 
 
 class Horizon:
-    """The length of a run, the rates between its units, and the scale-schedule ratio. Immutable and hashable.
+    """The length of a run, its conversion factors, and the scale-schedule ratio. Immutable and hashable.
 
-    `horizon.max_duration` is the length after scaling, exact: half of 3ba is 1.5ba, and the run ends at the first batch
-    at or after it. Rates are never inferred.
+    `horizon.max_duration` is the exact length after scaling: half of 3ba is 1.5ba, and the run ends with the first
+    batch at or after it. Conversion factors are never inferred.
 
     Args:
         max_duration: the length *before* scaling, as for Composer's Trainer, a time in any unit but `dur`; None if
             it is not known.
         batches_per_epoch: the batches of an epoch, above 0. Default: None, not known.
         samples_per_batch: the samples of a batch, above 0, or a `BatchSizeSchedule` if the size changes. Batches then
-            convert to samples and tokens, and back, as positions from the start of the run: `Horizon.after` and
-            `Horizon.before` take a length. Default: None, not known.
+            convert to samples and tokens, and back, as positions from the start of the run. For a length, use
+            `Horizon.after` and `Horizon.before`. Default: None, not known.
         tokens_per_sample: the tokens of a sample, above 0. Default: None, not known.
-        ssr: the scale-schedule ratio, above 0. The float 5 / 3 stands for exactly five thirds, and so for any quotient
-            of numbers up to a million. Default: 1.
+        ssr: the scale-schedule ratio, above 0. The float 5 / 3 means exactly five thirds, and likewise for each
+            quotient of whole numbers up to a million. Default: 1.
 
     Raises:
-        ValueError: a length, rate or ratio is not positive and finite, or a length is in `dur`; the thresholds do
-            not convert to samples or batches.
+        ValueError: a length, conversion factor or ratio is not positive and finite. A length is in `dur`. The
+            thresholds of a batch-size schedule do not convert to samples or batches.
 
     >>> run = Horizon("10ep", batches_per_epoch=50, samples_per_batch=32, ssr=0.5)
     >>> run.max_duration, run.convert("2ep", "sp")
@@ -82,10 +82,8 @@ class Horizon:
     ssr: float
     _unscaled: Time[Any] | None
     _end: tuple[Exact, Counter] | None  # the scaled length, and the counter that reaches it
-    conversion_factors: tuple[
-        Any, ...
-    ]  # of each an exact number, or None; of samples_per_batch also a batch-size schedule
-    _stages: _Stages | None  # of that schedule, on this run
+    conversion_factors: tuple[Any, ...]  # exact numbers or None; for samples_per_batch also a batch-size schedule
+    _stages: _Stages | None  # the stages of the batch-size schedule on this run
     _ratio: Exact
     _key: tuple[Any, ...]
 
@@ -109,7 +107,7 @@ class Horizon:
         self._fill(_read_length(max_duration, read_positive), read_ratio(ssr), factors, scaled=False)
 
     def _fill(self, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> None:
-        """Set all attributes; `scaled`: the length is that after scaling, as the one in a foreign state."""
+        """Set all attributes. `scaled`: whether the length is scaled already, as in a state that is not ours."""
         put = object.__setattr__
         scaled_length = length if length is None or scaled else Time._make(length.exact * ratio, length.unit)
         put(self, "_unscaled", length)
@@ -128,8 +126,8 @@ class Horizon:
     def of(cls, state: Any, ssr: float | None = None) -> Horizon:
         """The horizon of a run from its state: a `Horizon` itself, a `Clock`, or another `State`.
 
-        `ssr` None stands for the state's own ratio, or 1.0 where it has none. Raises `ValueError` when the ratios that
-        are given (`ssr`, the state's own, and that of its horizon) differ.
+        `ssr` None means the state's own ratio, or 1.0 if it has none. Raises `ValueError` if `ssr`, the ratio of the
+        state and the ratio of its horizon differ.
         """
         own = state if isinstance(state, Horizon) else getattr(state, "horizon", None)
         ratios = [ssr, getattr(state, "ssr", None), own.ssr if isinstance(own, Horizon) else None]
@@ -158,7 +156,7 @@ class Horizon:
 
     @classmethod
     def _make(cls, length: Time[Any] | None, ratio: Exact, factors: tuple[Any, ...], scaled: bool) -> Horizon:
-        """A horizon of what is checked already."""
+        """A horizon with values that were checked before."""
         horizon = object.__new__(cls)
         horizon._fill(length, ratio, factors, scaled)
         return horizon
@@ -170,7 +168,7 @@ class Horizon:
         )
 
     def _with_end_after(self, timestamp: Any, time: Time[Any] | str) -> Horizon:
-        """The same run with its end so much later than a timestamp; the ratio does not stretch the time."""
+        """The same run with its end `time` after a timestamp. The ratio does not stretch the time."""
         assert self._end is not None and self.max_duration is not None
         counter, unit = self._end[1], unit_of(self._end[1])
         length, length_unit = self.locate(time, scale=False)
@@ -183,13 +181,13 @@ class Horizon:
         return Horizon._make(max_duration, self._ratio, self.conversion_factors, scaled=False)
 
     def with_epochs_of(self, other: Horizon) -> Horizon:
-        """The same run with epochs as long as those of another, where both know how long they are."""
+        """The same run with the epoch length of another horizon, if both epoch lengths are known."""
         return self.with_epochs(
             self.conversion_factors[0] and (other.conversion_factors[0] or self.conversion_factors[0])
         )
 
     def with_epochs(self, batches_per_epoch: Exact | None) -> Horizon:
-        """The same run with epochs of so many batches; None where that is not known."""
+        """The same run with another number of batches per epoch, or None if it is not known."""
         length = None if batches_per_epoch is None else read_positive(batches_per_epoch, _FACTOR_NAMES[0])
         return Horizon._make(
             self._unscaled, self._ratio, (length, *self.conversion_factors[1:]), self.max_duration is self._unscaled
@@ -202,7 +200,7 @@ class Horizon:
 
     @property
     def samples_per_batch(self) -> Exact | BatchSizes | None:
-        """Samples in one batch, over all ranks; the batch-size schedule where the size changes, or None."""
+        """Samples in one batch over all ranks, a batch-size schedule if the size changes, or None."""
         return self.conversion_factors[1]  # type: ignore[no-any-return]  # see `conversion_factors`
 
     @property
@@ -211,25 +209,24 @@ class Horizon:
         return self.conversion_factors[2]  # type: ignore[no-any-return]  # see `conversion_factors`
 
     def is_fixed(self, one: TimeUnit, other: TimeUnit) -> bool:
-        """Whether a length in one unit is as long in the other wherever in the run it is.
+        """Whether a length in one unit has the same length in another unit everywhere in the run.
 
-        Not so under a batch-size schedule, between epochs and batches on the one side and samples and tokens on the
-        other.
+        Under a batch-size schedule, this is false between epochs or batches and samples or tokens.
         """
         return self._stages is None or (one in _UNIT_CHAIN[:2]) == (other in _UNIT_CHAIN[:2])
 
     def locate(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, TimeUnit]:
-        """Where a time of a schedule lies on this run: an exact count, and its unit.
+        """The position of a schedule's time on this run: an exact count, and its unit.
 
-        `dur` follows the run's length, and is in its unit; an epoch is counted in batches if its length is known. The
-        ratio stretches every other time, unless `scale` is False. Raises `ValueError` for a `dur` when the run's
-        length is not known.
+        A `dur` becomes a fraction of the run's length, in the unit of the length. An epoch is counted in batches if its
+        length is known. The ratio stretches every time but `dur`, unless `scale` is False. Raises `ValueError` for a
+        `dur` when the run's length is not known.
         """
         count, counter = self.place(time, scale)
         return count, unit_of(counter)
 
     def place(self, time: Time[Any] | str, scale: bool = True) -> tuple[Exact, Counter]:
-        """Where a time lies, as `locate` says, and the counter that reaches it."""
+        """The position of a time, as `locate` returns it, and the counter that reaches it."""
         time = Time.from_input(time)
         number, unit = time.exact, time.unit
         if unit is TimeUnit.DURATION:
@@ -241,10 +238,10 @@ class Horizon:
         return (count * self._ratio if scale else count), counter
 
     def change(self, count: Exact, old: TimeUnit, new: TimeUnit) -> Exact:
-        """An exact count of one unit as an exact count of another: under a batch-size schedule from the start of the
-        run.
+        """An exact count of one unit as an exact count of another. Under a batch-size schedule, both are counted from
+        the start of the run.
 
-        Raises `ValueError` naming the rates that are missing, or saying that none can exist.
+        Raises `ValueError` with the names of the missing conversion factors, or if no factor converts the two units.
         """
         old, new = TimeUnit(old), TimeUnit(new)
         if old is new or count == 0:
@@ -273,9 +270,9 @@ class Horizon:
         return count * factor if i < j else Fraction(count) / factor
 
     def after(self, start: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
-        """Where a phase ends that begins at a count of `unit`, and is as long as a time of a schedule.
+        """The end of a phase that begins at a count of `unit`, and lasts as long as a time of a schedule.
 
-        The ratio stretches the time, and not the count. Raises `ValueError` where the two units do not convert.
+        The ratio stretches the time, but not the count. Raises `ValueError` where the two units do not convert.
 
         >>> from timesched import BatchSizeSchedule
         >>> run = Horizon("100ba", samples_per_batch=BatchSizeSchedule({"0sp": 8, "160sp": 16}))
@@ -285,23 +282,24 @@ class Horizon:
         return self._add_length(start, TimeUnit(unit), *self.locate(time))
 
     def before(self, end: Exact, unit: TimeUnit | str, time: Time[Any] | str) -> Exact:
-        """Where a phase begins that ends at a count of `unit`, and is as long as a time of a schedule.
+        """The beginning of a phase that ends at a count of `unit`, and lasts as long as a time of a schedule.
 
-        It is before 0 where the time is longer than that. The ratio and the errors are those of `after`.
+        It is below 0 if the time is longer than the count. The ratio acts as in `after`, and the errors are the same.
         """
         length, length_unit = self.locate(time)
         return self._add_length(end, TimeUnit(unit), -length, length_unit)
 
     def _add_length(self, count: Exact, unit: TimeUnit, length: Exact, length_unit: TimeUnit) -> Exact:
-        """The count of a unit that lies further by a length, which is in a unit of its own."""
+        """A count of a unit plus a length, which may be in another unit."""
         if length == 0 or self.is_fixed(length_unit, unit):
             return count + self.change(length, length_unit, unit)
         return exact_number(self.change(self.change(count, unit, length_unit) + length, length_unit, unit))
 
     def convert(self, time: Time[Any] | str, unit: TimeUnit | str) -> Time[Any]:
-        """A time of this run in another unit, exactly; to `dur`, the fraction of the (scaled) run.
+        """A time of this run, exactly converted to another unit. In `dur` it is a fraction of the (scaled) run.
 
-        Raises `ValueError` naming the rates that are missing, and `TimeError` where the result is no whole count.
+        Raises `ValueError` with the names of the missing conversion factors, and `TimeError` where the result is not a
+        whole count.
         """
         time, unit = Time.from_input(time), TimeUnit(unit)
         count, own = (time.exact, time.unit) if time.unit is unit else self.locate(time, scale=False)
@@ -313,16 +311,16 @@ class Horizon:
         return Time(self.change(count, own, unit), unit)
 
     def add(self, one: Time[Any], other: Time[Any]) -> Time[Any]:
-        """The sum of two times: in the finer unit, or in `dur` where one of them is a share of the run.
+        """The sum of two times in the finer unit, or in `dur` if one of them is in `dur`.
 
-        With a batch-size schedule, `other` is a length that begins at `one`.
+        Under a batch-size schedule, `other` is a length that begins at `one`.
 
         >>> Horizon("10ep", batches_per_epoch=50).add(Time(1, "ep"), Time(3, "ba"))
         Time(53, TimeUnit.BATCH)
         """
         if one.unit is other.unit:
             return one + other
-        if TimeUnit.DURATION in (one.unit, other.unit):  # a share stays one when the ratio stretches the other
+        if TimeUnit.DURATION in (one.unit, other.unit):  # the ratio does not stretch a fraction of the run
             length, unit = self.locate("1dur")
             end = self.after(self.change(*self.locate(one), unit), unit, other)
             return Time._make(Fraction(end) / length, TimeUnit.DURATION)
@@ -331,9 +329,9 @@ class Horizon:
         return Time._make(Fraction(end) / self._ratio, unit)
 
     def progress(self, timestamp: Any) -> Exact:
-        """The exact fraction of the (scaled) run that is done at a timestamp; past 1 after its end.
+        """The exact fraction of the (scaled) run that is done at a timestamp; above 1 after the end.
 
-        A run in epochs is measured by its epochs, and by the batches of the present one if the length of an epoch is
+        A run in epochs is measured by its epochs, and by the batches of the present epoch if the length of an epoch is
         known. Raises `ValueError` when the length of the run is not known.
         """
         if self._end is None:
@@ -383,9 +381,9 @@ class Horizon:
 
 
 class _Stages:
-    """Where the batch size changes on one run: at the first batch that begins at or after a time.
+    """The positions in one run where the batch size changes: the first batch that begins at or after each threshold.
 
-    In whole batches and samples from the start of the run.
+    Positions are in whole batches and samples from the start of the run.
     """
 
     __slots__ = ("_batches", "_samples", "_sizes")
@@ -406,7 +404,7 @@ class _Stages:
             self._sizes.append(size)
 
     def samples(self, batches: Exact) -> Exact:
-        """The samples of the batches until a position; before 0, which a phase that is too long begins at, too."""
+        """The samples of the batches up to a position. It may be below 0, where a phase that is too long begins."""
         i = max(bisect_right(self._batches, batches) - 1, 0)
         return self._samples[i] + (batches - self._batches[i]) * self._sizes[i]
 
@@ -417,7 +415,7 @@ class _Stages:
 
 
 def read_positive(value: Any, name: str) -> Exact:
-    """`value` as an exact number; raises `ValueError` unless it is positive and finite."""
+    """`value` as an exact number. Raises `ValueError` unless it is positive and finite."""
     number = exact_number(getattr(value, "value", value), name)  # Composer gives the length of an epoch as a time
     if number <= 0:
         raise ValueError(f"{name} is {value}: it has to be more than 0.")
@@ -425,10 +423,10 @@ def read_positive(value: Any, name: str) -> Exact:
 
 
 def read_ratio(value: Any) -> Exact:
-    """A scale-schedule ratio as an exact number: 5 / 3 stands for five thirds, as does every float that is a quotient
-    of numbers up to a million; any other float for its shortest decimal.
+    """A scale-schedule ratio as an exact number.
 
-    Raises `ValueError` unless it is positive and finite.
+    A float that is a quotient of whole numbers up to a million means this quotient: 5 / 3 is five thirds. Any other
+    float means its shortest decimal. Raises `ValueError` unless the ratio is positive and finite.
 
     >>> read_ratio(5 / 3), read_ratio(0.29), read_ratio(1.6666667)
     (Fraction(5, 3), Fraction(29, 100), Fraction(16666667, 10000000))
@@ -445,7 +443,7 @@ def _read_not_negative(value: Any, name: str) -> Exact:
 
 
 def _read_length(value: Any, reader: Callable[[Any, str], Exact], unit: TimeUnit | None = None) -> Time[Any] | None:
-    """The length of a run; a plain number counts in `unit`, and raises without."""
+    """The length of a run. A plain number counts in `unit`, and is an error without `unit`."""
     if value is None:
         return None
     try:
@@ -459,6 +457,6 @@ def _read_length(value: Any, reader: Callable[[Any, str], Exact], unit: TimeUnit
 
 
 def _convert_time(time: Time[Any] | str, state: Any, ssr: float = 1.0) -> Time[Any]:
-    """The count at which a time is reached on a run; Composer's tests and some of its users call it by this name."""
+    """The count at which a time is reached on a run. Composer's tests and some of its users import this name."""
     count, unit = Horizon.of(state, ssr).locate(Time.from_input(time))
     return Time._make(count, unit)

@@ -1,4 +1,4 @@
-"""Timestamp: where a run stands on each of its clocks."""
+"""Timestamp: the counters and wall clocks of a run at one moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from timesched.time.units import (
 )
 from timesched.time.value import Time, read_counter
 
-# Every counter with its unit, in the order of the constructor; then the wall clocks.
+# All counters with their units, in the order of the constructor, and then the wall clocks.
 _COUNTERS = {
     "iteration": TimeUnit.ITERATION,
     "epoch": TimeUnit.EPOCH,
@@ -36,25 +36,28 @@ _COUNTERS = {
 }
 WALL_CLOCKS = ("total_wct", "iteration_wct", "epoch_wct", "batch_wct")
 FIELDS = (*_COUNTERS, *WALL_CLOCKS)
-# Where the total of a unit stands.
+# The position in FIELDS of the total count of a unit.
 _TOTALS: dict[Counter, int] = {unit: FIELDS.index(unit.name.lower()) for unit in _COUNTERS.values()}
 _ALWAYS_SAVED = ("epoch", "batch", "sample", "token", "batch_in_epoch", "sample_in_epoch", "token_in_epoch")
 _EPOCH_INDEX, _BATCH_IN_EPOCH_INDEX = FIELDS.index("epoch"), FIELDS.index("batch_in_epoch")
 _IN_EPOCH_FIELDS = ("batch_in_epoch", "sample_in_epoch", "token_in_epoch")
-_EPOCH_UNIT, _BATCH_UNIT = TimeUnit.EPOCH, TimeUnit.BATCH  # looked up in every call, which takes long for members
+_EPOCH_UNIT, _BATCH_UNIT = (
+    TimeUnit.EPOCH,
+    TimeUnit.BATCH,
+)  # used in every call, and members of an Enum are slow to look up
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _ZERO = datetime.timedelta(0)
 
 
 class _Field:
-    """A field: its number becomes a `Time` or a `timedelta` when it is read, as most are not between two batches."""
+    """A field, whose number becomes a `Time` or a `timedelta` when it is read: most fields are not read in a batch."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._position, self._unit = FIELDS.index(name), _COUNTERS.get(name)
 
     def __get__(self, timestamp: Any, owner: type | None = None) -> Any:
         if timestamp is None:
-            return self  # the field itself, for those who look at the class
+            return self  # the field itself, for code that inspects the class
         number = timestamp._numbers[self._position]
         return number * _MICROSECOND if self._unit is None else Time._make(number, self._unit)
 
@@ -65,11 +68,12 @@ _field: Callable[[], Any] = _Field
 class Timestamp(Ordered):
     """How far a run has come: counts of iterations, epochs, batches, samples and tokens, and wall-clock durations.
 
-    Counters are `Time`s, given as ints, times or texts of the right unit, and never negative. A timestamp is not
-    updated in place (`epoch_in_iteration` can be set, as in Composer): `to_next_batch` and its like return new ones.
-    It compares with a `Time` or a time text on the counter of that unit.
+    Counters are `Time`s and never negative. The constructor takes them as ints, times or texts of the right unit. A
+    timestamp is not updated in place, except that `epoch_in_iteration` can be set, as in Composer: `to_next_batch` and
+    similar methods return a new timestamp. A timestamp compares with a `Time` or a time text by the counter of its
+    unit.
 
-    Raises `TimeError` for a counter of another unit, negative or fractional.
+    Raises `TimeError` for a counter in another unit, or a negative or fractional counter.
 
     >>> after = Timestamp().to_next_batch(samples=8, tokens=512)
     >>> after.batch, after.token, after >= "500tok", after.get("sp")
@@ -79,7 +83,7 @@ class Timestamp(Ordered):
     """
 
     __slots__ = ("_numbers",)
-    _numbers: tuple[int, ...]  # of FIELDS, the wall clocks in microseconds
+    _numbers: tuple[int, ...]  # in the order of FIELDS, the wall clocks in microseconds
 
     iteration: Time[int] = _field()
     epoch: Time[int] = _field()
@@ -120,13 +124,13 @@ class Timestamp(Ordered):
 
     @classmethod
     def _make(cls, numbers: tuple[int, ...]) -> Timestamp:
-        """A timestamp of numbers that are checked already."""
+        """A timestamp with numbers that were checked before."""
         new = object.__new__(cls)
         _set_numbers(new, numbers)
         return new
 
     def _replace(self, **changes: int) -> Timestamp:
-        """A copy with other numbers, which are checked already, in some fields."""
+        """A copy with other numbers in some fields; the numbers were checked before."""
         return Timestamp._make(tuple((dict(zip(FIELDS, self._numbers)) | changes).values()))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -138,14 +142,14 @@ class Timestamp(Ordered):
         return Timestamp._make, (self._numbers,)
 
     def state_dict(self) -> dict[str, Any]:
-        """Every counter as an int and every wall clock as a `timedelta`, under their names."""
+        """All counters as ints and all wall clocks as `timedelta`s, by their names."""
         state: dict[str, Any] = dict(zip(FIELDS, self._numbers))
         return state | {name: state[name] * _MICROSECOND for name in WALL_CLOCKS}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the counters of a `state_dict()`, Composer's included; what old ones lack keeps its value.
+        """Restore the counters of a `state_dict()`, ours or Composer's. Fields that the state lacks keep their value.
 
-        Raises `KeyError` for a missing counter and `TimeError` for a bad one; nothing is changed then.
+        Raises `KeyError` for a missing counter and `TimeError` for a wrong one. After an error nothing is changed.
         """
         if not isinstance(state, Mapping):
             raise TimeError(f"{state!r} is not the state of a timestamp or clock: pass what its state_dict() returned.")
@@ -156,9 +160,9 @@ class Timestamp(Ordered):
         _set_numbers(self, loaded._numbers)
 
     def get(self, unit: str | TimeUnit) -> Time[int]:
-        """The counter of `unit`; for `sec`, the whole seconds of `total_wct`, which comparisons read exactly.
+        """The counter of `unit`. For `sec` it is the whole seconds of `total_wct`; comparisons use the exact value.
 
-        Raises `TimeError` for `dur`: the fraction that is done needs the length of the run, which a horizon knows.
+        Raises `TimeError` for `dur`: the fraction that is done needs the length of the run, which the horizon has.
         """
         unit = TimeUnit(unit)
         if unit is TimeUnit.SECOND:
@@ -171,7 +175,7 @@ class Timestamp(Ordered):
         return Time._make(self._numbers[_TOTALS[unit]], unit)
 
     def copy(self, **changes: Any) -> Timestamp:
-        """A new timestamp with the given fields replaced (those that are None keep their value).
+        """A new timestamp with some fields replaced. A field that is None keeps its value.
 
         >>> Timestamp(epoch=1).copy(batch=2).batch
         Time(2, TimeUnit.BATCH)
@@ -187,12 +191,12 @@ class Timestamp(Ordered):
         tokens: int | Time[int] = 0,
         duration: datetime.timedelta | None = None,
     ) -> Timestamp:
-        """The timestamp after one more batch of `samples` and `tokens`, summed over all ranks, that took `duration`."""
+        """The timestamp after one more batch that took `duration`; `samples` and `tokens` are sums over all ranks."""
         micros = read_field("duration", duration or _ZERO)
         return self.after_batch(read_field("sample", samples), read_field("token", tokens), micros)
 
     def after_batch(self, samples: int, tokens: int, micros: int, batches: int | None = None) -> Timestamp:
-        """`to_next_batch` of checked numbers; the epoch ends if it has so many `batches`."""
+        """Like `to_next_batch`, for numbers that were checked before. The epoch ends when it has `batches` batches."""
         iteration, epoch, batch, sample, token, e, t, b_in, s_in, t_in, total, wct_i, wct_e, _ = self._numbers
         counts = (iteration, epoch, batch + 1, sample + samples, token + tokens, e, t + tokens)
         within = (b_in + 1, s_in + samples, t_in + tokens, total + micros, wct_i + micros, wct_e + micros, micros)
@@ -200,26 +204,26 @@ class Timestamp(Ordered):
         return after.to_next_epoch() if batches is not None and b_in + 1 >= batches else after
 
     def counts(self, counters: Sequence[Counter]) -> tuple[Any, ...]:
-        """These counters as numbers; the seconds exactly."""
+        """The values of these counters as numbers, with exact seconds."""
         numbers = self._numbers
         return tuple([numbers[_TOTALS[key]] if key in _TOTALS else self._compute_count(key) for key in counters])
 
     def _compute_count(self, counter: Counter) -> Exact:
-        """The count of a counter that is not one field: of epochs in batches, or of seconds."""
+        """The count of a counter that is not a single field: epochs in batches, or seconds."""
         if isinstance(counter, EpochCounter):
             epochs, batches = self._numbers[_EPOCH_INDEX], self._numbers[_BATCH_IN_EPOCH_INDEX]
             return counter.after(epochs, batches)  # type: ignore[no-any-return]  # of numbers
         return Time.from_timedelta(self.total_wct).exact
 
     def to_next_epoch(self, duration: datetime.timedelta | None = None) -> Timestamp:
-        """The timestamp at the start of the next epoch; `duration` passed since the last batch."""
+        """The timestamp at the start of the next epoch; `duration` is the time since the last batch."""
         micros, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
         counters = {name: now[name] + 1 for name in ("epoch", "epoch_in_iteration")}
         clocks = {name: now[name] + micros for name in ("total_wct", "iteration_wct")}
         return self._replace(**counters, **clocks, **dict.fromkeys((*_IN_EPOCH_FIELDS, "epoch_wct", "batch_wct"), 0))
 
     def to_next_iteration(self, duration: datetime.timedelta | None = None) -> Timestamp:
-        """The timestamp at the start of the next iteration; `duration` passed since the last batch."""
+        """The timestamp at the start of the next iteration; `duration` is the time since the last batch."""
         micros, now = read_field("duration", duration or _ZERO), dict(zip(FIELDS, self._numbers))
         inner = ("epoch_in_iteration", "token_in_iteration", *_IN_EPOCH_FIELDS, *WALL_CLOCKS[1:])
         counters = {"iteration": now["iteration"] + 1, "total_wct": now["total_wct"] + micros}
@@ -236,7 +240,7 @@ class Timestamp(Ordered):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Timestamp):
             return self._numbers == other._numbers
-        if hasattr(other, "batch_in_epoch") and hasattr(other, "state_dict"):  # Composer's
+        if hasattr(other, "batch_in_epoch") and hasattr(other, "state_dict"):  # a Timestamp of Composer
             return bool(self.state_dict() == other.state_dict())
         return super().__eq__(other)
 
@@ -249,9 +253,9 @@ _set_numbers: Callable[[Timestamp, tuple[int, ...]], None] = Timestamp.__dict__[
 
 
 def read_field(name: str, value: Any) -> int:
-    """The number of a field: of a count in the field's unit; under any other name, of a duration in microseconds.
+    """The number of a field: a count in the field's unit or, for any other name, a duration in microseconds.
 
-    Raises `TimeError` for what is neither, for another unit, and below 0.
+    Raises `TimeError` for a value of another type or unit, and below 0.
     """
     unit = _COUNTERS.get(name)
     if unit is None:
@@ -272,7 +276,7 @@ def read_field(name: str, value: Any) -> int:
 
 
 def counts_of(timestamp: Any, counters: Sequence[Counter]) -> tuple[Any, ...]:
-    """Counters of a timestamp as numbers, checked where it is not ours; a tensor is not, since that would read it."""
+    """Counters of a timestamp as numbers. A timestamp of another package is checked, but its tensors are not read."""
     if type(timestamp) is Timestamp:
         return timestamp.counts(counters)
     return tuple([_read_count(timestamp, counter) for counter in counters])

@@ -1,4 +1,4 @@
-"""What a time is made of: its unit, an exact number, and the text of both."""
+"""The parts of a time: its unit, its exact number, and the text of both."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Exact = int | Fraction
 
 
 class TimeError(TypeError, ValueError, RuntimeError):
-    """A time that breaks a rule: unreadable text, a fractional count, units that do not match.
+    """An invalid time: unreadable text, a fractional count, or units that do not match.
 
-    It is a `TypeError`, a `ValueError` and a `RuntimeError` at once, because code written for Composer catches one
-    or another of the three for what is here a single kind of mistake.
+    It is a `TypeError`, a `ValueError` and a `RuntimeError` at once, because Composer raises one or another of the
+    three for similar mistakes, and code written for Composer catches them.
 
     >>> from timesched import Time
     >>> Time.from_timestring("3")
@@ -28,10 +28,11 @@ class TimeError(TypeError, ValueError, RuntimeError):
 
 
 class TimeUnit(str, Enum):
-    """The clock a time is read on.
+    """The unit of a time.
 
-    `TimeUnit(x)` takes a unit, its short name or its long name in any case, or Composer's unit; and Composer's takes
-    this one. Comparing with a string compares with its short or long name. Equal units hash equal, Composer's too.
+    `TimeUnit(x)` accepts a unit, its short name or its long name in any case, or Composer's unit; Composer's `TimeUnit`
+    accepts this one. A unit equals a string that is its short or long name. Equal units have equal hashes, and so have
+    Composer's.
 
     >>> TimeUnit("BA"), TimeUnit("token"), TimeUnit.EPOCH == "ep"
     (<TimeUnit.BATCH: 'ba'>, <TimeUnit.TOKEN: 'tok'>, True)
@@ -40,7 +41,7 @@ class TimeUnit(str, Enum):
     _value_: str
 
     def __new__(cls, short: str, name: str = "") -> TimeUnit:
-        unit = str.__new__(cls, name)  # as a text its long name: Composer's TimeUnit(x) reads that, and hashes by it
+        unit = str.__new__(cls, name)  # the text is the long name, which Composer's TimeUnit(x) reads and hashes
         unit._value_ = short
         return unit
 
@@ -66,18 +67,18 @@ class TimeUnit(str, Enum):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, Enum):  # Composer's, by its name
+        if isinstance(other, Enum):  # Composer's unit, compared by its name
             return bool(self._value_ == other.value) if type(other).__name__ == "TimeUnit" else NotImplemented
         if isinstance(other, str):
             return other.lower() in (self._value_, self._name_.lower())
         return NotImplemented
 
-    def __ne__(self, other: object) -> bool:  # not that of a string
+    def __ne__(self, other: object) -> bool:  # a string's `!=` would not use our `==`
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
     __hash__ = str.__hash__
-    __str__, __repr__ = Enum.__str__, Enum.__repr__  # the same in every Python, and not those of a string
+    __str__, __repr__ = Enum.__str__, Enum.__repr__  # the same in every Python version, and not a string's methods
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
@@ -85,11 +86,11 @@ class TimeUnit(str, Enum):
 
 @total_ordering
 class Ordered:
-    """The comparisons, from one method that returns -1, 0 or 1, or None where the other value is not comparable."""
+    """All comparisons, from one method that returns -1, 0 or 1, or None if the other value is not comparable."""
 
     __slots__ = ()
 
-    __hash__: Any = None  # each class says whether it hashes
+    __hash__: Any = None  # each subclass defines its own hash, or has none
 
     def _compare(self, other: object) -> int | None:
         raise NotImplementedError
@@ -104,15 +105,15 @@ class Ordered:
 
 
 class EpochCounter(NamedTuple):
-    """The counter of times in epochs of a known length: in batches, as if every epoch so far had had that length.
+    """The counter of times in epochs of a known length. It counts batches, as if all epochs so far had this length.
 
-    The epochs of a run that goes on with another batch size have another length; what is measured in epochs, with it.
+    If a run continues with another batch size, the length of its epochs changes, and times in epochs change with it.
     """
 
-    length: Exact  # of an epoch, in batches
+    length: Exact  # batches per epoch
 
     def after(self, epochs: Any, batches: Any) -> Any:
-        """The count after whole epochs and batches of the next one: of numbers, or of tensors, which are not read."""
+        """The count after some whole epochs and some batches of the next epoch. Tensors are accepted, and not read."""
         length = self.length
         if isinstance(batches, (int, Fraction)):
             return epochs * length + (batches if batches < length else length)
@@ -123,14 +124,14 @@ Counter = TimeUnit | EpochCounter
 
 
 def unit_of(counter: Counter) -> TimeUnit:
-    """The unit of the counts of a counter."""
+    """The unit in which a counter counts."""
     return TimeUnit.BATCH if isinstance(counter, EpochCounter) else counter
 
 
-FRACTIONAL_UNITS = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all others count whole things
+FRACTIONAL_UNITS = (TimeUnit.EPOCH, TimeUnit.DURATION, TimeUnit.SECOND)  # all other units have whole counts only
 UNIT_NAMES = ", ".join(unit.value for unit in TimeUnit)
 
-# Underscores stand between digits only, as in Python's own literals; [0-9] keeps other scripts' digits out.
+# Underscores are allowed between digits only, as in Python's literals. [0-9] excludes the digits of other scripts.
 _DIGITS = r"[0-9]+(?:_[0-9]+)*"
 _NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?"
 _TEXT = re.compile(
@@ -140,14 +141,14 @@ _TEXT = re.compile(
 _POWERS = {None: 0, "K": 3, "M": 6, "B": 9, "T": 12}
 _PART = rf"{_DIGITS}(?:\.{_DIGITS})?"
 _WALL_CLOCK = re.compile(rf"([+-]?)(?=.)(?:({_PART})h)?(?:({_PART})m)?(?:({_PART})s)?", re.IGNORECASE | re.ASCII)
-_EXPONENTS = range(-330, 309)  # those of a double: a text of ten characters must not ask for gigabytes of digits
+_EXPONENTS = range(-330, 309)  # the range of a double: a text of ten characters must not need gigabytes of digits
 
 
 def exact_number(value: Any, name: str = "a time") -> Exact:
-    """The number that `value` stands for: an int where it is whole, otherwise a Fraction.
+    """`value` as an exact number: an int if it is whole, otherwise a Fraction.
 
-    A float stands for its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not
-    a real number; `name` says in the message what the number is for.
+    A float means its shortest decimal. Raises `TimeError` for NaN, infinities, bools and anything that is not a real
+    number. The message calls the number `name`.
 
     >>> exact_number(0.29), exact_number(3.0)
     (Fraction(29, 100), 3)
@@ -166,10 +167,10 @@ def exact_number(value: Any, name: str = "a time") -> Exact:
 
 
 def parse_time(text: str) -> tuple[Exact, TimeUnit]:
-    """The exact number and the unit written in `text`, such as `'1e9tok'`, `'0.29dur'`, `'1/3dur'` or `'1h20m'`.
+    """The exact number and the unit in a text such as `'1e9tok'`, `'0.29dur'`, `'1/3dur'` or `'1h20m'`.
 
     K, M, B or T before the unit are thousands, millions, billions and trillions, as in `'500Mtok'` or `'2B tok'`.
-    Raises `TimeError` when `text` is not a time, and for a number with M alone, which may be meant as minutes.
+    Raises `TimeError` when `text` is not a time, and for a number with M alone, which may mean minutes or millions.
 
     >>> parse_time("1_000ba"), parse_time("1h20m40s")
     ((1000, <TimeUnit.BATCH: 'ba'>), (4840, <TimeUnit.SECOND: 'sec'>))
@@ -196,7 +197,7 @@ def parse_time(text: str) -> tuple[Exact, TimeUnit]:
 
 
 def number_text(value: Exact) -> str:
-    """The shortest text that reads back as exactly `value`: a float's where that is exact, otherwise a ratio.
+    """The shortest text that reads back as exactly `value`: the text of a float if it is exact, otherwise a ratio.
 
     >>> number_text(Fraction(29, 100)), number_text(Fraction(1, 3))
     ('0.29', '1/3')

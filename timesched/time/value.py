@@ -1,4 +1,4 @@
-"""Time: an exact number with a unit, and the arithmetic that never rounds it."""
+"""Time: an exact number with a unit, and arithmetic without rounding."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TimeLike = Union["Time[Any]", str]
 class Time(Ordered, Generic[TValue]):
     """A length of training, or a point in it: an exact number and a unit. Immutable and hashable.
 
-    `value` is an int, a float or a Fraction (a float stands for its shortest decimal: 0.29 is 29/100); `unit` is a
-    `TimeUnit` or its name. Only `ep`, `dur` and `sec` can be fractional. Times of one unit add, subtract, compare and
-    have a remainder; a number or a `dur` scales; a time divided by one of its unit is a `dur`. On either side of an
-    operator may stand a number (of the same unit), a time text, or Composer's `Time`.
+    `value` is an int, a float or a Fraction (a float means its shortest decimal: 0.29 is 29/100). `unit` is a
+    `TimeUnit` or its name. Only `ep`, `dur` and `sec` can be fractional. Times of one unit can be added, subtracted and
+    compared, and have a remainder. A number or a `dur` scales a time. The quotient of two times of one unit is a `dur`.
+    The other operand may also be a number (in the same unit), a time text, or Composer's `Time`.
 
     Raises `TimeError` for NaN, infinities, bools, fractional counts, and units that do not match.
 
@@ -72,7 +72,7 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def _make(cls, number: Exact, unit: TimeUnit) -> Time[Any]:
-        """A time whose number is exact already; a scaled run length (half of 3ba) may be fractional in any unit."""
+        """A time with a number that is exact already. A scaled length (half of 3ba) may be fractional in any unit."""
         time = object.__new__(cls)
         if type(number) is not int and number.denominator == 1:
             number = number.numerator
@@ -111,7 +111,7 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def from_timedelta(cls, timestring: str | datetime.timedelta) -> Time[Any]:
-        """Seconds, from a string such as `'1h20m40s'` or from a `timedelta`, to the microsecond.
+        """Seconds from a string such as `'1h20m40s'`, or from a `timedelta` with its microseconds.
 
         Raises `TimeError` for any other text.
 
@@ -127,9 +127,9 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def from_timestring(cls, timestring: str) -> Time[Any]:
-        """The time written in a string: a number and a unit, or hours, minutes and seconds.
+        """The time in a string: a number and a unit, or hours, minutes and seconds.
 
-        Raises `TimeError` when the text is not a time, and for a fraction of what is counted in whole numbers.
+        Raises `TimeError` when the text is not a time, and for a fraction in a unit with whole counts only.
 
         >>> Time.from_timestring("1e9tok"), Time.from_timestring("1/3dur") * 3
         (Time(1000000000, TimeUnit.TOKEN), Time(1.0, TimeUnit.DURATION))
@@ -138,7 +138,7 @@ class Time(Ordered, Generic[TValue]):
 
     @classmethod
     def from_input(cls, i: object, default_int_unit: TimeUnit | str | None = None) -> Time[Any]:
-        """A time from a time (ours or Composer's), a string, or a number counted in `default_int_unit`.
+        """A time from a time (ours or Composer's), a string, or a number in `default_int_unit`.
 
         Raises `TimeError` for a number without `default_int_unit`, and for anything else.
 
@@ -150,7 +150,7 @@ class Time(Ordered, Generic[TValue]):
         if isinstance(i, str):
             return cls.from_timestring(i)
         unit = getattr(i, "unit", None)
-        if unit is not None:  # Composer's Time, known by its two attributes
+        if unit is not None:  # Composer's Time, recognized by its two attributes
             return cls(getattr(i, "value", None), unit)  # type: ignore[arg-type]
         number = exact_number(i)
         if default_int_unit is None:
@@ -223,9 +223,9 @@ class Time(Ordered, Generic[TValue]):
             raise TimeError(f"Cannot {verb} {self} and {other}: their units differ, and only a horizon converts.")
 
     def _combine(self, other: object, verb: str, operation: Callable[[Exact, Exact], Exact]) -> Time[TValue]:
-        """The sum, difference or remainder of two times; a number counts in this time's unit."""
+        """The sum, difference or remainder of two times. A number counts in the unit of this time."""
         if not (_is_time(other) or _is_number(other)):
-            return NotImplemented  # type: ignore[no-any-return]  # its type is Any
+            return NotImplemented  # type: ignore[no-any-return]  # the type of NotImplemented is Any
         time = Time.from_input(other, self._unit)
         self._check_unit(time, verb)
         return Time._make(operation(self._exact, time._exact), self._unit)
@@ -280,7 +280,7 @@ class Time(Ordered, Generic[TValue]):
         return Time(cast(Any, Fraction(self._exact) / divisor), self._unit)
 
     def __int__(self) -> int:
-        return int(self._exact)  # towards zero, as int() does with every number
+        return int(self._exact)  # towards zero, like int() of any number
 
     def __float__(self) -> float:
         return float(self._exact)
@@ -295,14 +295,14 @@ def _is_time(value: object) -> bool:
 
 
 def read_counter(timestamp: Any, unit: TimeUnit) -> Time[Any]:
-    """The counter of a timestamp; the seconds exactly, from `total_wct`, where `get` gives whole ones."""
+    """The counter of a timestamp. Seconds are exact, from `total_wct`, while `get` returns whole seconds."""
     duration: Any = getattr(timestamp, "total_wct", None) if unit is TimeUnit.SECOND else None
     known = isinstance(duration, datetime.timedelta)
     return Time.from_timedelta(duration) if known else Time.from_input(timestamp.get(unit.value), unit)
 
 
 def ensure_time(maybe_time: object, int_unit: TimeUnit | str) -> Time[Any]:
-    """`maybe_time` as a `Time`; a plain number counts in `int_unit`.
+    """`maybe_time` as a `Time`. A plain number counts in `int_unit`.
 
     Raises `TimeError` when it is neither a time, nor a time text, nor a number.
 
