@@ -4,7 +4,7 @@ import re
 
 from tests.docs.tables import DOCS, rows
 from timesched.cli.peers import PEERS
-from timesched.cli.schedules import class_of, entry_of
+from timesched.cli.schedules import read_entry, resolve_class
 
 HEADER = ["`transformers.optimization`", "`lr_scheduler_type`", "`timesched`, with `bind`"]
 CALL = re.compile(r"`(\w+\(.*?\))`")
@@ -27,7 +27,7 @@ def test_names_and_calls_are_those_of_the_page():
 def is_known(name):
     """Whether the command line finds something by a name without the table."""
     try:
-        return class_of(name) is not None
+        return resolve_class(name) is not None
     except ValueError as error:
         return name == "cosine" and "did you mean 'CosineAnnealingScheduler'" in str(error)
 
@@ -36,4 +36,4 @@ def test_noam_is_that_of_the_recipes():
     recipe = (DOCS / "recipes.md").read_text(encoding="utf-8").partition("## Noam")[2]
     there = re.search(r"schedule = (\w+\([^)]*\))", recipe)[1].replace("... ", "").replace("4000ba", "10ba")
     (call,) = [call for call, names in PEERS.items() if "noam" in names.split()]
-    assert entry_of(call) == entry_of(there)
+    assert read_entry(call) == read_entry(there)

@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 
 import timesched
 
-_ABOUT = """\
+_DESCRIPTION = """\
 Look at schedules before they run.
 
 A SCHEDULE is the name of a class with its arguments, as in "LinearWithWarmupScheduler('0.1dur')": `timesched list` has
 them all, and Linear, WSD or CosineDecay are enough of a name. Or it is a YAML config, for all its schedulers; one of
 them, as in config.yaml:0; or -, a config on standard input. Arguments are literals; nothing is evaluated.
 """
-_CODES = """\
+_EPILOG = """\
 examples:
   timesched plot "LinearWithWarmupScheduler('0.1dur')" "WSD('0.1dur')" --max-duration 90ep
   timesched show run.yaml --samples-per-batch 512
@@ -46,31 +46,31 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
 
 
-def _with_dashes(argument: str) -> str:
+def replace_underscores(argument: str) -> str:
     """The option `--max-duration` for `--max_duration`, as the key of a config is; other arguments as they are."""
-    return re.sub(r"^--\w+", lambda found: found[0].replace("_", "-"), argument)
+    return re.sub(r"^--\w+", lambda option: option[0].replace("_", "-"), argument)
 
 
 def check_optim() -> None:
     """Raise `ImportError` where another module called `optim` hides the package of that name beside timesched."""
-    found = getattr(importlib.util.find_spec("optim"), "origin", "")
-    if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(found):
+    origin = getattr(importlib.util.find_spec("optim"), "origin", "")
+    if not (Path(__file__).parents[2] / "optim" / "__init__.py").samefile(origin):
         raise ImportError(
-            f"{found} hides the package optim of torch-timesched: rename it, or run timesched in another folder."
+            f"{origin} hides the package optim of torch-timesched: rename it, or run timesched in another folder."
         )
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     check_optim()
     from timesched.cli import check, classes, memory, show  # which import optim
 
-    plain = argparse.RawDescriptionHelpFormatter
-    top = _Parser(prog="timesched", description=_ABOUT, epilog=_CODES, formatter_class=plain)
+    raw = argparse.RawDescriptionHelpFormatter
+    top = _Parser(prog="timesched", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"timesched {timesched.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     for module in (show, check, memory, classes):
-        module.add(commands)
+        module.add_command(commands)
     return top
 
 
@@ -78,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code."""
     name = "timesched"
     try:
-        top = parser()
-        options = top.parse_args(list(map(_with_dashes, sys.argv[1:] if argv is None else argv)))
+        top = make_parser()
+        options = top.parse_args(list(map(replace_underscores, sys.argv[1:] if argv is None else argv)))
         if options.command is None:
             top.print_help()
             return 0

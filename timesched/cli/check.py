@@ -17,19 +17,19 @@ from torch import Tensor
 import optim
 from optim.groups.parameters import find_parameters
 from optim.muon.muon import ALGORITHMS, LARGE_UPDATES, has_large_updates
-from timesched.cli.schedules import add_run, finite, model_of, run_of, trial_of
+from timesched.cli.schedules import add_run_options, make_model, read_finite, read_run, read_trial
 from timesched.drawing.lines import Source, axis, format_number, run_end, run_length, values
 from timesched.drawing.schedulers import sources
 from timesched.time.units import Exact, TimeUnit
 
-_INTENDED = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
-_CLOSE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
-_SHOWN = 3  # names of parameters
+_INTENDED_JUMPS = ("milestone", "point", "period")  # marks at which a schedule is meant to jump
+_JUST_BEFORE = Fraction(1, 10**6)  # a count before a mark: what changes in a whole batch, as a steep warmup, is no jump
+_SHOWN_NAMES = 3  # of parameters
 _ADAM: Any = (optim.AdamBase, optim.RAdam)
 _CORRECTED: Any = {"betas[0]": (*_ADAM, optim.Adamax), "betas[1]": (*_ADAM, optim.NAdam)}  # by 1 - beta**t
 
 
-def add(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     about = """\
 Look for what is likely to be wrong with schedules, and print a line for each (a learning rate of 0 in the first batch
 is a note, with which the exit code is 0):
@@ -56,15 +56,15 @@ examples:
     )
     check.add_argument("schedule", metavar="SCHEDULE")
     check.add_argument("--model", metavar="MODULE:NAME", help="a function without arguments that returns the model")
-    add_run(check)
+    add_run_options(check)
     percent = "percent of the highest value (default: %(default)g)"
     check.add_argument(
-        "--jump", type=finite, default=50.0, metavar="X", help=f"the largest jump that passes, {percent}"
+        "--jump", type=read_finite, default=50.0, metavar="X", help=f"the largest jump that passes, {percent}"
     )
     check.add_argument(
-        "--far", type=finite, default=5.0, metavar="X", help=f"how far from the end value is far, {percent}"
+        "--far", type=read_finite, default=5.0, metavar="X", help=f"how far from the end value is far, {percent}"
     )
-    check.set_defaults(run=_check)
+    check.set_defaults(run=_run_check)
 
 
 class Course:
@@ -75,7 +75,7 @@ class Course:
         self.unit, self.length = run_length(source.horizon)  # what all counts below are in, and that of the end
         self.values = values(source)  # by their counts, in order
         self.marks, self.curve = source.marks(), source.curve(self.unit)
-        self.largest = max(map(abs, self.values.values()))
+        self.largest_value = max(map(abs, self.values.values()))
         self.jump, self.far = options.jump / 100, options.far / 100
 
     @cached_property
@@ -88,20 +88,20 @@ class Course:
         steps = min(int(self.length), 20_000) if corrected and self.unit is TimeUnit.BATCH else 0
         return torch.tensor([self.curve(step) for step in range(steps)], dtype=torch.float64)
 
-    def time(self, count: Exact) -> str:
+    def time_text(self, count: Exact) -> str:
         """A count as a time in the unit of the run's length, as in 5ep."""
         unit, position = axis(self.source.horizon, None)
         return f"{format_number(position(count))}{unit.value}"
 
 
-def _check(options: argparse.Namespace) -> int:
-    model = model_of(options.model)
-    made = trial_of(options.schedule, run_of(options), model)
-    faults, notes = list(made.problems), list[str]()
+def _run_check(options: argparse.Namespace) -> int:
+    model = make_model(options.model)
+    trial = read_trial(options.schedule, read_run(options), model)
+    faults, notes = list(trial.problems), list[str]()
     highest: dict[int, float] = {}  # learning rates of parameter groups
-    for path, scheduler in made.schedulers.items():
+    for path, scheduler in trial.schedulers.items():
         try:
-            written = [] if scheduler is None else sources(scheduler, made.clock)
+            written = [] if scheduler is None else sources(scheduler, trial.clock)
         except (TypeError, ValueError) as error:  # not a fault of the config
             print(f"timesched check: {path} is not looked at: {error}", file=sys.stderr)
             continue
@@ -111,62 +111,63 @@ def _check(options: argparse.Namespace) -> int:
                 if course.is_learning_rate:
                     for group in scheduler.indices:
                         highest[group] = max(highest.get(group, 0.0), *course.values.values())
-                faults += [f"{path}, {source.name}: {fault}" for fault in faults_of(course)]
-                notes += [f"note: {path}, {source.name}: {note}" for note in first_rate_of_zero(course)]
+                faults += [f"{path}, {source.name}: {fault}" for fault in find_faults(course)]
+                notes += [f"note: {path}, {source.name}: {note}" for note in find_zero_first_learning_rate(course)]
         except (TypeError, ValueError) as error:  # such as a time that does not convert
             faults.append(f"{path}: {error}")
-    if model is not None and made.optimizer is not None:
-        faults += decayed(model, made.optimizer, list(made.schedulers.values()))
-        faults += without_effect(made.schedulers)
-        faults += unsuitable_learning_rates(made.optimizer, highest)
+    if model is not None and trial.optimizer is not None:
+        faults += find_decaying_norms(model, trial.optimizer, list(trial.schedulers.values()))
+        faults += find_multiples_of_zero(trial.schedulers)
+        faults += find_unsuitable_learning_rates(trial.optimizer, highest)
     for line in dict.fromkeys([*faults, *notes]) or ["nothing found"]:
         print(" ".join(line.split()))
-    if made.optimizer is None and made.schedulers:
+    if trial.optimizer is None and trial.schedulers:
         print("timesched check: without an optimizer, what schedulers write is not looked at", file=sys.stderr)
-    if model is None and "SCHEDULE" not in made.schedulers:
+    if model is None and "SCHEDULE" not in trial.schedulers:
         print("timesched check: without --model, tags and what decays are not looked at", file=sys.stderr)
     return 1 if faults else 0
 
 
-def faults_of(course: Course) -> list[str]:
+def find_faults(course: Course) -> list[str]:
     """What may be wrong with one schedule. Raises `ValueError` where a time does not convert."""
-    found = list(not_finite(course))
-    for faults in OF_BETAS if found else [*OF_FINITE_VALUES, *OF_BETAS]:
-        found += faults(course)
-    return found
+    lines = list(find_infinite_value(course))
+    for find in FINDERS_OF_BETAS if lines else [*FINDERS_OF_FINITE_VALUES, *FINDERS_OF_BETAS]:
+        lines += find(course)
+    return lines
 
 
-def not_finite(course: Course) -> Iterator[str]:
+def find_infinite_value(course: Course) -> Iterator[str]:
     count = next((count for count, value in course.values.items() if not math.isfinite(value)), None)
     if count is not None:
         yield (
-            f"the value is {course.values[count]:.4g} at {course.time(count)}, where a step stops with an error: end "
-            f"the schedule before, or change its arguments"
+            f"the value is {course.values[count]:.4g} at {course.time_text(count)}, where a step stops with an error: "
+            f"end the schedule before, or change its arguments"
         )
 
 
-def negative_rate(course: Course) -> Iterator[str]:
+def find_negative_learning_rate(course: Course) -> Iterator[str]:
     count = next((count for count, value in course.values.items() if value < 0), None)
     if course.is_learning_rate and count is not None:
         yield (
-            f"the learning rate is {course.values[count]:.4g} at {course.time(count)}, and steps go uphill from "
+            f"the learning rate is {course.values[count]:.4g} at {course.time_text(count)}, and steps go uphill from "
             f"there: end at 0 or above"
         )
 
 
-def never_reached(course: Course) -> Iterator[str]:
+def find_unreached_marks(course: Course) -> Iterator[str]:
     """A line for each mark after the end; a decay, a milestone or a phase has no batch at the end itself, either."""
-    end = course.time(run_end(course.source.horizon))
+    end = course.time_text(run_end(course.source.horizon))
     for kind, count in course.marks:
         if kind == "warmup" and count > course.length:
-            yield f"the warmup takes {course.time(count)}, longer than the run of {end}: shorten it"
+            yield f"the warmup takes {course.time_text(count)}, longer than the run of {end}: shorten it"
         begins_late = kind in ("decay", "milestone", "phase") and count >= course.length
         ends_late = kind in ("peak", "point") and count > course.length
         if begins_late or ends_late:
-            yield f"the {kind} at {course.time(count)} is never reached in the run of {end}: move it, or leave it out"
+            time = course.time_text(count)
+            yield f"the {kind} at {time} is never reached in the run of {end}: move it, or leave it out"
 
 
-def first_rate_of_zero(course: Course) -> Iterator[str]:
+def find_zero_first_learning_rate(course: Course) -> Iterator[str]:
     """A note, and no fault: most warmups start so."""
     if course.is_learning_rate and course.values[0] == 0.0:
         yield (
@@ -175,24 +176,24 @@ def first_rate_of_zero(course: Course) -> Iterator[str]:
         )
 
 
-def jumps(course: Course) -> Iterator[str]:
+def find_jump(course: Course) -> Iterator[str]:
     """A line for the first jump at a mark where none is meant, with the number of the others."""
-    intended = {count for kind, count in course.marks if kind in _INTENDED}
-    found = []
+    intended = {count for kind, count in course.marks if kind in _INTENDED_JUMPS}
+    jumps = []
     for count in sorted({count for _, count in course.marks if 0 < count < course.length} - intended):
-        before, after = course.curve(Fraction(count) - _CLOSE), course.curve(count)
-        if abs(after - before) > course.jump * course.largest:
-            found.append((count, before, after))
-    if found:
-        count, before, after = found[0]
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        before, after = course.curve(Fraction(count) - _JUST_BEFORE), course.curve(count)
+        if abs(after - before) > course.jump * course.largest_value:
+            jumps.append((count, before, after))
+    if jumps:
+        count, before, after = jumps[0]
+        others = f", and {len(jumps) - 1} more" if len(jumps) > 1 else ""
         yield (
-            f"a jump from {before:.4g} to {after:.4g} at {course.time(count)}{more}: give the phases that meet "
+            f"a jump from {before:.4g} to {after:.4g} at {course.time_text(count)}{others}: give the phases that meet "
             f"there one value, or pass --jump for a larger one"
         )
 
 
-def far_from_end(course: Course) -> Iterator[str]:
+def find_late_end(course: Course) -> Iterator[str]:
     """Whether the end value comes after the run, and the last batch is far from it."""
     ends = sorted((count for kind, count in course.marks if kind in ("end", "point")), reverse=True)
     if not ends or ends[0] <= course.length:
@@ -200,14 +201,15 @@ def far_from_end(course: Course) -> Iterator[str]:
     last = course.curve(course.length - 1 if course.unit is TimeUnit.BATCH else course.length)
     end_value = course.curve(ends[0])
     reached = min(takewhile(lambda count: course.curve(count) == end_value, ends))
-    if reached > course.length and abs(last - end_value) > course.far * course.largest:
+    end = course.time_text(run_end(course.source.horizon))
+    if reached > course.length and abs(last - end_value) > course.far * course.largest_value:
         yield (
-            f"the last batch has {last:.4g}, and the end value {end_value:.4g} comes at {course.time(reached)}, "
-            f"in a run of {course.time(run_end(course.source.horizon))}: end the schedule with the run, as with '1dur'"
+            f"the last batch has {last:.4g}, and the end value {end_value:.4g} comes at {course.time_text(reached)}, "
+            f"in a run of {end}: end the schedule with the run, as with '1dur'"
         )
 
 
-def beta_out_of_range(course: Course) -> Iterator[str]:
+def find_beta_out_of_range(course: Course) -> Iterator[str]:
     betas = course.corrected_betas
     wrong = torch.nonzero((betas < 0) | (betas >= 1))
     if len(wrong):
@@ -215,7 +217,7 @@ def beta_out_of_range(course: Course) -> Iterator[str]:
         yield f"it is {betas[i]:.4g} at step {i + 1}, and has to be at least 0 and below 1: change the schedule"
 
 
-def miscorrected(course: Course) -> Iterator[str]:
+def find_miscorrected_average(course: Course) -> Iterator[str]:
     """The step after which the average of a beta is furthest from its gradients, if they are constant: the bias is
     corrected as if all steps had had the beta of the present one.
     """
@@ -232,28 +234,30 @@ def miscorrected(course: Course) -> Iterator[str]:
         )
 
 
-OF_FINITE_VALUES = [negative_rate, never_reached, jumps, far_from_end]
-OF_BETAS = [beta_out_of_range, miscorrected]
+FINDERS_OF_FINITE_VALUES = [find_negative_learning_rate, find_unreached_marks, find_jump, find_late_end]
+FINDERS_OF_BETAS = [find_beta_out_of_range, find_miscorrected_average]
 
 
-def decayed(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
+def find_decaying_norms(model: Any, optimizer: Any, schedulers: list[Any]) -> Iterator[str]:
     """A line for each group in which norms or biases decay, now or by a scheduler of the weight decay."""
-    spared = {id(each.tensor): each.name for each in find_parameters(model) if not each.decays}
-    written: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 is none
+    names_without_decay = {
+        id(parameter.tensor): parameter.name for parameter in find_parameters(model) if not parameter.decays
+    }
+    scheduled: set[int] = set()  # the groups in which a scheduler writes a weight decay; a multiple of 0 is none
     for scheduler in schedulers:
         if scheduler is not None and scheduler.key == "weight_decay":
-            written.update(i for i, factor in zip(scheduler.indices, scheduler.factors) if factor)
+            scheduled.update(i for i, factor in zip(scheduler.indices, scheduler.factors) if factor)
     for i, group in enumerate(optimizer.param_groups):
-        names = [spared[id(p)] for p in group["params"] if id(p) in spared]
-        if names and (i in written or group.get("weight_decay")):
-            shown = ", ".join(names[:_SHOWN]) + (", ..." if names[_SHOWN:] else "")
+        names = [names_without_decay[id(p)] for p in group["params"] if id(p) in names_without_decay]
+        if names and (i in scheduled or group.get("weight_decay")):
+            listed = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if names[_SHOWN_NAMES:] else "")
             yield (
-                f"optimizer: norms and biases of group {i} decay ({len(names)}: {shown}): write no_decay: true, and "
+                f"optimizer: norms and biases of group {i} decay ({len(names)}: {listed}): write no_decay: true, and "
                 f"give a scheduler of the weight decay the tags of the others (decay_tag)"
             )
 
 
-def without_effect(schedulers: Mapping[str, Any]) -> Iterator[str]:
+def find_multiples_of_zero(schedulers: Mapping[str, Any]) -> Iterator[str]:
     """A line for each scheduler that multiplies 0 in all its groups."""
     for path, scheduler in schedulers.items():
         if scheduler is not None and not any(scheduler.factors):
@@ -263,20 +267,21 @@ def without_effect(schedulers: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
+def find_unsuitable_learning_rates(optimizer: Any, highest: dict[int, float]) -> Iterator[str]:
     """A line for each group whose highest learning rate is rounded away from bfloat16 weights of 1 and below, and one
     for each whose learning rate suits another `adjust_lr_fn` of Muon.
     """
     for i, group in enumerate(optimizer.param_groups):
-        rate = highest.get(i, float(group["lr"] or 0.0))
-        kept = group.get("master_weights") or group.get("stochastic_rounding")
-        if rate > 0 and not kept and any(p.dtype is torch.bfloat16 for p in group["params"]):
-            size = 2.0 ** (math.floor(math.log2(rate)) + 9)  # from here on, half the distance to the next one is more
+        learning_rate = highest.get(i, float(group["lr"] or 0.0))
+        is_exact = group.get("master_weights") or group.get("stochastic_rounding")
+        if learning_rate > 0 and not is_exact and any(p.dtype is torch.bfloat16 for p in group["params"]):
+            exponent = math.floor(math.log2(learning_rate))
+            size = 2.0 ** (exponent + 9)  # from here on, half the distance to the next one is more
             if size <= 1:
                 yield (
-                    f"optimizer: a step of the highest learning rate, {rate:.4g}, is rounded away from bfloat16 "
-                    f"weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
+                    f"optimizer: a step of the highest learning rate, {learning_rate:.4g}, is rounded away from "
+                    f"bfloat16 weights of {size:.4g} and more, as group {i} has: pass master_weights: true, or "
                     f"stochastic_rounding: true"
                 )
-        if has_large_updates(group, rate):
-            yield f"optimizer: group {i} has a learning rate of {rate:.4g}: {LARGE_UPDATES}"
+        if has_large_updates(group, learning_rate):
+            yield f"optimizer: group {i} has a learning rate of {learning_rate:.4g}: {LARGE_UPDATES}"

@@ -11,12 +11,12 @@ from optim.config.build import make_optimizer
 from optim.config.resolve import resolve_optimizer
 from optim.config.sections import check_keys, read_sections
 from optim.initial_state.size import total_bytes
-from timesched.cli.schedules import config_of, model_of
+from timesched.cli.schedules import make_model, read_config
 from timesched.clock import Clock
 from timesched.drawing.table import Table
 
 
-def add(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     about = (
         "Print the bytes of the optimizer's state, for each parameter group and kind of state. Nothing is allocated."
     )
@@ -26,35 +26,35 @@ def add(commands: Any) -> None:
         "--model", required=True, metavar="MODULE:NAME", help="a function without arguments that returns the model"
     )
     memory.add_argument("--average", action="store_true", help="with an optim.WeightAverage of the weights")
-    memory.set_defaults(run=_memory)
+    memory.set_defaults(run=_run_memory)
 
 
-def _memory(options: argparse.Namespace) -> int:
-    config = read_sections(config_of(options.config))
+def _run_memory(options: argparse.Namespace) -> int:
+    config = read_sections(read_config(options.config))
     check_keys(config)
     # the learning rate, which schedulers may set, takes no memory
     spec = resolve_optimizer(config["optimizer"], is_lr_scheduled=bool(config["schedulers"]))
-    print(memory_table(make_optimizer(spec, model_of(options.model)).optimizer, options.average))
+    print(memory_table(make_optimizer(spec, make_model(options.model)).optimizer, options.average))
     return 0
 
 
-def memory_table(optimizer: Any, averaged: bool = False) -> Table:
+def memory_table(optimizer: Any, has_average: bool = False) -> Table:
     """A row for each parameter group, and one for all, with a column for each kind of state, `average` included."""
     state_of = {p: dict(state) for p, state in optimizer.state.items()}
-    if averaged:
+    if has_average:
         for p, state in WeightAverage(list(state_of), Clock("1ba")).state.items():
             state_of[p].update(state)
     kinds = dict.fromkeys(chain.from_iterable(state_of.values()))  # each once, in order
     rows: list[tuple[Any, ...]] = []
-    numbers = []
+    counts = []
     for i, group in enumerate(optimizer.param_groups):
         states = [state_of[p] for p in group["params"]]
-        bytes_of_kinds = [_bytes_of(kind, states) for kind in kinds]
-        numbers.append([sum(p.numel() for p in group["params"]), *bytes_of_kinds, sum(bytes_of_kinds)])
-        rows.append((i, ", ".join(group.get("tags", ())) or "-", *numbers[-1]))
-    rows.append(("all", "", *map(sum, zip(*numbers))))
+        sizes = [_total_bytes(kind, states) for kind in kinds]
+        counts.append([sum(p.numel() for p in group["params"]), *sizes, sum(sizes)])
+        rows.append((i, ", ".join(group.get("tags", ())) or "-", *counts[-1]))
+    rows.append(("all", "", *map(sum, zip(*counts))))
     return Table(("group", "tags", "parameters", *kinds, "bytes"), rows)
 
 
-def _bytes_of(kind: str, states: list[dict[str, Any]]) -> int:
+def _total_bytes(kind: str, states: list[dict[str, Any]]) -> int:
     return total_bytes(state[kind] for state in states if kind in state)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from timesched.cli.schedules import add_run, finite, is_config, run_of, sources_of
+from timesched.cli.schedules import add_run_options, is_config, make_sources, read_finite, read_run
 from timesched.drawing.axes import save
 from timesched.drawing.lines import Line, Source, line
 from timesched.drawing.table import values_table
@@ -23,7 +23,7 @@ examples:
 """
 
 
-def add(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     show = commands.add_parser(
         "show", help="a table of values", description="Print the values of schedules over a run."
     )
@@ -31,36 +31,38 @@ def add(commands: Any) -> None:
     for command, name in ((show, "show"), (plot, "plot")):
         command.epilog, command.formatter_class = _EXAMPLES.format(name), argparse.RawDescriptionHelpFormatter
         command.add_argument("schedules", nargs="+", metavar="SCHEDULE")
-        add_run(command)
-        command.add_argument("--lr", type=finite, metavar="RATE", help="what multipliers of schedules by name multiply")
+        add_run_options(command)
+        command.add_argument(
+            "--lr", type=read_finite, metavar="RATE", help="what multipliers of schedules by name multiply"
+        )
         command.add_argument("--unit", help="of the x axis, or of the counts: ep, ba, tok, ... (default: the run's)")
     show.add_argument("--every", default="0.1dur", metavar="TIME", help="a row each, such as 1000ba (default: 0.1dur)")
     show.add_argument("--format", choices=("table", "csv", "json"), default="table")
     plot.add_argument("--out", metavar="FILE", help="write a .png, .svg, .pdf or .jpg file with matplotlib instead")
-    show.set_defaults(run=_show)
-    plot.set_defaults(run=_plot)
+    show.set_defaults(run=_run_show)
+    plot.set_defaults(run=_run_plot)
 
 
-def _sources(options: argparse.Namespace) -> list[Source]:
-    run = run_of(options)
+def _make_sources(options: argparse.Namespace) -> list[Source]:
+    run = read_run(options)
     several = len(options.schedules) > 1  # each of which may be a config that writes 'lr'
     sources: list[Source] = []
-    for each in options.schedules:
-        for source in sources_of(each, run, options.lr):
-            name = f"{each} {source.name}" if several and is_config(each) else source.name
+    for schedule in options.schedules:
+        for source in make_sources(schedule, run, options.lr):
+            name = f"{schedule} {source.name}" if several and is_config(schedule) else source.name
             sources.append(replace(source, name=name))
     return sources
 
 
-def _show(options: argparse.Namespace) -> int:
-    table = values_table(_sources(options), options.every, options.unit)
+def _run_show(options: argparse.Namespace) -> int:
+    table = values_table(_make_sources(options), options.every, options.unit)
     write = {"csv": table.csv, "json": table.json}.get(options.format, table.__str__)
     print(write().rstrip("\n"))
     return 0
 
 
-def _plot(options: argparse.Namespace) -> int:
-    lines = [line(source, options.unit) for source in _sources(options)]
+def _run_plot(options: argparse.Namespace) -> int:
+    lines = [line(source, options.unit) for source in _make_sources(options)]
     units = sorted({line.unit.value for line in lines})
     if units[1:]:
         raise ValueError(f"the runs are counted in {' and '.join(units)}, and one axis has one unit: give --unit dur.")

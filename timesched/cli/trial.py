@@ -36,7 +36,7 @@ class Trial:
     problems: Problems = field(default_factory=Problems)
 
 
-def trial(
+def make_trial(
     config: Mapping[str, Any],
     model: Any = None,
     run: Mapping[str, Any] = MappingProxyType({}),
@@ -50,40 +50,40 @@ def trial(
     `only`: the number of the one entry that is made. Raises `TypeError` where a config is no mapping, and `ValueError`
     where it has no entry of that number, or says nothing of the length of a `run`.
     """
-    given = read_sections(config) | dict(run)
-    given.pop("process_group", None)  # there is one rank
-    if run and given.get("max_duration") is None:
+    sections = read_sections(config) | dict(run)
+    sections.pop("process_group", None)  # there is one rank
+    if run and sections.get("max_duration") is None:
         raise ValueError("the options of a run need its length: give --max-duration, such as --max-duration 90ep.")
-    entries = {place.format(i): each for i, each in enumerate(given["schedulers"]) if only in (None, i)}
+    entries = {place.format(i): entry for i, entry in enumerate(sections["schedulers"]) if only in (None, i)}
     if only is not None and not entries:
         raise ValueError(f"'schedulers' has no entry {only}: they count from 0.")
-    made = Trial()
-    spec, made.clock, specs = resolve_entries(given, entries, None, made.problems)
+    trial = Trial()
+    spec, trial.clock, specs = resolve_entries(sections, entries, None, trial.problems)
     grouped = None
     if spec is not None and model is None:
-        tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_tags, specs.values()))))]
-        groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": each} for each in tags]
-        grouped = made.problems.attempt(lambda: GroupedOptimizer(spec.cls(groups, **spec.arguments)))
+        tags: list[set[str]] = [set(), *({tag} for tag in sorted(set().union(*map(_find_tags, specs.values()))))]
+        groups = [{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "tags": group_tags} for group_tags in tags]
+        grouped = trial.problems.attempt(lambda: GroupedOptimizer(spec.cls(groups, **spec.arguments)))
     elif spec is not None:
-        grouped = made.problems.attempt(make_optimizer, spec, model)
-    clock_failed = made.clock is None and not given.keys().isdisjoint(CLOCK_KEYS)
+        grouped = trial.problems.attempt(make_optimizer, spec, model)
+    clock_failed = trial.clock is None and not sections.keys().isdisjoint(CLOCK_KEYS)
     if grouped is None or clock_failed:
-        check_schedules(specs, made.problems)
-        made.schedulers = dict.fromkeys(specs)
+        check_schedules(specs, trial.problems)
+        trial.schedulers = dict.fromkeys(specs)
     else:
-        made.schedulers = make_schedulers(specs, grouped, made.clock, made.problems)
-        if only is None and not made.problems:
-            check_learning_rates(spec, grouped, made.schedulers, made.problems)
-    made.optimizer = getattr(grouped, "optimizer", None)
-    return made
+        trial.schedulers = make_schedulers(specs, grouped, trial.clock, trial.problems)
+        if only is None and not trial.problems:
+            check_learning_rates(spec, grouped, trial.schedulers, trial.problems)
+    trial.optimizer = getattr(grouped, "optimizer", None)
+    return trial
 
 
-def _tags(value: Any) -> set[str]:
+def _find_tags(value: Any) -> set[str]:
     """All tags that a scheduler and its children name."""
     if isinstance(value, list):
-        return set().union(*map(_tags, value))
+        return set().union(*map(_find_tags, value))
     if not isinstance(value, Spec):
         return set()
     tags = value.options.get("tags", value.arguments.get(TAGS))
-    own = {each for each in (tags if isinstance(tags, list) else [tags]) if isinstance(each, str)}
-    return own.union(*map(_tags, value.arguments.values()))
+    own = {tag for tag in (tags if isinstance(tags, list) else [tags]) if isinstance(tag, str)}
+    return own.union(*map(_find_tags, value.arguments.values()))

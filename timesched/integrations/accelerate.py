@@ -18,7 +18,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers, added, average_of
+from .common import Binding, CountingSchedulers, add_counts, make_average
 
 __all__ = ["Binding", "MicrobatchSchedulers", "schedule"]
 
@@ -45,8 +45,8 @@ class MicrobatchSchedulers(CountingSchedulers):
         """
         if any(prepared.scheduler is self for prepared in self.accelerator._schedulers):
             raise ValueError("This scheduler counts the processes by itself: leave it out of accelerator.prepare().")
-        given = {name: more for name, more in (("samples", samples), ("tokens", tokens)) if more is not None}
-        counts = added(self.counts, given)
+        microbatch = {name: count for name, count in (("samples", samples), ("tokens", tokens)) if count is not None}
+        counts = add_counts(self.counts, microbatch)
         if not self.accelerator.sync_gradients:
             self.counts = counts
             return
@@ -106,7 +106,7 @@ def schedule(
         ssr=ssr,
         process_group=accelerator.num_processes > 1,
     )
-    averaged = average_of(optimizer.optimizer, clock, average)
-    made = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator, averaged)
-    accelerator.register_for_checkpointing(made)
-    return made
+    weight_average = make_average(optimizer.optimizer, clock, average)
+    scheduler = MicrobatchSchedulers(optimizer.optimizer, clock, entries, on_change, accelerator, weight_average)
+    accelerator.register_for_checkpointing(scheduler)
+    return scheduler

@@ -45,7 +45,7 @@ class Binding:
         read_schedules(self.schedule)
 
 
-def bindings(entries: Sequence[Any]) -> list[Binding]:
+def make_bindings(entries: Sequence[Any]) -> list[Binding]:
     """What an adapter is given, each as a `Binding`: a schedule alone is of the learning rate.
 
     Raises `TypeError` where there is none, and as `Binding` does.
@@ -60,7 +60,7 @@ class Schedulers(LRScheduler):
 
     `entries`: a schedule is of the learning rate; a `Binding` is of any key. Their state is enough to resume from: it
     holds the clock's counters. `on_change`: what a load does with the state of other schedules or of another run, as in
-    `timesched.bind`. `average`: an average of the weights on the same clock, as `average_of` makes it, which is
+    `timesched.bind`. `average`: an average of the weights on the same clock, as `make_average` makes it, which is
     stepped, saved and loaded with them. Raises `TypeError` for other entries, before any is bound; and `ValueError`
     where `timesched.bind` does and where two are of one key: those that were bound before have written their first
     values then.
@@ -81,8 +81,8 @@ class Schedulers(LRScheduler):
         self.optimizer, self.clock, self.on_change = optimizer, clock, on_change
         self.loaded = False  # whether a state has set the clock
         self.bound: list[Bound] = [
-            bind(each.schedule, optimizer, clock, each.key, each.tags, on_change=on_change)
-            for each in bindings(entries)
+            bind(entry.schedule, optimizer, clock, entry.key, entry.tags, on_change=on_change)
+            for entry in make_bindings(entries)
         ]
         for bound in self.bound:
             bound.catch_up()  # two of one key are refused
@@ -92,30 +92,30 @@ class Schedulers(LRScheduler):
     def units(self) -> set[TimeUnit]:
         """The units that the schedules and the average read on the clock."""
         averaged = set() if self.average is None else self.average.units()
-        return averaged.union(*(each.units() for each in self.bound))
+        return averaged.union(*(bound.units() for bound in self.bound))
 
     def step(self, epoch: int | None = None) -> None:
         """Write the values of this moment."""
-        for each in self.bound:
-            each.step(epoch)
+        for bound in self.bound:
+            bound.step(epoch)
         if self.average is not None:
             self.average.step()
 
     def refresh(self) -> None:
         """Write them without counting a step."""
-        for each in self.bound:
-            each.refresh()
+        for bound in self.bound:
+            bound.refresh()
 
     def get_last_lr(self) -> list[Any]:
         """The learning rate of each parameter group, scheduled or not, for those who log it."""
-        rates = [group.get("lr") for group in self.optimizer.param_groups]
-        return [math.nan if rate is None else float(rate) for rate in rates]
+        learning_rates = [group.get("lr") for group in self.optimizer.param_groups]
+        return [math.nan if learning_rate is None else float(learning_rate) for learning_rate in learning_rates]
 
     def named_values(self) -> dict[str, float]:
         """The value of each number that is scheduled, by the names that logs show: see `Bound.named_values`."""
         values = {}
-        for each in self.bound:
-            values.update(each.named_values())
+        for bound in self.bound:
+            values.update(bound.named_values())
         return values
 
     def __repr__(self) -> str:
@@ -123,7 +123,7 @@ class Schedulers(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """The states of all, in plain values; the tensors of an average are those in use."""
-        state: dict[str, Any] = {"schedulers": [each.state_dict() for each in self.bound]}
+        state: dict[str, Any] = {"schedulers": [bound.state_dict() for bound in self.bound]}
         return state if self.average is None else state | {"average": self.average.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -132,30 +132,30 @@ class Schedulers(LRScheduler):
         With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one, and what
         has no such states is passed over: the trainer, or its user, says where the run is.
         """
-        states, averaged = state_dict.get("schedulers", []), state_dict.get("average")
-        pairs = self._with_states(states)
-        if self.average is not None and averaged is None and self.on_change == "same":
+        states, saved_average = state_dict.get("schedulers", []), state_dict.get("average")
+        pairs = self._match_states(states)
+        if self.average is not None and saved_average is None and self.on_change == "same":
             raise ValueError(
                 'The state has no average of the weights: leave average= out, or pass on_change="new" to begin one '
                 "with the present weights."
             )
-        read = [(each, each.read_state(state)) for each, state in pairs]  # raises before anything is changed
-        if self.average is not None and averaged is not None:
-            self.average.load_state_dict(averaged)
-        for each, loaded in read:
-            each.restore(loaded)
-        if states and not read:
+        loads = [(bound, bound.read_state(state)) for bound, state in pairs]  # raises before anything is changed
+        if self.average is not None and saved_average is not None:
+            self.average.load_state_dict(saved_average)
+        for bound, new_state in loads:
+            bound.restore(new_state)
+        if states and not loads:
             self.clock.load_state_dict(states[0]["clock"])
-        if self.average is not None and averaged is None:
+        if self.average is not None and saved_average is None:
             self.average.reset_state()
         self.loaded = bool(states)
 
-    def _with_states(self, states: Sequence[Any]) -> list[tuple[Bound, Any]]:
+    def _match_states(self, states: Sequence[Any]) -> list[tuple[Bound, Any]]:
         """The schedulers, each with the state that it loads: see `load_state_dict`."""
         if self.on_change == "new":
             pairs = []
-            for each in self.bound:
-                pairs += [(each, state) for state in states if each.is_of(state)]
+            for bound in self.bound:
+                pairs += [(bound, state) for state in states if bound.is_of(state)]
             return pairs
         if len(states) != len(self.bound):
             raise ValueError(
@@ -188,19 +188,19 @@ class Schedulers(LRScheduler):
             except ValueError:  # no rate links them
                 if unit in self.units:
                     raise
-        epoch, within = divmod(batches, self.clock.dataloader_len or batches + 1)
-        self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": within} | counts))
+        epoch, batch_in_epoch = divmod(batches, self.clock.dataloader_len or batches + 1)
+        self.clock.go_to(Timestamp(**{"epoch": epoch, "batch": batches, "batch_in_epoch": batch_in_epoch} | counts))
         if self.average is not None:
             self.average.reset_state()
 
 
-def check_averaged(evaluate_averaged: bool, average: Any) -> None:
+def check_average(evaluate_averaged: bool, average: Any) -> None:
     """Raise `ValueError` where an average is to be evaluated, and nothing makes one."""
     if evaluate_averaged and average is None:
         raise ValueError("evaluate_averaged=True without an average: pass average=, a function that makes one.")
 
 
-def average_of(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any] | None) -> Any:
+def make_average(optimizer: Optimizer, clock: Clock, average: Callable[[list[Any], Clock], Any] | None) -> Any:
     """The average that a user's function makes of an optimizer's parameters; None without a function.
 
     Raises `ValueError` for distributed parameters.
@@ -232,8 +232,10 @@ class CountingSchedulers(Schedulers):
         tokens = "tokens" in counts or (samples and horizon.tokens_per_sample is not None)
         for unit, known in ((TimeUnit.SAMPLE, samples), (TimeUnit.TOKEN, tokens)):
             if unit in self.units and not known:
-                what = unit.name.lower() + "s"
-                raise ValueError(f"This run counts {what}, and this batch's are not known: {self.fix.format(what)}.")
+                counted = unit.name.lower() + "s"
+                raise ValueError(
+                    f"This run counts {counted}, and this batch's are not known: {self.fix.format(counted)}."
+                )
         self.clock.allow_late_steps()  # in manual optimization of Lightning after several batches
         self.clock.tick(**counts)
         self.counts = None
@@ -249,7 +251,7 @@ class CountingSchedulers(Schedulers):
         self.counts = state_dict.get("counts")
 
 
-def counted(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
+def read_counts(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[str, Any]:
     """What a user's function counts in a batch. Raises `TypeError` where that is not samples and tokens."""
     counts = count(batch)
     if not isinstance(counts, Mapping) or not {"samples", "tokens"}.issuperset(counts):
@@ -257,23 +259,23 @@ def counted(count: Callable[[Any], Mapping[str, Any]], batch: Any) -> Mapping[st
     return counts
 
 
-def added(counts: Mapping[str, Any] | None, more: Mapping[str, Any]) -> dict[str, Any]:
+def add_counts(counts: Mapping[str, Any] | None, latest: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of microbatches, and of one more; None where that is the first.
 
     >>> added({"samples": 8}, {"samples": 4, "tokens": 32})
     {'samples': 12, 'tokens': 32}
     """
-    before = counts or {}
-    return {name: before.get(name, 0) + more.get(name, 0) for name in {**before, **more}}
+    previous = counts or {}
+    return {name: previous.get(name, 0) + latest.get(name, 0) for name in {**previous, **latest}}
 
 
-def warn_of_early_end(clock: Clock, began: Time[Any]) -> None:
+def warn_of_early_end(clock: Clock, first_batch: Time[Any]) -> None:
     """Warn where a trainer has ended a run, which began at a batch, before its schedule: by a batch or more."""
-    stamp, length = clock.timestamp, clock.max_duration
-    if clock.done or stamp.batch == began:
+    timestamp, length = clock.timestamp, clock.max_duration
+    if clock.done or timestamp.batch == first_batch:
         return
-    reached: Any = clock.horizon.progress(stamp) * length.exact
-    if length.exact - reached >= reached / stamp.batch.value:  # what a batch had on average
+    reached: Any = clock.horizon.progress(timestamp) * length.exact
+    if length.exact - reached >= reached / timestamp.batch.value:  # what a batch had on average
         warnings.warn(
             f"The Trainer has ended the run at {Time(reached, length.unit)}, and its schedules end at {length}: let it "
             f"train for longer, by its max_steps or epochs, or pass the length that it trains as max_duration.",

@@ -23,11 +23,11 @@ from timesched.horizon import Horizon, read_ratio
 from timesched.schedule import Schedule
 from timesched.time.units import TimeUnit
 
-from .common import Binding, average_of, check_averaged
+from .common import Binding, check_average, make_average
 
 __all__ = ["Binding", "Schedules"]
 
-_METHODS = ("step", "state_dict", "load_state_dict")  # what makes an object a scheduler
+_SCHEDULER_METHODS = ("step", "state_dict", "load_state_dict")  # what makes an object a scheduler
 
 
 class Schedules(Callback):
@@ -103,21 +103,21 @@ class Schedules(Callback):
                 raise TypeError(f"{entry!r} is none of a Binding, a scheduler, and a function of the optimizer.")
         self.entries = entries
         self.ssr = float(read_ratio(ssr))
-        known = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
-        self._rates = known.conversion_factors[1:]
+        horizon = Horizon("1ba", samples_per_batch=samples_per_batch, tokens_per_sample=tokens_per_sample)
+        self._conversion_factors = horizon.conversion_factors[1:]
         self.log = log
-        check_averaged(evaluate_averaged, average)
+        check_average(evaluate_averaged, average)
         self._make_average, self.evaluate_averaged = average, evaluate_averaged
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.schedulers: list[Any] = []
         self._clock: _RunClock | None = None  # until the schedulers are made
-        self._loaded: Any = None
+        self._saved_schedules: Any = None
         self.average: Any = None
-        self._loaded_average: Any = None
-        self._swapped = ExitStack()  # during an evaluation of the average: its end puts the weights back
-        self._batch = 0  # the batches done when the schedulers were stepped last
+        self._saved_average: Any = None
+        self._average_in_use = ExitStack()  # during an evaluation of the average: its end puts the weights back
+        self._stepped_batches = 0  # the batches done when the schedulers were stepped last
         self._reads_tokens = False  # in this fit
 
     def init(self, state: Any, logger: Any) -> None:
@@ -125,38 +125,38 @@ class Schedules(Callback):
         name = type(self).__qualname__
         if sum(type(other).__qualname__ == name for other in state.callbacks) > 1:
             raise ValueError(f"There are two {name} callbacks, and room to save one: pass the entries of both to one.")
-        self._begin()
+        self._reset()
 
     def before_load(self, state: Any, logger: Any) -> None:
         """Make the schedulers on the initial values, unless the length of the run is yet to be given to `fit`."""
         if state.max_duration is not None:
-            self._make(state)
+            self._make_schedulers(state)
 
-    def _make(self, state: Any) -> None:
+    def _make_schedulers(self, state: Any) -> None:
         (optimizer,) = state.optimizers  # a Trainer has no second one
-        clock = _RunClock(state, self.ssr, self._rates)
-        made: list[Any] = []
+        clock = _RunClock(state, self.ssr, self._conversion_factors)
+        schedulers: list[Any] = []
         for entry in self.entries:
-            made += _made(entry, optimizer, clock)
-        self._refuse_shared(made, state)
-        self.schedulers, self._clock, self._batch = made, clock, int(state.timestamp.batch)
+            schedulers += _schedulers_of_entry(entry, optimizer, clock)
+        self._check_shared_keys(schedulers, state)
+        self.schedulers, self._clock, self._stepped_batches = schedulers, clock, int(state.timestamp.batch)
         if self._make_average is not None:
-            self.average = average_of(optimizer, _clock_at(clock), self._make_average)
+            self.average = make_average(optimizer, _make_average_clock(clock), self._make_average)
 
     def after_load(self, state: Any, logger: Any) -> None:
         """Load what was kept, now that optimizer and time are loaded too."""
         if self._clock is None:
             return
         self._load_average()
-        if self._loaded is None:
-            self._begin_here(state)
+        if self._saved_schedules is None:
+            self._start_without_state(state)
         else:
             self._load_schedulers()
-        self._go_on(state)
+        self._refresh_values(state)
 
-    def _begin_here(self, state: Any) -> None:
+    def _start_without_state(self, state: Any) -> None:
         """Begin at the loaded time, from a checkpoint without a state of this callback."""
-        self._batch = int(state.timestamp.batch)
+        self._stepped_batches = int(state.timestamp.batch)
         for scheduler in self.schedulers:
             if not isinstance(scheduler, Bound) and hasattr(scheduler, "get_last_lr"):
                 # torch's own multiply the rates that they find, which must not be those of the checkpoint
@@ -164,80 +164,83 @@ class Schedules(Callback):
                     Key("lr").write(group, rate)
 
     def _load_schedulers(self) -> None:
-        loaded, self._loaded = self._loaded, None
-        anew = self._how_to_start_anew()
-        if len(loaded) != len(self.schedulers):
-            raise ValueError(f"The checkpoint has {len(loaded)} schedules, here are {len(self.schedulers)}; or {anew}.")
-        for i, (scheduler, saved) in enumerate(zip(self.schedulers, loaded)):
-            here = self._about(scheduler)
-            there = {key: saved[key] for key in here}
+        saved_schedules, self._saved_schedules = self._saved_schedules, None
+        restart = self._advice_to_restart()
+        if len(saved_schedules) != len(self.schedulers):
+            raise ValueError(
+                f"The checkpoint has {len(saved_schedules)} schedules, here are {len(self.schedulers)}; or {restart}."
+            )
+        for i, (scheduler, saved) in enumerate(zip(self.schedulers, saved_schedules)):
+            present = self._describe_scheduler(scheduler)
+            saved_fields = {key: saved[key] for key in present}
             try:
-                if there != here:
-                    raise ValueError(f"it was saved with {there}, and here it is {here}.")
+                if saved_fields != present:
+                    raise ValueError(f"it was saved with {saved_fields}, and here it is {present}.")
                 scheduler.load_state_dict(saved["state"])
             except ValueError as error:
                 raise ValueError(
-                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, or {anew}."
+                    f"Schedule {i} of the checkpoint: {error} Give the schedules that were saved, or {restart}."
                 ) from None
-            self._batch = saved["batch"]
+            self._stepped_batches = saved["batch"]
 
     def _load_average(self) -> None:
         """Load a state of the average, or begin one anew with the weights that were loaded without it."""
         if self.average is None:
             return
-        self._follow()
-        if self._loaded_average is not None:
-            self.average.load_state_dict(self._loaded_average)
-        elif self._loaded is None:
+        self._move_average_clock()
+        if self._saved_average is not None:
+            self.average.load_state_dict(self._saved_average)
+        elif self._saved_schedules is None:
             self.average.reset_state()
         else:
             raise ValueError(
-                f"The checkpoint has no average of the weights: leave average= out, or {self._how_to_start_anew()}."
+                f"The checkpoint has no average of the weights: leave average= out, or {self._advice_to_restart()}."
             )
 
-    def _how_to_start_anew(self) -> str:
+    def _advice_to_restart(self) -> str:
         return f"start anew with load_ignore_keys=['state/callbacks/{type(self).__qualname__}']"
 
-    def _follow(self) -> None:
+    def _move_average_clock(self) -> None:
         """Let the clock of the average stand where the Trainer does."""
         assert self._clock is not None
-        self.average.clock = _clock_at(self._clock)
+        self.average.clock = _make_average_clock(self._clock)
 
     def eval_start(self, state: Any, logger: Any) -> None:
         """Put the average in place of the weights, if that is what is evaluated."""
-        self._swapped.close()
+        self._average_in_use.close()
         if self.evaluate_averaged and self.average is not None:
-            self._swapped.enter_context(self.average.swapped(state.model))
+            self._average_in_use.enter_context(self.average.swapped(state.model))
 
     def eval_end(self, state: Any, logger: Any) -> None:
         """Put the weights back, also where an evaluation ended with an error."""
-        self._swapped.close()
+        self._average_in_use.close()
 
     batch_start = predict_start = close = eval_end
 
     def fit_start(self, state: Any, logger: Any) -> None:
         """Be ready for a run, which may have another length than the one before."""
-        self._swapped.close()
+        self._average_in_use.close()
         if self._clock is None:
-            if self._loaded is not None or state.timestamp.batch > 0:
+            if self._saved_schedules is not None or state.timestamp.batch > 0:
                 raise ValueError(
                     "The checkpoint was loaded before the length of the run was known: give it to the Trainer, "
                     "Trainer(max_duration=...); fit(duration=...) may be another."
                 )
-            self._make(state)
+            self._make_schedulers(state)
         else:
-            self._refuse_shared(self.schedulers, state)  # fit() takes schedulers, too
+            self._check_shared_keys(self.schedulers, state)  # fit() takes schedulers, too
             self._clock.max_duration = state.max_duration
-        self._go_on(state)
+        self._refresh_values(state)
         readers = [reader for reader in (*self.schedulers, self.average) if hasattr(reader, "units")]
         self._reads_tokens = any(TimeUnit.TOKEN in reader.units() for reader in readers)
 
-    def _go_on(self, state: Any) -> None:
+    def _refresh_values(self, state: Any) -> None:
         """Write the values of now, after the one step that a callback before this one kept from its turn, if it did."""
-        missed = int(state.timestamp.batch) - self._batch == 1  # any other difference is of a time that somebody set
-        self._batch = int(state.timestamp.batch)
+        # any other difference is of a time that somebody set
+        missed_one_step = int(state.timestamp.batch) - self._stepped_batches == 1
+        self._stepped_batches = int(state.timestamp.batch)
         for scheduler in self.schedulers:
-            if missed:
+            if missed_one_step:
                 scheduler.step()
             if isinstance(scheduler, Bound):
                 scheduler.refresh()
@@ -251,18 +254,18 @@ class Schedules(Callback):
             )
         for scheduler in self.schedulers:
             scheduler.step()
-        self._batch = int(state.timestamp.batch)
+        self._stepped_batches = int(state.timestamp.batch)
         if self.average is not None:
-            self._follow()
+            self._move_average_clock()
             self.average.step()
         if self.log and logger.destinations:
             (optimizer,) = state.optimizers
-            numbers = sorted(chain.from_iterable(map(_numbers_of, self.schedulers)))
-            logger.log_metrics(named_values(optimizer.param_groups, numbers))
+            keys = sorted(chain.from_iterable(map(_scheduled_keys, self.schedulers)))
+            logger.log_metrics(named_values(optimizer.param_groups, keys))
 
     def epoch_end(self, state: Any, logger: Any) -> None:
         """Follow the counts of epochs and iterations, which move after the end of the batch."""
-        self._go_on(state)
+        self._refresh_values(state)
 
     iteration_end = epoch_end
 
@@ -272,29 +275,33 @@ class Schedules(Callback):
         It is one tuple under one key, whatever there is: a sharded checkpoint is read into what is there before, and
         torch.distributed.checkpoint does not look into a tuple.
         """
-        self._swapped.close()  # the checkpoint has the model's tensors, which hold the weights from now on
+        self._average_in_use.close()  # the checkpoint has the model's tensors, which hold the weights from now on
         if self._clock is None:
-            return {"schedules": self._loaded}
-        states = ({**self._about(each), "state": each.state_dict(), "batch": self._batch} for each in self.schedulers)
-        averaged = {} if self.average is None else {"average": self.average.state_dict()}
-        return {"schedules": tuple(states), **averaged}
+            return {"schedules": self._saved_schedules}
+        batch = self._stepped_batches
+        states = (
+            {**self._describe_scheduler(scheduler), "state": scheduler.state_dict(), "batch": batch}
+            for scheduler in self.schedulers
+        )
+        average_state = {} if self.average is None else {"average": self.average.state_dict()}
+        return {"schedules": tuple(states), **average_state}
 
-    def _about(self, scheduler: Any) -> dict[str, Any]:
+    def _describe_scheduler(self, scheduler: Any) -> dict[str, Any]:
         """What a scheduler's own state may not say."""
         return {"name": qualified_name(scheduler), "ssr": self.ssr}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep a state until the optimizer and the time are loaded as well: Composer loads the callbacks first."""
-        self._loaded = state["schedules"]
-        self._loaded_average = state.get("average")
+        self._saved_schedules = state["schedules"]
+        self._saved_average = state.get("average")
 
-    def _refuse_shared(self, schedulers: Sequence[Any], state: Any) -> None:
+    def _check_shared_keys(self, schedulers: Sequence[Any], state: Any) -> None:
         """Raise `ValueError` when two schedulers set one key, also one of the Trainer's own."""
         for scheduler in schedulers:
             if isinstance(scheduler, Bound):
                 scheduler.catch_up()
             for other in state.schedulers:
-                for key, i in sorted(_numbers_of(scheduler) & _numbers_of(other)):
+                for key, i in sorted(_scheduled_keys(scheduler) & _scheduled_keys(other)):
                     raise ValueError(
                         f"{key!r} of parameter group {i} is set by two schedulers, {qualified_name(scheduler)} and "
                         f"{qualified_name(other)} of schedulers=: give each a tag of its own, or use one of them. The "
@@ -312,7 +319,7 @@ class _RunClock:
         return getattr(self._state, name)
 
 
-def _clock_at(run: _RunClock) -> Clock:
+def _make_average_clock(run: _RunClock) -> Clock:
     """A clock of the Trainer's run, as an average wants one."""
     clock = Clock("1ba", process_group=False)  # Composer's counts and seconds are the same on all ranks
     clock.horizon = Horizon.of(run)
@@ -320,18 +327,20 @@ def _clock_at(run: _RunClock) -> Clock:
     return clock
 
 
-def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
+def _schedulers_of_entry(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
     """The schedulers of an entry: itself, a bound schedule, or what a function of (optimizer[, clock]) returns.
 
     Raises `TypeError` for what is not a scheduler, `ValueError` for one that cannot run in this Trainer.
     """
     if isinstance(entry, Binding):
         return [bind(entry.schedule, optimizer, clock, entry.key, entry.tags)]
-    found = entry if _is_scheduler(entry) else _called(entry, optimizer, clock)
-    schedulers = found if isinstance(found, (list, tuple)) else [found]
+    result = entry if _is_scheduler(entry) else _call_entry(entry, optimizer, clock)
+    schedulers = result if isinstance(result, (list, tuple)) else [result]
     for scheduler in schedulers:
         if not _is_scheduler(scheduler):
-            raise TypeError(f"{qualified_name(entry)} returned {scheduler!r}: a scheduler has {', '.join(_METHODS)}.")
+            raise TypeError(
+                f"{qualified_name(entry)} returned {scheduler!r}: a scheduler has {', '.join(_SCHEDULER_METHODS)}."
+            )
         if getattr(scheduler, "optimizer", optimizer) is not optimizer:
             raise ValueError(
                 f"{qualified_name(scheduler)} is for another optimizer than the Trainer's: make it on that one."
@@ -344,20 +353,20 @@ def _made(entry: Any, optimizer: Any, clock: _RunClock) -> Sequence[Any]:
     return schedulers
 
 
-def _called(function: Any, optimizer: Any, clock: _RunClock) -> Any:
+def _call_entry(function: Any, optimizer: Any, clock: _RunClock) -> Any:
     """What a function of (optimizer) or (optimizer, clock) returns; an argument `clock` is given by its name."""
     parameters = inspect.signature(function).parameters
     if "clock" in parameters and parameters["clock"].default in (None, inspect.Parameter.empty):
         return function(optimizer, clock=clock)
-    needed = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    return function(optimizer, clock) if len(needed) >= 2 else function(optimizer)
+    required = [p for p in parameters.values() if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    return function(optimizer, clock) if len(required) >= 2 else function(optimizer)
 
 
 def _is_scheduler(thing: Any) -> bool:
-    return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _METHODS)
+    return not isinstance(thing, type) and all(callable(getattr(thing, name, None)) for name in _SCHEDULER_METHODS)
 
 
-def _numbers_of(scheduler: Any) -> set[tuple[str, int]]:
+def _scheduled_keys(scheduler: Any) -> set[tuple[str, int]]:
     """The numbers that a scheduler writes, as key and group; torch's own write the learning rate of all groups."""
     if isinstance(scheduler, Bound):
         return {(scheduler.key, i) for i in scheduler.indices}

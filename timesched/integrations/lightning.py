@@ -22,7 +22,7 @@ from timesched.clock import Clock
 from timesched.horizon import BatchSizes, ConversionFactor
 from timesched.time.value import Time
 
-from .common import Binding, CountingSchedulers, added, average_of, check_averaged, counted, warn_of_early_end
+from .common import Binding, CountingSchedulers, add_counts, check_average, make_average, read_counts, warn_of_early_end
 
 __all__ = ["Binding", "schedule"]
 
@@ -82,9 +82,9 @@ def schedule(
     >>> #     return schedule(self, optim.AdamW(self.parameters(), lr=3e-4), cosine, decay)
     """
     if not isinstance(module, LightningModule) or not isinstance(optimizer, Optimizer):
-        given = f"{type(module).__name__}, {type(optimizer).__name__}"
-        raise TypeError(f"schedule({given}, ...): pass the LightningModule, its optimizer, and then the schedules.")
-    check_averaged(evaluate_averaged, average)
+        types = f"{type(module).__name__}, {type(optimizer).__name__}"
+        raise TypeError(f"schedule({types}, ...): pass the LightningModule, its optimizer, and then the schedules.")
+    check_average(evaluate_averaged, average)
     trainer: Any = module.trainer
     options = {
         "max_duration": max_duration,
@@ -95,29 +95,34 @@ def schedule(
         "log": log,
     }
     defaults = {**dict.fromkeys(options), "ssr": 1.0, "log": True}
-    found = [each for each in trainer.callbacks if isinstance(each, _Counting)]
-    counting = next((each for each in found if not each.configs(trainer)), None)  # others are of an earlier fit
+    counting_callbacks = [callback for callback in trainer.callbacks if isinstance(callback, _CountingCallback)]
+    unused = (callback for callback in counting_callbacks if not callback.configs(trainer))  # others: of an earlier fit
+    counting = next(unused, None)
     if counting is None:
-        counting = _Counting(trainer, module, options)
+        counting = _CountingCallback(trainer, module, options)
     elif options not in (counting.options, defaults):
         raise ValueError("One clock counts for all optimizers: give arguments by name in the first schedule() alone.")
-    averaged = average_of(optimizer, counting.clock, average)
-    made = _CallbackSchedulers(optimizer, counting, entries, on_change, averaged)
-    others = [each for each in trainer.callbacks if each not in found and not _is_of_earlier_fit(each, counting)]
+    weight_average = make_average(optimizer, counting.clock, average)
+    schedulers = _CallbackSchedulers(optimizer, counting, entries, on_change, weight_average)
+    other_callbacks = [
+        callback
+        for callback in trainer.callbacks
+        if callback not in counting_callbacks and not _is_of_earlier_fit(callback, counting)
+    ]
     if evaluate_averaged:
         # First of all: a Checkpoint callback saves at the end of a validation, and has to find the weights.
-        others.insert(0, _Averaged(made.average, counting))
-    trainer.callbacks[:] = [*others, counting]
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": "step"}}
+        other_callbacks.insert(0, _AverageCallback(schedulers.average, counting))
+    trainer.callbacks[:] = [*other_callbacks, counting]
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedulers, "interval": "step"}}
 
 
-def _clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) -> Clock:
+def _make_clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) -> Clock:
     """The clock of a run of the Trainer."""
     has_no_loader = trainer.train_dataloader is None  # it is made later than the optimizers
     if has_no_loader:
         trainer.fit_loop.setup_data()
     clock = Clock(
-        f"{_steps(trainer, module)}ba" if options["max_duration"] is None else options["max_duration"],
+        f"{_total_steps(trainer, module)}ba" if options["max_duration"] is None else options["max_duration"],
         batches_per_epoch=_batches_per_epoch(trainer),
         samples_per_batch=options["samples_per_batch"],
         tokens_per_sample=options["tokens_per_sample"],
@@ -131,27 +136,29 @@ def _clock(trainer: Any, module: LightningModule, options: Mapping[str, Any]) ->
 
 def _batches_per_epoch(trainer: Any) -> int | None:
     """The length of an epoch, with the accumulation and the data loader of now."""
-    loads = trainer.num_training_batches
-    return math.ceil(loads / trainer.accumulate_grad_batches) if 0 < loads < math.inf else None
+    microbatches = trainer.num_training_batches
+    return math.ceil(microbatches / trainer.accumulate_grad_batches) if 0 < microbatches < math.inf else None
 
 
-def _steps(trainer: Any, module: LightningModule) -> int:
+def _total_steps(trainer: Any, module: LightningModule) -> int:
     """The Trainer's own length, in steps of the optimizer. Raises `ValueError` where it is not known."""
-    steps, loads, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
-    for each in trainer.callbacks:
-        if isinstance(each, GradientAccumulationScheduler) and loads < math.inf and epochs > 0:
+    steps, microbatches, epochs = trainer.estimated_stepping_batches, trainer.num_training_batches, trainer.max_epochs
+    for callback in trainer.callbacks:
+        if isinstance(callback, GradientAccumulationScheduler) and microbatches < math.inf and epochs > 0:
             # The Trainer estimates without this callback.
-            steps = sum(math.ceil(loads / each.get_accumulate_grad_batches(epoch)) for epoch in range(epochs))
+            steps = sum(
+                math.ceil(microbatches / callback.get_accumulate_grad_batches(epoch)) for epoch in range(epochs)
+            )
             steps = steps if trainer.max_steps == -1 else min(steps, trainer.max_steps)
-    unknown = None
+    reason = None
     if not 0 < steps < math.inf:
-        unknown = f"it is {steps} steps, without an end"
+        reason = f"it is {steps} steps, without an end"
     elif not module.automatic_optimization and trainer.max_steps != -1:
-        unknown = f"max_steps={trainer.max_steps} counts steps of all optimizers, a batch is a call of training_step"
+        reason = f"max_steps={trainer.max_steps} counts steps of all optimizers, a batch is a call of training_step"
     elif 0 < trainer.reload_dataloaders_every_n_epochs < epochs:
-        unknown = "it reloads its data loader, which may then have another length"
-    if unknown is not None:
-        raise ValueError(f"The Trainer's length in batches is not known: {unknown}. Pass max_duration='10000ba', say.")
+        reason = "it reloads its data loader, which may then have another length"
+    if reason is not None:
+        raise ValueError(f"The Trainer's length in batches is not known: {reason}. Pass max_duration='10000ba', say.")
     return int(steps)
 
 
@@ -161,11 +168,11 @@ class _CallbackSchedulers(CountingSchedulers):
     fix = "pass schedule(..., count=lambda batch: {{'{}': ...}})"
 
     def __init__(
-        self, optimizer: Optimizer, counting: _Counting, entries: Any, on_change: OnChange, average: Any
+        self, optimizer: Optimizer, counting: _CountingCallback, entries: Any, on_change: OnChange, average: Any
     ) -> None:
         super().__init__(optimizer, counting.clock, entries, on_change, average)
         self.counting = counting
-        counting.made.append(self)
+        counting.schedulers.append(self)
 
     def step(self, epoch: int | None = None) -> None:
         """Count the batch, if no other scheduler has, and write the values of the next one."""
@@ -180,56 +187,56 @@ class _CallbackSchedulers(CountingSchedulers):
         super().load_state_dict(state_dict)
 
 
-class _Counting(Callback):
+class _CountingCallback(Callback):
     """Counts batches, and follows the Trainer's epochs."""
 
     def __init__(self, trainer: Any, module: LightningModule, options: dict[str, Any]) -> None:
-        self.clock, self.options = _clock(trainer, module, options), options
+        self.clock, self.options = _make_clock(trainer, module, options), options
         self.count = options["count"] or count_tensors
         self.manual = not module.automatic_optimization
         self.epochs_vary = trainer.reload_dataloaders_every_n_epochs > 0 or any(
-            isinstance(each, GradientAccumulationScheduler) for each in trainer.callbacks
+            isinstance(callback, GradientAccumulationScheduler) for callback in trainer.callbacks
         )
-        self.made: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
-        self.began = self.clock.timestamp.batch  # when training began
+        self.schedulers: list[_CallbackSchedulers] = []  # the first holds the counts of microbatches
+        self.first_batch = self.clock.timestamp.batch  # when training began
         self.resumed = False  # whether the Trainer's place in a resumed epoch is yet to be followed
 
     def configs(self, trainer: Any) -> list[Any]:
         """What the Trainer has of its schedulers: something once it has begun a fit, as `lr_find` does, too."""
-        return [each for each in trainer.lr_scheduler_configs if each.scheduler in self.made]
+        return [config for config in trainer.lr_scheduler_configs if config.scheduler in self.schedulers]
 
     def count_batch(self) -> None:
         """Count the batch that was handed out since the last one was counted, if there is one."""
-        if self.made[0].counts is not None:
-            self.made[0].tick(self.made[0].counts)
+        if self.schedulers[0].counts is not None:
+            self.schedulers[0].tick(self.schedulers[0].counts)
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Refuse schedulers that Lightning would not step after each step of the optimizer."""
         configs = self.configs(trainer)
-        if not configs or any((each.interval, each.frequency) != ("step", 1) for each in configs):
+        if not configs or any((config.interval, config.frequency) != ("step", 1) for config in configs):
             raise ValueError(
                 "The scheduler has to be stepped after each step of the optimizer: let configure_optimizers() return "
                 "what schedule() returned, as it is, or the list of several."
             )
         self.resumed = trainer.ckpt_path is not None
-        if self.resumed and not any(each.loaded for each in self.made):
+        if self.resumed and not any(schedulers.loaded for schedulers in self.schedulers):
             batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1 if self.manual else trainer.global_step
-            self.made[0].begin_at(batches, epoch=trainer.current_epoch)
-        self.began = self.clock.timestamp.batch
-        self._stop_at_the_end(trainer)
+            self.schedulers[0].begin_at(batches, epoch=trainer.current_epoch)
+        self.first_batch = self.clock.timestamp.batch
+        self._stop_at_end(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Follow the length of this epoch, which depends on accumulation and on loaders that are reloaded."""
-        self._follow(trainer, 0)
+        self._follow_epoch(trainer, 0)
 
-    def _follow(self, trainer: Any, batch_idx: int) -> None:
+    def _follow_epoch(self, trainer: Any, batch_idx: int) -> None:
         """Stand where the Trainer stands, before a microbatch of an epoch."""
-        within, stamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
-        if within == 0 and stamp.batch_in_epoch > 0:  # the last epoch was left early
-            stamp = stamp.to_next_epoch()
+        batch_in_epoch, timestamp = batch_idx // trainer.accumulate_grad_batches, self.clock.timestamp
+        if batch_in_epoch == 0 and timestamp.batch_in_epoch > 0:  # the last epoch was left early
+            timestamp = timestamp.to_next_epoch()
         if self.resumed:
-            stamp = stamp.copy(epoch=trainer.current_epoch, batch_in_epoch=within)
-        self.clock.set_epochs(_batches_per_epoch(trainer), stamp)
+            timestamp = timestamp.copy(epoch=trainer.current_epoch, batch_in_epoch=batch_in_epoch)
+        self.clock.set_epochs(_batches_per_epoch(trainer), timestamp)
         self.resumed = False
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -237,12 +244,12 @@ class _Counting(Callback):
         if self.manual:
             self.count_batch()  # the one that a checkpoint was saved in
         if self.resumed:  # only now Lightning knows where in the epoch it goes on
-            self._follow(trainer, batch_idx)
-        log = self.options["log"] and self.made[0].counts is None  # once for each step of the optimizer
-        self.made[0].counts = added(self.made[0].counts, counted(self.count, batch))
+            self._follow_epoch(trainer, batch_idx)
+        log = self.options["log"] and self.schedulers[0].counts is None  # once for each step of the optimizer
+        self.schedulers[0].counts = add_counts(self.schedulers[0].counts, read_counts(self.count, batch))
         if log and trainer._logger_connector.should_update_logs:  # what `LearningRateMonitor` asks
             values = {}
-            for i, schedulers in enumerate(self.made):
+            for i, schedulers in enumerate(self.schedulers):
                 suffix = f"-{i}" if i else ""
                 values.update({f"{name}{suffix}": value for name, value in schedulers.named_values().items()})
             for logger in trainer.loggers:
@@ -252,29 +259,29 @@ class _Counting(Callback):
         """In manual optimization, count a batch also where no scheduler was stepped."""
         if self.manual:
             self.count_batch()
-        self._stop_at_the_end(trainer)
+        self._stop_at_end(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Count an epoch whose length was not known before, or that ends before it."""
-        stamp = self.clock.timestamp
-        if trainer.is_last_batch and stamp.batch_in_epoch > 0:
-            self.clock.set_epochs(self.clock.dataloader_len, stamp.to_next_epoch())
-        self._stop_at_the_end(trainer)
+        timestamp = self.clock.timestamp
+        if trainer.is_last_batch and timestamp.batch_in_epoch > 0:
+            self.clock.set_epochs(self.clock.dataloader_len, timestamp.to_next_epoch())
+        self._stop_at_end(trainer)
 
-    def _stop_at_the_end(self, trainer: Any) -> None:
+    def _stop_at_end(self, trainer: Any) -> None:
         if self.options["max_duration"] is not None and self.clock.done:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         """Warn where the Trainer's own end came before that of the schedules."""
         if trainer.is_global_zero and not (trainer.should_stop or trainer.fast_dev_run):
-            warn_of_early_end(self.clock, self.began)
+            warn_of_early_end(self.clock, self.first_batch)
 
 
-class _Averaged(Callback):
+class _AverageCallback(Callback):
     """Has the validations of a fit run on an average of the weights; `counting` is the callback of that fit."""
 
-    def __init__(self, average: Any, counting: _Counting) -> None:
+    def __init__(self, average: Any, counting: _CountingCallback) -> None:
         self.average, self.counting = average, counting
         self.swapped = ExitStack()  # whose end, if it is in use, puts the weights back
 
@@ -292,9 +299,9 @@ class _Averaged(Callback):
         self.swapped.close()
 
 
-def _is_of_earlier_fit(callback: Callback, counting: _Counting) -> bool:
+def _is_of_earlier_fit(callback: Callback, counting: _CountingCallback) -> bool:
     """Whether a callback would have validations run on the average of an earlier fit of the Trainer."""
-    return isinstance(callback, _Averaged) and callback.counting is not counting
+    return isinstance(callback, _AverageCallback) and callback.counting is not counting
 
 
 def count_tensors(batch: Any) -> dict[str, int]:
@@ -316,5 +323,5 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
         if batch.dim():
             yield batch
     elif isinstance(batch, (Mapping, list, tuple)):
-        for each in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(each)
+        for element in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(element)

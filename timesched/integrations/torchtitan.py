@@ -26,23 +26,23 @@ from timesched.clock import Clock
 from timesched.fields import make_list
 from timesched.time.units import TimeUnit
 
-from .common import Binding, Schedulers, bindings
+from .common import Binding, Schedulers, make_bindings
 
 __all__ = ["Binding", "Schedules"]
 
 
-class _OfOptimizer(Schedulers):
+class _OptimizerSchedulers(Schedulers):
     """The schedules of one of the optimizers, with what torchtitan logs of it."""
 
     def get_last_host_lrs(self) -> list[float]:
         """The learning rate of each parameter group; one that is scheduled and lies on a device is not read there."""
-        rates = [group.get("lr", math.nan) for group in self.optimizer.param_groups]
+        learning_rates = [group.get("lr", math.nan) for group in self.optimizer.param_groups]
         for bound in self.bound:
             if bound.key == "lr":
                 values = bound.get()
                 for i in bound.indices:
-                    rates[i] = values[i]
-        return [float(rate) for rate in rates]
+                    learning_rates[i] = values[i]
+        return [float(learning_rate) for learning_rate in learning_rates]
 
 
 class Schedules(LRSchedulersContainer):
@@ -95,11 +95,13 @@ class Schedules(LRSchedulersContainer):
             return shown | {"entries": [repr(entry) for entry in make_list(self.entries)]}
 
     def __init__(self, optimizers: OptimizersContainer, config: Config, training_steps: int) -> None:
-        usual = LRSchedulersContainer.Config()
-        of_theirs = {each.name: getattr(config, each.name) for each in fields(usual)}
-        given = [f"{name}={value!r}" for name, value in of_theirs.items() if value != getattr(usual, name)]
-        if given:
-            raise ValueError(f"The schedules are those of entries, and {', '.join(given)} has no effect: leave it out.")
+        defaults = LRSchedulersContainer.Config()
+        inherited = {option.name: getattr(config, option.name) for option in fields(defaults)}
+        ignored = [f"{name}={value!r}" for name, value in inherited.items() if value != getattr(defaults, name)]
+        if ignored:
+            raise ValueError(
+                f"The schedules are those of entries, and {', '.join(ignored)} has no effect: leave it out."
+            )
         self.clock = Clock(
             f"{training_steps}ba" if config.max_duration is None else config.max_duration,
             batches_per_epoch=config.batches_per_epoch,
@@ -108,17 +110,17 @@ class Schedules(LRSchedulersContainer):
             process_group=False,  # the rates are of all ranks
         )
         self.on_change = config.on_change
-        entries = bindings(make_list(config.entries))
-        self._refuse(optimizers, entries)
-        self.schedulers: list[_OfOptimizer] = []
+        entries = make_bindings(make_list(config.entries))
+        self._check_entries(optimizers, entries)
+        self.schedulers: list[_OptimizerSchedulers] = []
         for optimizer in optimizers:
-            own = [each for each in entries if select_groups(optimizer.param_groups, each.tags)]
-            if own:
-                self.schedulers.append(_OfOptimizer(optimizer, self.clock, own, config.on_change))
+            selected = [entry for entry in entries if select_groups(optimizer.param_groups, entry.tags)]
+            if selected:
+                self.schedulers.append(_OptimizerSchedulers(optimizer, self.clock, selected, config.on_change))
 
-    def _refuse(self, optimizers: OptimizersContainer, entries: list[Binding]) -> None:
+    def _check_entries(self, optimizers: OptimizersContainer, entries: list[Binding]) -> None:
         """Raise `ValueError` for units that are not counted, and tags that no group of any optimizer has."""
-        units = {self.clock.max_duration.unit}.union(*(schedule_units(each.schedule, self.clock) for each in entries))
+        units = {self.clock.max_duration.unit}.union(*(schedule_units(entry.schedule, self.clock) for entry in entries))
         for unit in units - {TimeUnit.SECOND}:
             self.clock.horizon.change(1, TimeUnit.BATCH, unit)  # raises where no rate links them
         if TimeUnit.SECOND in units and dist.is_initialized():
@@ -126,9 +128,9 @@ class Schedules(LRSchedulersContainer):
         groups: list[dict[str, Any]] = []
         for optimizer in optimizers:
             groups += optimizer.param_groups
-        for each in entries:
-            if not select_groups(groups, each.tags):
-                raise ValueError(f"No parameter group carries the tag {each.tags!r}: {describe_tags(groups)}.")
+        for entry in entries:
+            if not select_groups(groups, entry.tags):
+                raise ValueError(f"No parameter group carries the tag {entry.tags!r}: {describe_tags(groups)}.")
 
     def step(self) -> None:
         """Count a batch, and write the values of the next one."""
@@ -174,31 +176,31 @@ class Schedules(LRSchedulersContainer):
 
         With `on_change="new"`, each schedule continues from the state of its key and tags, if there is one.
         """
-        saved, found = state_dict["schedules"], []
-        then, now = _kinds(saved), _kinds(self.state_dict()["schedules"])
-        if self.on_change == "same" and then != now:
+        saved_states, loads = state_dict["schedules"], []
+        saved_kinds, present_kinds = _describe_states(saved_states), _describe_states(self.state_dict()["schedules"])
+        if self.on_change == "same" and saved_kinds != present_kinds:
             raise ValueError(
-                f"The state is of {then}, and here is {now}: "
+                f"The state is of {saved_kinds}, and here is {present_kinds}: "
                 f'make the schedules that were saved, or set on_change="new" to continue with the present ones.'
             )
         for scheduler in self.schedulers:
             for bound in scheduler.bound:
-                for state in saved:
+                for state in saved_states:
                     if bound.is_of(state):
-                        found.append((bound, bound.read_state(_for_groups_of(bound, state))))
-        for bound, read in found:
-            bound.restore(read)
-        if not found:
-            self.clock.load_state_dict(saved[0]["clock"])
+                        loads.append((bound, bound.read_state(_expand_state(bound, state))))
+        for bound, new_state in loads:
+            bound.restore(new_state)
+        if not loads:
+            self.clock.load_state_dict(saved_states[0]["clock"])
         self.schedulers[0].loaded = True
 
 
-def _kinds(states: Iterable[Mapping[str, Any]]) -> list[str]:
+def _describe_states(states: Iterable[Mapping[str, Any]]) -> list[str]:
     """The keys and tags that states are of, as text."""
     return sorted(f"{state['key']!r} with tags={state['tags']}" for state in states)
 
 
-def _for_groups_of(bound: Bound, state: Mapping[str, Any]) -> dict[str, Any]:
+def _expand_state(bound: Bound, state: Mapping[str, Any]) -> dict[str, Any]:
     """A state with what a scheduler's own groups have in it: their initial values, or the value for each."""
     if bound.relative:
         return {**state, "base": list(bound.factors)}

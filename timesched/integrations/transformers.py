@@ -29,7 +29,16 @@ from timesched.time.timestamp import Timestamp
 from timesched.time.units import TimeUnit, unit_of
 from timesched.time.value import Time, TimeLike
 
-from .common import Binding, CountingSchedulers, added, average_of, bindings, check_averaged, counted, warn_of_early_end
+from .common import (
+    Binding,
+    CountingSchedulers,
+    add_counts,
+    check_average,
+    make_average,
+    make_bindings,
+    read_counts,
+    warn_of_early_end,
+)
 
 __all__ = ["Binding", "schedule"]
 
@@ -101,9 +110,9 @@ def schedule(
     """
     if not isinstance(trainer, Trainer):
         raise TypeError(f"trainer is of type {type(trainer).__name__}: pass the Trainer first, and then the schedules.")
-    _refuse_trainer(trainer)
-    check_averaged(evaluate_averaged, average)
-    events = _Events(trainer, evaluate_every, evaluate_at, save_every, save_at, save_before)
+    _check_trainer(trainer)
+    check_average(evaluate_averaged, average)
+    events = _EventCallback(trainer, evaluate_every, evaluate_at, save_every, save_at, save_before)
     if ssr != 1.0 and max_duration is None:
         raise ValueError(f"ssr={ssr} scales max_duration, which is None: give the length of the run before scaling.")
     if evaluate_averaged and trainer.args.load_best_model_at_end:
@@ -111,12 +120,13 @@ def schedule(
             "load_best_model_at_end: what is compared is the average of the weights, and the weights are saved.",
             stacklevel=2,
         )
-    usual = {"lr_scheduler_type": "linear", "warmup_steps": 0}
-    given = [f"{name}={got!r}" for name, value in usual.items() if (got := getattr(trainer.args, name)) != value]
-    if given:
-        warnings.warn(f"The schedules are those that are given here: {', '.join(given)} has no effect.", stacklevel=2)
+    defaults = {"lr_scheduler_type": "linear", "warmup_steps": 0}
+    settings = {name: getattr(trainer.args, name) for name in defaults}
+    ignored = [f"{name}={setting!r}" for name, setting in settings.items() if setting != defaults[name]]
+    if ignored:
+        warnings.warn(f"The schedules are those that are given here: {', '.join(ignored)} has no effect.", stacklevel=2)
     options = _Options(
-        bindings(entries),
+        make_bindings(entries),
         max_duration=max_duration,
         count=count,
         tokens_per_sample=tokens_per_sample,
@@ -125,7 +135,7 @@ def schedule(
         log=log,
         average=average,
     )
-    counting = _Counting(trainer, options, events)
+    counting = _CountingCallback(trainer, options, events)
     # The methods that a Trainer lets its users replace.
     trainer.create_scheduler = counting.create_scheduler
     trainer.get_train_dataloader = counting.get_train_dataloader
@@ -138,14 +148,15 @@ def schedule(
     trainer.add_callback(events)
 
 
-def _refuse_trainer(trainer: Any) -> None:
+def _check_trainer(trainer: Any) -> None:
     """Raise `ValueError` for a Trainer that has a scheduler, or does not step one."""
-    there = trainer.lr_scheduler
-    if there is not None or any(isinstance(each, _Counting) for each in trainer.callback_handler.callbacks):
-        what = "schedules" if there is None else f"a {type(there).__name__}"
+    scheduler = trainer.lr_scheduler
+    callbacks = trainer.callback_handler.callbacks
+    if scheduler is not None or any(isinstance(callback, _CountingCallback) for callback in callbacks):
+        description = "schedules" if scheduler is None else f"a {type(scheduler).__name__}"
         raise ValueError(
-            f"The Trainer has a scheduler already, {what}: leave it out, as in Trainer(optimizers=(optimizer, None)), "
-            f"and call schedule() once, with all entries, before train()."
+            f"The Trainer has a scheduler already, {description}: leave it out, as in "
+            f"Trainer(optimizers=(optimizer, None)), and call schedule() once, with all entries, before train()."
         )
     if trainer.is_deepspeed_enabled:
         raise ValueError("DeepSpeed steps the scheduler itself here: see docs/trainers.md.")
@@ -165,22 +176,22 @@ class _Options:
     average: Any
 
 
-class _TrainersClock(Clock):
+class _TrainerClock(Clock):
     """Continues in the epoch of the Trainer: it counts them from the batches, in their present length."""
 
     skips_data = True  # in an epoch that is resumed; else the Trainer reads all of it again
 
     def epoch_after(self, batches: int) -> dict[str, int]:
         """The Trainer's epoch, and its place in the data loader, when it is resumed after so many batches."""
-        epoch, within = divmod(batches, self.dataloader_len or batches + 1)
-        return {"epoch": epoch, "batch_in_epoch": within if self.skips_data else 0}
+        epoch, batch_in_epoch = divmod(batches, self.dataloader_len or batches + 1)
+        return {"epoch": epoch, "batch_in_epoch": batch_in_epoch if self.skips_data else 0}
 
     def read_state(self, state: Mapping[str, Any]) -> Timestamp:
-        stamp = super().read_state(state)
-        return stamp.copy(**self.epoch_after(stamp.batch.value))
+        timestamp = super().read_state(state)
+        return timestamp.copy(**self.epoch_after(timestamp.batch.value))
 
 
-class _TrainersSchedulers(CountingSchedulers):
+class _TrainerSchedulers(CountingSchedulers):
     """The schedulers of a Trainer, whose steps and epochs depend on its batch size."""
 
     fix = "let schedule(..., count=) return {{'{}': ...}}"
@@ -190,13 +201,14 @@ class _TrainersSchedulers(CountingSchedulers):
         try:
             super().load_state_dict(state_dict)
         except ValueError as error:
-            clocks, now = [each["clock"] for each in state_dict.get("schedulers", [])], self.clock.dataloader_len
-            then = clocks[0].get("batches_per_epoch") if clocks else now
-            if then == now:
+            clocks, present = [state["clock"] for state in state_dict.get("schedulers", [])], self.clock.dataloader_len
+            saved = clocks[0].get("batches_per_epoch") if clocks else present
+            if saved == present:
                 raise
             raise ValueError(
-                f"An epoch had {then} batches when this was saved, and has {now} now. With another batch size pass "
-                f"max_duration to schedule(): the length that was saved, or from the start one in samples or tokens."
+                f"An epoch had {saved} batches when this was saved, and has {present} now. With another batch size "
+                f"pass max_duration to schedule(): the length that was saved, "
+                f"or from the start one in samples or tokens."
             ) from error
 
 
@@ -210,11 +222,11 @@ class _Epoch:
 
     def samples_of(self, batches: int) -> int:
         """The samples of the first so many batches of a run."""
-        epochs, more = divmod(batches, self.batches or 1)
-        return epochs * self.samples + min(more * self.samples_per_batch, self.samples)
+        epochs, batch_in_epoch = divmod(batches, self.batches or 1)
+        return epochs * self.samples + min(batch_in_epoch * self.samples_per_batch, self.samples)
 
 
-def _epoch_of(loader: Any, trainer: Any) -> _Epoch:
+def _measure_epoch(loader: Any, trainer: Any) -> _Epoch:
     """The epoch of a Trainer's data loader: by the loader's own sizes, where it has a batch sampler with a length."""
     accumulation, size = trainer.args.gradient_accumulation_steps, trainer._train_batch_size
     ranks = trainer.get_total_train_batch_size(trainer.args) // (accumulation * size)
@@ -231,14 +243,14 @@ def _epoch_of(loader: Any, trainer: Any) -> _Epoch:
         return _Epoch(None, batch, batch)
     full = len(loader) * microbatch
     if has_length(sampler):
-        samples = _handed_out(sampler, loader, trainer, ranks)
+        samples = _count_samples(sampler, loader, trainer, ranks)
     else:  # those of the dataset, if the loader can have read all of it
         samples = trainer.num_examples(loader)
         samples = samples if full - batch < samples else full
     return _Epoch(max(1, math.ceil(len(loader) / accumulation)), batch, min(samples, full))
 
 
-def _handed_out(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
+def _count_samples(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
     """The samples that the sampler of a data loader hands out in an epoch, to all ranks."""
     if isinstance(loader.batch_sampler, BatchSamplerShard):
         return len(sampler)
@@ -249,71 +261,71 @@ def _handed_out(sampler: Any, loader: Any, trainer: Any, ranks: int) -> int:
     return len(sampler) * ranks  # each of which has a sampler of its own
 
 
-class _Counting(TrainerCallback):
+class _CountingCallback(TrainerCallback):
     """Makes the clock and the schedulers of a Trainer, and counts its batches."""
 
-    def __init__(self, trainer: Any, options: _Options, events: _Events) -> None:
+    def __init__(self, trainer: Any, options: _Options, events: _EventCallback) -> None:
         self.trainer, self.options, self.events = trainer, options, events
         # The Trainer's own methods, which are called by those that replace them.
-        self.make_loader = trainer.get_train_dataloader
-        self.log_before = trainer.log
-        self.read_batches = trainer.get_batch_samples
-        self.evaluate_before = trainer.evaluate
+        self.trainer_get_train_dataloader = trainer.get_train_dataloader
+        self.trainer_log = trainer.log
+        self.trainer_get_batch_samples = trainer.get_batch_samples
+        self.trainer_evaluate = trainer.evaluate
         # Of the present run, in the order in which the Trainer makes them known:
         self.loader: Any = None
         self.epoch: Any = None  # an _Epoch of this loader
         self.units: set[TimeUnit] = set()  # that its schedules, its average, its events and its length read
-        self.made: Any = None  # its schedulers
+        self.schedulers: Any = None  # its schedulers
         self.tokens = 0  # that the Trainer has counted
-        self.began: Any = None  # the batch
-        self.ran_with: dict[str, float] = {}  # the last batch
+        self.first_batch: Any = None  # the batch
+        self.last_values: dict[str, float] = {}  # the last batch
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
         """What the Trainer logs, with all that is scheduled where it logs the learning rate."""
-        self.log_before({**logs, **self.ran_with} if "learning_rate" in logs else logs, *arguments, **keywords)
+        self.trainer_log({**logs, **self.last_values} if "learning_rate" in logs else logs, *arguments, **keywords)
 
     def get_train_dataloader(self) -> Any:
         """The Trainer's data loader, which is at hand in no later hook before the scheduler is made."""
-        self.loader = self.make_loader()
+        self.loader = self.trainer_get_train_dataloader()
         return self.loader
 
     def get_batch_samples(self, *arguments: Any, **keywords: Any) -> Any:
         """The microbatches of a batch, counted by the user's function."""
-        microbatches, *rest = self.read_batches(*arguments, **keywords)
-        for each in microbatches:
-            self.made.counts = added(self.made.counts, counted(self.options.count, each))
+        microbatches, *rest = self.trainer_get_batch_samples(*arguments, **keywords)
+        for microbatch in microbatches:
+            self.schedulers.counts = add_counts(self.schedulers.counts, read_counts(self.options.count, microbatch))
         return microbatches, *rest
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Any:
         """The Trainer's evaluation, of the average in place of the weights; before the first training there is none."""
         average = getattr(self.trainer.lr_scheduler, "average", None)
         with nullcontext() if average is None else average.swapped(self.trainer.model):
-            return self.evaluate_before(*arguments, **keywords)
+            return self.trainer_evaluate(*arguments, **keywords)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The scheduler of a run, as `Trainer.create_scheduler`; a new one where a run begins anew."""
         optimizer = self.trainer.optimizer if optimizer is None else optimizer
         optimizer = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
-        self.epoch = _epoch_of(self.loader, self.trainer)
-        clock = self._clock(num_training_steps)
+        self.epoch = _measure_epoch(self.loader, self.trainer)
+        clock = self._make_clock(num_training_steps)
         options = self.options
-        average = average_of(optimizer, clock, options.average)
-        averaged = set() if average is None else average.units()
-        events = self.events.begin(clock, options.entries, self._measured_units())
-        schedules = (schedule_units(entry.schedule, clock) for entry in options.entries)
-        self.units = {clock.max_duration.unit}.union(averaged, events, *schedules)
-        self._refuse_uncounted(clock)
-        own_counts = options.count is not None or TimeUnit.SECOND in self.units  # and not the Trainer's, of all ranks
-        clock.process_group = self.trainer.args.world_size > 1 and own_counts
-        self.made = _TrainersSchedulers(optimizer, clock, options.entries, options.on_change, average)
-        self.made.units = self.units
-        self.trainer.lr_scheduler = self.made
-        return self.made
+        average = make_average(optimizer, clock, options.average)
+        average_units = set() if average is None else average.units()
+        event_units = self.events.begin(clock, options.entries, self._measured_units())
+        entry_units = (schedule_units(entry.schedule, clock) for entry in options.entries)
+        self.units = {clock.max_duration.unit}.union(average_units, event_units, *entry_units)
+        self._check_units(clock)
+        counts_per_rank = options.count is not None or TimeUnit.SECOND in self.units  # the Trainer counts for all ranks
+        clock.process_group = self.trainer.args.world_size > 1 and counts_per_rank
+        self.schedulers = _TrainerSchedulers(optimizer, clock, options.entries, options.on_change, average)
+        self.schedulers.units = self.units
+        self.trainer.lr_scheduler = self.schedulers
+        return self.schedulers
 
-    def _clock(self, num_training_steps: int) -> Clock:
+    def _make_clock(self, num_training_steps: int) -> Clock:
         """The clock of a run, with the rates of its data loader."""
         length = self.options.max_duration
-        clock = _TrainersClock(
+        clock = _TrainerClock(
             f"{num_training_steps}ba" if length is None else length,
             batches_per_epoch=self.epoch.batches,
             samples_per_batch=self.epoch.samples_per_batch,
@@ -330,7 +342,7 @@ class _Counting(TrainerCallback):
             return {TimeUnit.SAMPLE, TimeUnit.TOKEN}
         return set() if self.trainer.args.include_num_input_tokens_seen == "no" else {TimeUnit.TOKEN}
 
-    def _refuse_uncounted(self, clock: Clock) -> None:
+    def _check_units(self, clock: Clock) -> None:
         """Raise `ValueError` where a schedule, the average, an event or the length has a unit that is not counted."""
         counts_tokens = self.options.tokens_per_sample is not None or TimeUnit.TOKEN in self._measured_units()
         if TimeUnit.TOKEN in self.units and not counts_tokens:
@@ -351,23 +363,23 @@ class _Counting(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin with the Trainer's own counts: of tokens, and those of a run whose checkpoint has no state of ours."""
-        self.tokens, clock = state.num_input_tokens_seen, self.made.clock
+        self.tokens, clock = state.num_input_tokens_seen, self.schedulers.clock
         counts = {} if args.include_num_input_tokens_seen == "no" else {"token": self.tokens}
         counts |= {"sample": self.epoch.samples_of(state.global_step), **clock.epoch_after(state.global_step)}
-        self.made.begin_at(state.global_step, **counts)
-        self.began = clock.timestamp.batch
+        self.schedulers.begin_at(state.global_step, **counts)
+        self.first_batch = clock.timestamp.batch
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count a batch, after the step of the optimizer and before that of the scheduler."""
-        made, clock = self.made, self.made.clock
-        self.ran_with = made.named_values() if self.options.log else {}
-        by_user = made.counts or {}  # by the function `count`
-        done = clock.timestamp.batch_in_epoch.value
-        counts = {"samples": self.epoch.samples_of(done + 1) - self.epoch.samples_of(done)}
+        schedulers, clock = self.schedulers, self.schedulers.clock
+        self.last_values = schedulers.named_values() if self.options.log else {}
+        user_counts = schedulers.counts or {}  # by the function `count`
+        batch_in_epoch = clock.timestamp.batch_in_epoch.value
+        counts = {"samples": self.epoch.samples_of(batch_in_epoch + 1) - self.epoch.samples_of(batch_in_epoch)}
         if args.include_num_input_tokens_seen != "no":
             counts["tokens"] = state.num_input_tokens_seen - self.tokens
             self.tokens = state.num_input_tokens_seen
-            if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in by_user:
+            if counts["tokens"] == 0 and TimeUnit.TOKEN in self.units and "tokens" not in user_counts:
                 raise ValueError(
                     "This run counts tokens, and the Trainer found none in this batch: it counts the input that the "
                     "model's main_input_name names. Set that, or include_num_input_tokens_seen='no' and "
@@ -375,13 +387,13 @@ class _Counting(TrainerCallback):
                 )
         if clock.process_group and args.process_index > 0:  # these numbers are of all ranks, and are summed there
             counts = dict.fromkeys(counts, 0)
-        made.tick(counts | by_user)
+        schedulers.tick(counts | user_counts)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the values of the next batch also where the Trainer skipped the scheduler's step, and end the run."""
         if self.trainer.accelerator.optimizer_step_was_skipped:
-            self.made.refresh()
-        if self.options.max_duration is not None and self.made.clock.done:
+            self.schedulers.refresh()
+        if self.options.max_duration is not None and self.schedulers.clock.done:
             end = copy.copy(state)
             end.max_steps = state.global_step
             DefaultFlowCallback().on_step_end(args, end, control)
@@ -389,10 +401,10 @@ class _Counting(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Warn where the Trainer's own end came before that of the schedules."""
         if state.is_world_process_zero and state.global_step >= state.max_steps:
-            warn_of_early_end(self.made.clock, self.began)
+            warn_of_early_end(self.schedulers.clock, self.first_batch)
 
 
-class _Events(TrainerCallback):
+class _EventCallback(TrainerCallback):
     """Has the Trainer evaluate and save at times of the run."""
 
     def __init__(
@@ -420,17 +432,17 @@ class _Events(TrainerCallback):
         """
         marks: list[tuple[str, Time[Any]]] = []
         for entry in entries:
-            for one in select_schedules(entry.schedule):
-                marks += one.marks(clock.horizon)
-        first = dict(reversed(marks))  # of each name
+            for schedule in select_schedules(entry.schedule):
+                marks += schedule.marks(clock.horizon)
+        first_marks = dict(reversed(marks))  # of each name
         self.last_steps = []
         for item in self.save_before:
-            if isinstance(item, str) and item not in first:
+            if isinstance(item, str) and item not in first_marks:
                 raise ValueError(
                     f"schedule: save_before={item!r}: no entry has a mark of this name. Give a time, or one of the "
-                    f"marks: {', '.join(first) or 'there are none'}."
+                    f"marks: {', '.join(first_marks) or 'there are none'}."
                 )
-            time = first[item] if isinstance(item, str) else item
+            time = first_marks[item] if isinstance(item, str) else item
             unit = clock.horizon.locate(time, scale=False)[1]
             if unit is TimeUnit.SECOND:
                 raise ValueError(
