@@ -120,7 +120,7 @@ class WeightAverage(Optimizer):
         self.clock, self.optimizer, self.buffers = clock, optimizer, buffers
         self._buffer_names: list[str] = []
         self._buffer_group: dict[str, Any] = {"params": []}  # of `param_groups`, if there are such buffers
-        self.half_life = _checked_half_life(half_life)
+        self.half_life = _read_half_life(half_life)
         self.start = None if start is None else Time.from_input(start)
         if self.start is not None and self.start.exact < 0:
             raise ValueError(f"WeightAverage: start={str(start)!r}: a run begins at 0: give a time of 0 or more.")
@@ -136,18 +136,18 @@ class WeightAverage(Optimizer):
         """Add a group whose average begins now, or at the start that was given."""
         self._check_not_swapped("add_param_group()")
         if isinstance(param_group, dict):
-            param_group = {**self._beginning(), **param_group}
+            param_group = {**self._initial_group_values(), **param_group}
         super().add_param_group(param_group)
 
     def _add_buffers(self, module: torch.nn.Module) -> None:
         """Add the group of buffers, with their names if the parameters have names."""
-        averaged = _averaged_buffers(module)
+        averaged = _select_buffers(module)
         if averaged:
             has_names = "param_names" in self.param_groups[0]
             self.add_param_group({"params": list(averaged.items() if has_names else averaged.values())})
             self._buffer_names, self._buffer_group = list(averaged), self.param_groups[-1]
 
-    def _find_buffers(self) -> None:
+    def _replace_moved_buffers(self) -> None:
         """Put the module's present buffers into their group, with their states: `model.to()` replaces buffers."""
         present = [attrgetter(name)(self.buffers) for name in self._buffer_names]
         if all(map(is_, present, self._buffer_group["params"])):
@@ -156,11 +156,11 @@ class WeightAverage(Optimizer):
         self._buffer_group["params"] = present
         self.state.update(zip(present, states))
 
-    def _beginning(self) -> dict[str, Any]:
+    def _initial_group_values(self) -> dict[str, Any]:
         """The values of a group whose average is the weights of now."""
-        return {**self._now(START), **self._now(LAST), "begun": self.start is None}
+        return {**self._clock_counts(START), **self._clock_counts(LAST), "begun": self.start is None}
 
-    def _now(self, keys: Mapping[str, str]) -> dict[str, int]:
+    def _clock_counts(self, keys: Mapping[str, str]) -> dict[str, int]:
         """The counts of the clock under keys of a group."""
         state = self.clock.state_dict()
         return {key: state.get(name, 0) for name, key in keys.items()}
@@ -168,7 +168,7 @@ class WeightAverage(Optimizer):
     def preinitialize(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p][AVERAGE] = self._weights(p).to(_dtype(p), copy=True)
+                self.state[p][AVERAGE] = self._weights(p).to(_average_dtype(p), copy=True)
 
     def _weights(self, p: Tensor) -> Tensor:
         """A parameter, or its master weights where an optimizer has some."""
@@ -180,11 +180,11 @@ class WeightAverage(Optimizer):
     def reset_state(self, params: Any = None) -> None:
         """Begin anew with the weights of now; of all parameters, also with the moment of now."""
         self._check_not_swapped("reset_state()")
-        self._find_buffers()
+        self._replace_moved_buffers()
         super().reset_state(params)
         if params is None:
             for group in self.param_groups:
-                group.update(self._beginning())
+                group.update(self._initial_group_values())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Do nothing: the gradients are those of the model's optimizer."""
@@ -200,10 +200,10 @@ class WeightAverage(Optimizer):
         self._check_not_swapped("step()")
         if closure is not None:
             raise TypeError("WeightAverage.step() computes no loss: pass the closure to the optimizer of the model.")
-        self._find_buffers()
+        self._replace_moved_buffers()
         self._keeper.follow(self)
-        self._refuse_uncounted()
-        shares = [self._share_of_now(group) for group in self.param_groups]
+        self._check_units()
+        shares = [self._current_share(group) for group in self.param_groups]
         in_graph: list[tuple[list[Tensor], float]] = []
         for group, share in zip(self.param_groups, shares):
             if not share:
@@ -212,7 +212,7 @@ class WeightAverage(Optimizer):
                 in_graph.append((group["params"], share))
             else:
                 self._move(group["params"], share)
-            group.update(self._now(LAST), begun=self._has_begun())
+            group.update(self._clock_counts(LAST), begun=self._has_begun())
         if in_graph:
             self._move_compiled(in_graph)
 
@@ -233,12 +233,12 @@ class WeightAverage(Optimizer):
         """The averages of this rank."""
         return _shards([self.state[p][AVERAGE] for p in params])
 
-    def _move_compiled(self, moving: list[tuple[list[Tensor], float]]) -> None:
+    def _move_compiled(self, params_and_shares: list[tuple[list[Tensor], float]]) -> None:
         """The same for several groups, in one graph."""
         averages: list[Tensor] = []
         weights: list[Tensor] = []
         shares: list[Tensor] = []
-        for params, share in moving:
+        for params, share in params_and_shares:
             averages += self._averages(params)
             weights += _shards(params)
             shares += [torch.tensor(share, dtype=torch.float64)] * len(params)
@@ -257,7 +257,7 @@ class WeightAverage(Optimizer):
 
     # The share of a step
 
-    def _share_of_now(self, group: dict[str, Any]) -> float:
+    def _current_share(self, group: dict[str, Any]) -> float:
         """1 - k for a group: what the average gets of the weights of now; 0 where no time has passed."""
         last, now = self._moment(group, LAST), self.clock.timestamp
         start, start_counter = self._place(self.start)
@@ -314,7 +314,7 @@ class WeightAverage(Optimizer):
         times: list[Any] = [time for time in (self.half_life, self.start) if isinstance(time, Time)]
         return {unit_of(self._place(time)[1]) for time in times or [None]}
 
-    def _refuse_uncounted(self) -> None:
+    def _check_units(self) -> None:
         """Raise `ValueError` where the clock does not count a unit of the average, or counts it on each rank alone."""
         for unit in self.units():
             self.clock.check_has_counted(unit)
@@ -344,45 +344,45 @@ class WeightAverage(Optimizer):
                 such an optimizer.
         """
         self._check_not_swapped("swapped()")
-        self._find_buffers()
+        self._replace_moved_buffers()
         self._keeper.follow(self)
-        if model is None and any(distribution(p) is not None for p in _params(self)):
+        if model is None and any(distribution(p) is not None for p in _all_parameters(self)):
             raise ValueError(
                 "WeightAverage.swapped(): parameters are DTensors, and FSDP may hold gathered copies of them: pass the "
                 "model, as in average.swapped(model)."
             )
         weights = [x.clone() for x in _present_shards(self)]  # all before the first write: some may share storage
-        hook = register_optimizer_step_pre_hook(self._refuse_step)
+        hook = register_optimizer_step_pre_hook(self._check_step)
         self._is_swapped = True
         swapped_averages.append(self)
         try:
             _drop_gathered(model)
-            _write(self, self._averages(_params(self)))
+            _write_parameters(self, self._averages(_all_parameters(self)))
             yield
         finally:
             self._is_swapped = False
             swapped_averages.remove(self)
             hook.remove()
-            self._find_buffers()
-            _write(self, weights)
+            self._replace_moved_buffers()
+            _write_parameters(self, weights)
             _drop_gathered(model)
 
-    def _check_not_swapped(self, what: str) -> None:
+    def _check_not_swapped(self, action: str) -> None:
         if self._is_swapped:
             raise RuntimeError(
-                f"WeightAverage: {what} inside swapped(), where the parameters hold the average. Leave its `with` "
+                f"WeightAverage: {action} inside swapped(), where the parameters hold the average. Leave its `with` "
                 "block first."
             )
 
-    def _refuse_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _check_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """A step hook of all optimizers."""
-        if any(p in self.state for p in _params(optimizer)):
+        if any(p in self.state for p in _all_parameters(optimizer)):
             self._check_not_swapped(f"a step of {type(optimizer).__name__}")
 
     # Saved and copied
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self._find_buffers()
+        self._replace_moved_buffers()
         saved, present = len(state_dict.get("param_groups", self.param_groups)), len(self.param_groups)
         if saved != present:
             raise ValueError(
@@ -397,7 +397,7 @@ class WeightAverage(Optimizer):
         return {**super().__getstate__(), **own, "_is_swapped": False, "_compiled": None}
 
 
-def _checked_half_life(half_life: Any) -> Any:
+def _read_half_life(half_life: Any) -> Any:
     """A time above 0, a share above 0, or None."""
     if half_life is None:
         return None
@@ -419,11 +419,11 @@ def _count(timestamp: Any, counter: Counter) -> Exact:
     return count  # type: ignore[no-any-return]  # of a Clock's timestamp, exact
 
 
-def _params(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def _all_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
-def _averaged_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
+def _select_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
     """The buffers of a module that are averaged, by name: an average of an infinity, as in a mask, would be NaN."""
     averaged = {}
     for name, buffer in module.named_buffers():
@@ -434,7 +434,7 @@ def _averaged_buffers(module: torch.nn.Module) -> dict[str, Tensor]:
     return averaged
 
 
-def _dtype(p: Tensor) -> torch.dtype:
+def _average_dtype(p: Tensor) -> torch.dtype:
     """The dtype of the average of a parameter."""
     if p.dtype in (torch.float64, torch.complex128):
         return p.dtype
@@ -454,10 +454,10 @@ def _move_all(averages: list[Tensor], weights: list[Tensor], shares: list[Tensor
 
 def _present_shards(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """The present values of the parameters on this rank. Writing into these tensors changes the parameters."""
-    return _shards([p.detach() for p in _params(optimizer)])
+    return _shards([p.detach() for p in _all_parameters(optimizer)])
 
 
-def _write(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:
+def _write_parameters(optimizer: torch.optim.Optimizer, values: list[Tensor]) -> None:
     """Copy values into the parameters, in the dtype and on the device that these have now."""
     for x, value in zip(_present_shards(optimizer), values):
         x.copy_(value)

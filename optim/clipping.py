@@ -44,19 +44,19 @@ def clip_grad_norm_(optimizer: Any, max_norm: float, norm_type: float = 2.0, *, 
     (tensor([0.6000, 0.8000]), tensor([100., 100.]))
     """
     groups = optimizer.param_groups
-    clipped = [groups[i] for i in select_groups(groups, tags)]
+    selected = [groups[i] for i in select_groups(groups, tags)]
     if tags is None:
-        clipped = [group for group in groups if not _is_of_muon(optimizer, group)]
-    elif not clipped:
+        selected = [group for group in groups if not _is_muon_group(optimizer, group)]
+    elif not selected:
         raise ValueError(
             f"clip_grad_norm_.tags={tags!r}: no parameter group has such a tag, and {describe_tags(groups)}. Pass tags "
             "that are in optimizer.param_groups."
         )
-    parameters = [p for group in clipped for p in group["params"]]
+    parameters = [p for group in selected for p in group["params"]]
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
 
-def _is_of_muon(optimizer: Any, group: Mapping[str, Any]) -> bool:
+def _is_muon_group(optimizer: Any, group: Mapping[str, Any]) -> bool:
     """Whether Muon steps a group of an optimizer, which a trainer may have wrapped."""
     if "algorithm" in group:
         return bool(group["algorithm"] == "muon")

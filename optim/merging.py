@@ -53,7 +53,7 @@ def merge_coefficients(
 
     Source: arXiv:2507.17634 (WSM).
     """
-    f = _function(decay)
+    f = _make_decay(decay)
     begin, moments = Time.from_input(start), read_times("merge_coefficients: times", times)
     if not moments:
         raise TimeError("merge_coefficients: times is empty: pass the time of each checkpoint.")
@@ -64,13 +64,13 @@ def merge_coefficients(
                 f"its unit."
             )
     whole = Fraction(moments[-1].exact - begin.exact)
-    values = [f(Fraction(0)), *(f((each.exact - begin.exact) / whole) for each in moments[:-1]), 0.0]
+    values = [f(Fraction(0)), *(f((moment.exact - begin.exact) / whole) for moment in moments[:-1]), 0.0]
     if abs(values[0] - 1.0) > _TOLERANCE or not all(map(math.isfinite, values)):
         raise TimeError(f"merge_coefficients: the decay is {values[:-1]}: it is 1 at its start, and finite everywhere.")
     return [before - after for before, after in pairwise(values)]
 
 
-def _function(decay: str | Callable[[float], float]) -> Callable[[Fraction], float]:
+def _make_decay(decay: str | Callable[[float], float]) -> Callable[[Fraction], float]:
     """A decay as a function of the exact share that is done."""
     if callable(decay):
         function = decay
@@ -124,10 +124,10 @@ def merge_weights(state_dicts: Iterable[Mapping[str, Any]], coefficients: Iterab
             raise TypeError(
                 f"merge_weights: state dict {count} is a {type(last).__name__}: pass what model.state_dict() returned."
             )
-        kinds = {key: _kind(value) for key, value in last.items()}
+        kinds = {key: _describe_kind(value) for key, value in last.items()}
         if count == 1:
             kinds_of_first = kinds
-        _refuse_other_model(kinds_of_first, kinds, count)
+        _check_same_model(kinds_of_first, kinds, count)
         for key, value in last.items():
             if _is_summed(value):  # torch promotes no float8
                 dtype = torch.float32 if value.itemsize < 4 else torch.promote_types(value.dtype, torch.float32)
@@ -149,14 +149,14 @@ def _is_summed(value: Any) -> bool:
     return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
-def _kind(value: Any) -> str:
+def _describe_kind(value: Any) -> str:
     """The kind of a value that all state dicts must have under one key."""
     if not isinstance(value, Tensor):
         return "no tensor"
     return f"{tuple(value.shape)}" if _is_summed(value) else f"{tuple(value.shape)} of integers"
 
 
-def _refuse_other_model(first: Mapping[str, str], other: Mapping[str, str], number: int) -> None:
+def _check_same_model(first: Mapping[str, str], other: Mapping[str, str], number: int) -> None:
     """Raise `ValueError` where the kinds of a state dict, by keys, are not those of the first one."""
     for key in sorted({*first, *other}):
         here, there = (kinds.get(key, "missing") for kinds in (first, other))

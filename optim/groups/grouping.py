@@ -107,10 +107,10 @@ def configure_param_groups(
     2      adamw        2        13      adamw             0  norm or bias: 1.bias, 2.bias
     total               5       101
     """
-    for what, switch in (("frozen", frozen), ("names", names)):
+    for argument, switch in (("frozen", frozen), ("names", names)):
         if not isinstance(switch, bool):
-            raise TypeError(f"{what}={switch!r} is of type {type(switch).__name__}: it is True or False.")
-    claims = _claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
+            raise TypeError(f"{argument}={switch!r} is of type {type(switch).__name__}: it is True or False.")
+    claims = _read_claims(model, rules, adjust_learning_rate, weight_decay, no_decay)
     if matrices not in (None, "muon") or (matrices and not isinstance(model, nn.Module)):
         raise ValueError(f"matrices={matrices!r} of a {type(model).__name__}: pass 'muon' with the model, or None.")
     head_claims: list[Claim] = []
@@ -119,20 +119,20 @@ def configure_param_groups(
     decay_tags = read_tags(decay_tag, "decay_tag: ")
     parameters = find_parameters(model)
     # What is asked for each parameter, its tags and settings; then the algorithm of each; then their groups.
-    hits = claims_by_parameter(parameters, claims + head_claims)
-    asked = [merge_claims(each, parameter.name) for each, parameter in zip(hits, parameters)]
-    decided: Sequence[Decision | None] = [None] * len(parameters)
+    claims_of_parameters = claims_by_parameter(parameters, claims + head_claims)
+    merged = [merge_claims(own, parameter.name) for own, parameter in zip(claims_of_parameters, parameters)]
+    decisions: Sequence[Decision | None] = [None] * len(parameters)
     if matrices:
-        chosen = [settings for _, settings in asked]
+        settings_by_rules = [settings for _, settings in merged]
         heads = None if output_head is None else list(map(bool, claims_by_parameter(parameters, head_claims)))
-        decided = decide_algorithms(parameters, chosen, heads)
+        decisions = decide_algorithms(parameters, settings_by_rules, heads)
     groups: dict[Any, dict[str, Any]] = {}
-    for parameter, own, decision in zip(parameters, asked, decided):
+    for parameter, (claim_tags, claim_settings), decision in zip(parameters, merged, decisions):
         if not (frozen or parameter.tensor.requires_grad):
             continue
-        own_decay = weight_decay if no_decay is False or parameter.decays else 0.0
-        tags, settings = _completed(*own, decision, own_decay, decay_tags)
-        group = _group_of(tags, settings, groups)
+        parameter_decay = weight_decay if no_decay is False or parameter.decays else 0.0
+        tags, settings = _complete_settings(claim_tags, claim_settings, decision, parameter_decay, decay_tags)
+        group = _require_group(tags, settings, groups)
         group["params"].append((parameter.name, parameter.tensor) if names else parameter.tensor)
         if decision is not None:
             group.setdefault("reasons", []).append(decision.reason)
@@ -142,7 +142,7 @@ def configure_param_groups(
     return list(groups.values())
 
 
-def _claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: Any) -> list[Claim]:
+def _read_claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: Any) -> list[Claim]:
     """What rules, factors and `no_decay` ask for, of the parameters that they select."""
     claims = read_rules(rules)
     claims += read_factors({} if factors is None else factors)
@@ -155,7 +155,7 @@ def _claims(model: Any, rules: Any, factors: Any, weight_decay: Any, no_decay: A
     return claims
 
 
-def _completed(
+def _complete_settings(
     tags: frozenset[str], settings: dict[str, Any], decision: Decision | None, weight_decay: Any, decay_tags: set[str]
 ) -> tuple[frozenset[str], dict[str, Any]]:
     """The tags and settings of a parameter: those that claims give it, and what its algorithm and its decay add.
@@ -172,7 +172,7 @@ def _completed(
     return tags, settings
 
 
-def _group_of(tags: frozenset[str], settings: dict[str, Any], groups: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+def _require_group(tags: frozenset[str], settings: dict[str, Any], groups: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     """The group of these tags and values; a new one, added to `groups`, where there is none."""
     settings = dict(sorted(settings.items()))
     key = (tags, comparable_value(list(settings.items())))

@@ -27,52 +27,52 @@ class Decision(NamedTuple):
 
 
 def decide_algorithms(
-    parameters: Sequence[NamedParameter], chosen: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
+    parameters: Sequence[NamedParameter], rule_settings: Sequence[Mapping[str, Any]], heads: Sequence[bool] | None
 ) -> list[Decision]:
-    """The algorithm of each parameter. `chosen`: what rules set; `heads`: which are output heads, None to find them.
+    """The algorithm of each parameter. `rule_settings`: what rules set; `heads`: which are output heads, or None.
 
     Raises `ValueError` for parameters that cannot be decided, and where the output head cannot be found.
     """
     if heads is None:
-        head_names = _output_heads(parameters)
-        heads = [each.name in head_names for each in parameters]
-    result = []
-    for each, settings, is_head in zip(parameters, chosen, heads, strict=True):
-        decision = _by_module(each)
+        head_names = _find_output_heads(parameters)
+        heads = [parameter.name in head_names for parameter in parameters]
+    decisions = []
+    for parameter, settings, is_head in zip(parameters, rule_settings, heads, strict=True):
+        decision = _decide_by_module(parameter)
         algorithm = settings.get("algorithm")
         if is_head and algorithm in (None, "adamw"):
             decision = Decision("adamw", "output head")
         elif algorithm is not None:
             decision = Decision(algorithm, "chosen", decision.settings if algorithm == "muon" else {})
-        if decision.algorithm == "muon" and _is_fused(each) and not {"split_sizes", "num_heads"} & settings.keys():
+        if decision.algorithm == "muon" and _is_fused(parameter) and not {"split_sizes", "num_heads"} & settings.keys():
             decision = decision._replace(reason=f"{decision.reason}, fused without split_sizes")
-        result.append(decision)
-    unknown = [each for each, decision in zip(parameters, result) if decision.algorithm is None]
+        decisions.append(decision)
+    unknown = [parameter for parameter, decision in zip(parameters, decisions) if decision.algorithm is None]
     if unknown:
-        more = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
         name, shape = unknown[0].name, tuple(unknown[0].tensor.shape)
         raise ValueError(
-            f"matrices='muon': the parameter {name!r}{more} of shape {shape} is owned by a "
+            f"matrices='muon': the parameter {name!r}{others} of shape {shape} is owned by a "
             f"{type(unknown[0].path[-1]).__name__}, which says nothing of what it is: add {{'params': {name!r}, "
             "'algorithm': 'adamw'} to the rules, or 'muon' for a matrix or a stack of them."
         )
-    return result
+    return decisions
 
 
-def _by_module(each: NamedParameter) -> Decision:
-    shape = each.tensor.shape
-    owner, attribute = next(iter(each.owners))
-    if not each.decays:
+def _decide_by_module(parameter: NamedParameter) -> Decision:
+    shape = parameter.tensor.shape
+    owner, attribute = next(iter(parameter.owners))
+    if not parameter.decays:
         return Decision("adamw", "norm or bias")
-    if each.tensor.numel() <= max(shape, default=1):
+    if parameter.tensor.numel() <= max(shape, default=1):
         return Decision("adamw", "vector")
-    if _is(each, EMBEDDINGS):
+    if _has_owner(parameter, EMBEDDINGS):
         return Decision("adamw", "embedding")
-    if _is_of_a_router(each):
+    if _is_in_router(parameter):
         return Decision("adamw", "router")
     if issubclass(owner, nn.MultiheadAttention):
-        fused = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
-        return Decision("muon", owner.__name__, fused)
+        settings = {"split_sizes": (shape[0] // 3,) * 3} if attribute == "in_proj_weight" else {}
+        return Decision("muon", owner.__name__, settings)
     if issubclass(owner, _ConvNd) and not issubclass(owner, _ConvTransposeNd):
         return Decision("muon", owner.__name__, {"flatten": True})
     if issubclass(owner, nn.Linear):
@@ -80,63 +80,63 @@ def _by_module(each: NamedParameter) -> Decision:
     if owner.__name__ == "Conv1D" and owner.__module__.partition(".")[0] == "transformers":
         return Decision("muon", "Conv1D", {"transposed": True})
     if len(shape) == 3 and EXPERTS.fullmatch(owner.__name__):
-        transposed = getattr(each.path[-1], "is_transposed", INPUTS_FIRST.fullmatch(owner.__name__))
+        transposed = getattr(parameter.path[-1], "is_transposed", INPUTS_FIRST.fullmatch(owner.__name__))
         return Decision("muon", "experts", {"transposed": True} if transposed else {})
     return Decision(None, "")
 
 
-def _is_of_a_router(each: NamedParameter) -> bool:
+def _is_in_router(parameter: NamedParameter) -> bool:
     """Whether a module of the model that contains it is a `*Router*`, has the word `router` in its name, or is a `gate`
     next to experts.
     """
-    for parent, name, module in each.modules:
-        beside = (*parent._modules, *parent._parameters) if name == "gate" else ()
-        experts = any(other.startswith("expert") for other in beside)
-        if "Router" in type(module).__name__ or "router" in name.split("_") or experts:
+    for parent, name, module in parameter.modules:
+        siblings = (*parent._modules, *parent._parameters) if name == "gate" else ()
+        is_gate_of_experts = any(sibling.startswith("expert") for sibling in siblings)
+        if "Router" in type(module).__name__ or "router" in name.split("_") or is_gate_of_experts:
             return True
     return False
 
 
-def _is_fused(each: NamedParameter) -> bool:
+def _is_fused(parameter: NamedParameter) -> bool:
     """Whether it is the weight of a linear layer that is called as those for queries, keys and values in one are."""
-    if not each.modules or not isinstance(each.path[-1], nn.Linear):
+    if not parameter.modules or not isinstance(parameter.path[-1], nn.Linear):
         return False
-    parent, name, _ = each.modules[-1]
+    parent, name, _ = parameter.modules[-1]
     return bool(FUSED.fullmatch(name) or (name == "in_proj" and ATTENTION.fullmatch(type(parent).__name__)))
 
 
-def _output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
+def _find_output_heads(parameters: Sequence[NamedParameter]) -> set[str]:
     """The names of the weights of the layers that give the outputs, but for those that are an embedding's."""
-    linear = [each for each in parameters if _is(each, nn.Linear) and each.tensor.dim() == 2]
-    embeddings = [each.tensor for each in parameters if _is(each, EMBEDDINGS)]
-    untied = [each for each in linear if not _is(each, EMBEDDINGS)]
+    linear = [p for p in parameters if _has_owner(p, nn.Linear) and p.tensor.dim() == 2]
+    embeddings = [p.tensor for p in parameters if _has_owner(p, EMBEDDINGS)]
+    untied = [p for p in linear if not _has_owner(p, EMBEDDINGS)]
     if len(untied) < len(linear):  # next to a tied head, others are called heads and have a row for each embedding
         counts = {tensor.shape[0] for tensor in embeddings}
-        return {each.name for each in untied if each.tensor.shape[0] in counts and _is_in_a_head(each)}
+        return {p.name for p in untied if p.tensor.shape[0] in counts and _is_in_head(p)}
     if not linear:
         return set()
     largest = max(embeddings, key=lambda tensor: tensor.numel(), default=None)
-    fit = [each for each in linear if largest is not None and each.tensor.shape == largest.shape]
-    what = "several linear layers have" if fit else "no linear layer has"
-    if len(fit) == 1:
-        head, depth = fit[0], fit[0].name.count(".")
+    candidates = [p for p in linear if largest is not None and p.tensor.shape == largest.shape]
+    subject = "several linear layers have" if candidates else "no linear layer has"
+    if len(candidates) == 1:
+        head, depth = candidates[0], candidates[0].name.count(".")
         # the last one that is as near to the top: some models register their head before their blocks
-        last = [each for each in linear if each.name.count(".") <= depth][-1]
+        last = [p for p in linear if p.name.count(".") <= depth][-1]
         if last is head:
             return {head.name}
-        fit, what = [head, last], f"{last.name!r} follows {head.name!r}, which has"
-    names = [each.name for each in fit or linear]
+        candidates, subject = [head, last], f"{last.name!r} follows {head.name!r}, which has"
+    names = [p.name for p in candidates or linear]
     glob = names[-1].removesuffix("weight") + "*"
-    why = f"{what} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
+    why = f"{subject} the shape of the largest embedding" if embeddings else "there is no embedding to compare with"
     raise ValueError(
         f"matrices='muon': which layer is the output head, for AdamW? {why}, so that it may be "
         f"{', '.join(map(repr, names[-5:]))}: write output_head={glob!r}, or output_head=() for a model without one."
     )
 
 
-def _is_in_a_head(each: NamedParameter) -> bool:
-    return any(name == "head" or name.endswith("_head") for _, name, _ in each.modules)
+def _is_in_head(parameter: NamedParameter) -> bool:
+    return any(name == "head" or name.endswith("_head") for _, name, _ in parameter.modules)
 
 
-def _is(each: NamedParameter, kinds: Any) -> bool:
-    return any(issubclass(kind, kinds) for kind in each.kinds)
+def _has_owner(parameter: NamedParameter, kinds: Any) -> bool:
+    return any(issubclass(kind, kinds) for kind in parameter.kinds)

@@ -60,14 +60,14 @@ def find_parameters(model: Any) -> list[NamedParameter]:
 
     Names come twice: `raw`, as the model has them, and `clean`, without what wrappers put into them.
     """
-    found: dict[int, NamedParameter] = {}
+    by_id: dict[int, NamedParameter] = {}
 
     def add(tensor: Tensor, raw: str, clean: str, path: list[nn.Module], name: str) -> None:
         """Note a parameter that the last module of `path` has under `name`."""
-        one = found.setdefault(id(tensor), NamedParameter(tensor, clean, {}, {}, path))
-        one.names.update({raw: None, clean: None})
+        parameter = by_id.setdefault(id(tensor), NamedParameter(tensor, clean, {}, {}, path))
+        parameter.names.update({raw: None, clean: None})
         if path:
-            one.owners[type(path[-1]), name] = None
+            parameter.owners[type(path[-1]), name] = None
 
     def visit(path: list[nn.Module], key: str, raw: str, clean: str) -> None:
         """Add the parameters of the last module of `path`, which is called `key` there, and of those inside it.
@@ -76,20 +76,20 @@ def find_parameters(model: Any) -> list[NamedParameter]:
         """
         module = path[-1]
         # A parametrized tensor is owned by the module two levels up, under the name of the tensor.
-        original = isinstance(module, ParametrizationList) and len(path) > 2
+        is_original = isinstance(module, ParametrizationList) and len(path) > 2
         for name, tensor in module._parameters.items():
             if tensor is not None:
-                add(tensor, raw + name, clean + name, path[:-2] if original else path, key if original else name)
-        hides = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
+                add(tensor, raw + name, clean + name, path[:-2] if is_original else path, key if is_original else name)
+        is_wrapper = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
         for name, child in module._modules.items():
-            if child is not None and not any(child is each for each in path):  # some reach themselves
-                hidden = name in WRAPPERS or (hides and name == "module")
-                above = path[:-1] if hidden else path
-                visit([*above, child], name, f"{raw}{name}.", clean if hidden else f"{clean}{name}.")
+            if child is not None and not any(child is ancestor for ancestor in path):  # some reach themselves
+                is_hidden = name in WRAPPERS or (is_wrapper and name == "module")
+                above = path[:-1] if is_hidden else path
+                visit([*above, child], name, f"{raw}{name}.", clean if is_hidden else f"{clean}{name}.")
 
     if isinstance(model, nn.Module):
         visit([model], "", "", "")
-        return list(found.values())
+        return list(by_id.values())
     if isinstance(model, (str, Tensor)) or not isinstance(model, Iterable):
         raise TypeError(f"model={model!r:.80}: pass a torch.nn.Module, or its named_parameters().")
     for pair in model.items() if isinstance(model, Mapping) else model:
@@ -97,4 +97,4 @@ def find_parameters(model: Any) -> list[NamedParameter]:
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise TypeError(f"model holds {pair!r:.80}, no pair (name, tensor): pass the model or named_parameters().")
         add(tensor, name, ".".join(part for part in name.split(".") if part not in WRAPPERS), [], "")
-    return list(found.values())
+    return list(by_id.values())

@@ -35,35 +35,35 @@ def param_group_table(groups: torch.optim.Optimizer | Iterable[Mapping[str, Any]
     total              4        63
     """
     rows = list(groups.param_groups if isinstance(groups, torch.optim.Optimizer) else groups)
-    shown = _hyperparameters(rows, isinstance(groups, torch.optim.Optimizer))
-    lines = [["group", "tags", "tensors", "elements", *shown, "names"]]
+    columns = _hyperparameter_columns(rows, isinstance(groups, torch.optim.Optimizer))
+    lines = [["group", "tags", "tensors", "elements", *columns, "names"]]
     count = size = 0
     for i, group in enumerate(rows):
-        given = list(group["params"])
-        elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in given)
+        params = list(group["params"])
+        elements = sum((p[1] if isinstance(p, tuple) else p).numel() for p in params)
         tags = ", ".join(sorted(read_tags(group.get("tags"), f"Parameter group {i}: ")))
-        hyperparameters = [column[i] for column in shown.values()]
-        listed = _names_of(group, given, names)
-        lines.append([str(i), tags or "-", str(len(given)), str(elements), *hyperparameters, listed or "-"])
-        count, size = count + len(given), size + elements
-    lines.append(["total", "", str(count), str(size), *("" for _ in shown), ""])
-    return _aligned(lines)
+        hyperparameters = [column[i] for column in columns.values()]
+        described = _describe_names(group, params, names)
+        lines.append([str(i), tags or "-", str(len(params)), str(elements), *hyperparameters, described or "-"])
+        count, size = count + len(params), size + elements
+    lines.append(["total", "", str(count), str(size), *("" for _ in columns), ""])
+    return _align(lines)
 
 
-def _hyperparameters(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[str]]:
+def _hyperparameter_columns(groups: Sequence[Mapping[str, Any]], of_optimizer: bool) -> dict[str, list[str]]:
     """The columns of hyperparameters, by name: learning rate and weight decay, and what differs among the groups."""
-    shown = {}
+    columns = {}
     for key in sorted(set().union(*groups) - {"params", "param_names", "tags", "reasons"}):
         values = [comparable_value(group[key]) if key in group else "-" for group in groups]
         different = set(values)
         if of_optimizer and key in HYPERPARAMETERS:
             different.discard("-")  # what a group lacks is for another algorithm
         if key in ("lr", "weight_decay") or len(different) > 1:
-            shown[key] = list(map(_shown, values))
-    return shown
+            columns[key] = list(map(_describe_value, values))
+    return columns
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def _align(lines: Sequence[Sequence[str]]) -> str:
     """The lines of a table, in columns: texts, which are the first two and the last, to the left."""
     columns = []
     for i, column in enumerate(zip(*lines)):
@@ -73,23 +73,23 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns))
 
 
-def _names_of(group: Mapping[str, Any], params: Sequence[Any], most: int | None) -> str:
-    """The names of a group's parameters, at most so many; those for each reason to be in it, if it tells reasons."""
+def _describe_names(group: Mapping[str, Any], params: Sequence[Any], limit: int | None) -> str:
+    """The names of a group's parameters, at most `limit`; those for each reason to be in it, if it tells reasons."""
     names = group.get("param_names") or [p[0] for p in params if isinstance(p, tuple)]
     reasons = group.get("reasons") or [""] * len(names)
-    if most is None:
-        most = len(names) if "reasons" in group else 3
+    if limit is None:
+        limit = len(names) if "reasons" in group else 3
     by_reason: dict[str, list[str]] = {reason: [] for reason in reasons}
     for name, reason in zip(names, reasons):
         by_reason[reason].append(name)
-    listed = []
-    for reason, those in by_reason.items():
-        more = f" and {len(those) - most} more" if len(those) > most else ""
-        listed.append((f"{reason}: " if reason else "") + ", ".join(those[:most]) + more)
-    return "; ".join(listed)
+    described = []
+    for reason, names_for_reason in by_reason.items():
+        rest = f" and {len(names_for_reason) - limit} more" if len(names_for_reason) > limit else ""
+        described.append((f"{reason}: " if reason else "") + ", ".join(names_for_reason[:limit]) + rest)
+    return "; ".join(described)
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(map(_shown, value))})"
+        return f"({', '.join(map(_describe_value, value))})"
     return f"{value:g}" if isinstance(value, float) else str(value)

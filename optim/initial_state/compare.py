@@ -18,32 +18,32 @@ def leaves(values: Any) -> dict[Path, Any]:
     return dict(tree_flatten_with_path(values)[0])
 
 
-def differences(mine: Any, other: Any) -> dict[Path, tuple[str, str]]:
+def differences(first: Any, second: Any) -> dict[Path, tuple[str, str]]:
     """What is not the same in two values, as a pair of short texts by where it is."""
-    a, b = leaves(mine), leaves(other)
-    found = {}
+    a, b = leaves(first), leaves(second)
+    texts = {}
     for path in dict.fromkeys([*a, *b]):
-        if path not in a or path not in b or not same(a[path], b[path]):
-            found[path] = (shortened(a.get(path, "absent")), shortened(b.get(path, "absent")))
-    return found
+        if path not in a or path not in b or not are_equal(a[path], b[path]):
+            texts[path] = (short_text(a.get(path, "absent")), short_text(b.get(path, "absent")))
+    return texts
 
 
-def same(first: Any, *others: Any) -> bool:
+def are_equal(first: Any, *others: Any) -> bool:
     """Whether all leaves are equal to the bit, but for the sign of zeros."""
-    return all(equal(first, other) for other in others)
+    return all(is_equal(first, other) for other in others)
 
 
-def equal(mine: Any, other: Any) -> bool:
-    if mine is other or type(mine) is not type(other):
-        return mine is other
-    if isinstance(mine, Tensor):
-        alike = mine.shape == other.shape and mine.dtype == other.dtype and mine.device == other.device
-        return alike and torch.equal(local_shard(mine, mine), local_shard(other, other))
-    if hasattr(mine, "__dict__") and type(mine).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]  # for mypy, two kinds of callables
-        return not differences(vars(mine), vars(other))
-    return bool(mine == other)
+def is_equal(first: Any, second: Any) -> bool:
+    if first is second or type(first) is not type(second):
+        return first is second
+    if isinstance(first, Tensor):
+        alike = first.shape == second.shape and first.dtype == second.dtype and first.device == second.device
+        return alike and torch.equal(local_shard(first, first), local_shard(second, second))
+    if hasattr(first, "__dict__") and type(first).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]  # for mypy, two kinds of callables
+        return not differences(vars(first), vars(second))
+    return bool(first == second)
 
 
-def shortened(x: Any) -> str:
+def short_text(x: Any) -> str:
     """A value in one short line."""
     return " ".join(str(x).split())[:50]

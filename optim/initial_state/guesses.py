@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from ..base.sharding import local_shard
-from .compare import Path, leaves, same, shortened
+from .compare import Path, are_equal, leaves, short_text
 from .trial import Trial, Unproven, Values
 
 Guess = tuple[Any, ...]
 Guesses = dict[Path, list[Guess]]  # for each leaf of the values, the likeliest first
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """What there is of a copy before its first step, after it, and after the second."""
 
     before: Values
@@ -30,15 +30,15 @@ class Observed(NamedTuple):
     second: Values
 
 
-def observe(trial: Trial, lr: float | None, seed: int) -> Observed:
+def observe(trial: Trial, lr: float | None, seed: int) -> Observation:
     """Two steps with zero gradients, with this lr (None: the group's own)."""
     if lr is not None:
         set_lr(trial, lr)
-    moments = [copy.deepcopy(trial.values()[0])]
+    values = [copy.deepcopy(trial.values()[0])]
     for k in (1, 2):
         trial.step([torch.zeros_like(trial.params[0])], seed + k)
-        moments.append(copy.deepcopy(trial.values()[0]))
-    return Observed(*moments)
+        values.append(copy.deepcopy(trial.values()[0]))
+    return Observation(*values)
 
 
 def set_lr(trial: Trial, lr: float) -> None:
@@ -47,27 +47,28 @@ def set_lr(trial: Trial, lr: float) -> None:
         trial.group["lr"] = torch.full_like(before, lr) if isinstance(before, Tensor) else lr
 
 
-def guesses_of(observed: Sequence[Observed], weights: Sequence[Tensor]) -> Guesses:
+def make_guesses(observations: Sequence[Observation], weights: Sequence[Tensor]) -> Guesses:
     """What each value that the first step added, or decided for the group, may have been before."""
     guesses: Guesses = {}
-    before = observed[0].before
-    firsts, seconds = [leaves(seen.first) for seen in observed], [leaves(seen.second) for seen in observed]
+    before = observations[0].before
+    firsts, seconds = [leaves(o.first) for o in observations], [leaves(o.second) for o in observations]
     for path in firsts[0]:
         part, key = path[0].key, path[1].key
         if any(path not in moment for moment in firsts + seconds):
-            raise Unproven(f"{named(path)} is not there after each of two steps")
+            raise Unproven(f"{describe_path(path)} is not there after each of two steps")
         first, second = tuple(moment[path] for moment in firsts), tuple(moment[path] for moment in seconds)
-        was = before[part].get(key)
+        value_before = before[part].get(key)
         if key not in before[part]:
             possible = possible_values(path, first, second, weights)
-        elif part == "group" and (was is None or was is False) and same(first[0], second[0]):
-            possible = [(was, was), first]  # the first step decides it for good
+        elif part == "group" and (value_before is None or value_before is False) and are_equal(first[0], second[0]):
+            possible = [(value_before, value_before), first]  # the first step decides it for good
         else:
             continue  # it was there
         if part == "group":  # which other parameters have, too
-            possible = [guess for guess in possible if same(*guess)]
+            possible = [guess for guess in possible if are_equal(*guess)]
         if not possible:
-            raise Unproven(f"{named(path)} is neither zero, nor the weights, nor a constant: {shortened(first[0])}")
+            value = short_text(first[0])
+            raise Unproven(f"{describe_path(path)} is neither zero, nor the weights, nor a constant: {value}")
         guesses[path] = possible
     return guesses
 
@@ -76,42 +77,42 @@ def possible_values(path: Path, first: Guess, second: Guess, weights: Sequence[T
     """What may have been there, if two steps with zero gradients made these values of it."""
     x = first[0]
     if has_nan(x):
-        raise Unproven(f"{named(path)} is NaN where the gradient is zero")
+        raise Unproven(f"{describe_path(path)} is NaN where the gradient is zero")
     if isinstance(x, Tensor):
         return possible_tensors(first, second, weights)
     if isinstance(x, (bool, int, float, complex)):
         possible = possible_numbers(first, second)
-        return [first, *possible] if same(*first, *second) else possible
+        return [first, *possible] if are_equal(*first, *second) else possible
     if x is None or path[0].key == "group":
         return [first]
-    raise Unproven(f"{named(path)} is no tensor and no number: {shortened(x)}")
+    raise Unproven(f"{describe_path(path)} is no tensor and no number: {short_text(x)}")
 
 
 def possible_tensors(first: Guess, second: Guess, weights: Sequence[Tensor]) -> list[Guess]:
     """A constant, the weights, or what a number may have been; of an average of the gradients, zeros or ones."""
-    if same(*first, *second) or are_copies(first, weights):
+    if are_equal(*first, *second) or are_copies_of_weights(first, weights):
         return [first]
     x = first[0]
     if x.numel() == 1 and x.shape != weights[0].shape:  # a count
         return possible_numbers(first, second)
-    if x.numel() != 1 and not same(*first):
+    if x.numel() != 1 and not are_equal(*first):
         return []
     # Beside gradients, a wrong first value could be too small to notice.
-    return [guess for guess in possible_numbers(first, second) if same(guess[0], guess[0].round())]
+    return [guess for guess in possible_numbers(first, second) if are_equal(guess[0], guess[0].round())]
 
 
-def are_copies(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
+def are_copies_of_weights(tensors: Sequence[Tensor], weights: Sequence[Tensor]) -> bool:
     """Whether they are the weights in their order, whatever their shape."""
     pairs = [(local_shard(x, x), local_shard(w, w)) for x, w in zip(tensors, weights)]
-    return all(same(x.flatten(), w.flatten().to(x.dtype)) for x, w in pairs)
+    return all(are_equal(x.flatten(), w.flatten().to(x.dtype)) for x, w in pairs)
 
 
 def possible_numbers(first: Guess, second: Guess) -> list[Guess]:
-    possible = zip(*map(numbers_before, first, second))
+    possible = zip(*map(earlier_numbers, first, second))
     return [guess for guess in possible if not any(map(has_nan, guess))]
 
 
-def numbers_before(first: Any, second: Any) -> list[Any]:
+def earlier_numbers(first: Any, second: Any) -> list[Any]:
     """What a number, or a tensor of them, was that two steps made these: a count, a constant, a sum, a product."""
     if isinstance(first, Tensor):
         possible = [first * 0, first * 0 + 1, first - (second - first), first, first**2 / second]
@@ -124,19 +125,19 @@ def has_nan(x: Any) -> bool:
     return isinstance(x, (Tensor, float)) and bool(torch.as_tensor(x).isnan().any())
 
 
-def values_before(seen: Observed, initial: dict[Path, Any]) -> Values:
+def make_initial_values(observation: Observation, guess: dict[Path, Any]) -> Values:
     """The state and the keys of the group that the first step added or decided, with these leaves."""
-    pairs, structure = tree_flatten_with_path(seen.first)
-    values = tree_unflatten([initial.get(path, x) for path, x in pairs], structure)
-    found: Values = {"state": {}, "group": {}}
-    for part, of_part in found.items():
-        decided = {path[1].key for path in initial if path[0].key == part}
+    pairs, structure = tree_flatten_with_path(observation.first)
+    values = tree_unflatten([guess.get(path, x) for path, x in pairs], structure)
+    initial: Values = {"state": {}, "group": {}}
+    for part, initial_part in initial.items():
+        guessed_keys = {path[1].key for path in guess if path[0].key == part}
         for key, x in values[part].items():
-            if key in decided or key not in seen.before[part]:
-                of_part[key] = x
-    return found
+            if key in guessed_keys or key not in observation.before[part]:
+                initial_part[key] = x
+    return initial
 
 
-def named(path: Path) -> str:
+def describe_path(path: Path) -> str:
     """Where a leaf is, as in `state['step']`."""
     return f"{path[0].key}{keystr(path[1:])}"

@@ -19,7 +19,7 @@ _OURS: tuple[type[RuleOptimizer], ...] = (
 )  # fmt: skip
 SAME_STATE = {kind.__name__: kind for kind in _OURS}
 # Torch's classes whose state nothing here can make, and what to do instead.
-INSTEAD = {
+UNSUPPORTED = {
     "Adafactor": "its state is another one than that of optim.Adafactor: use that class",
     "LBFGS": "its history grows as it steps: leave it to make its state in its first step",
     "SparseAdam": "it takes sparse gradients: leave it to make its state, or use optim.Adam with dense gradients",
@@ -30,21 +30,21 @@ def is_known(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it is ours, or of a class of torch's own of which we know what state it has, or why it can have none."""
     name = type(optimizer).__name__
     is_of_torch = type(optimizer) is getattr(torch.optim, name, None)
-    return isinstance(optimizer, Optimizer) or (is_of_torch and (name in SAME_STATE or name in INSTEAD))
+    return isinstance(optimizer, Optimizer) or (is_of_torch and (name in SAME_STATE or name in UNSUPPORTED))
 
 
-def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, State]:
+def missing_state(optimizer: torch.optim.Optimizer, function_name: str) -> dict[Tensor, State]:
     """The initial state of each parameter that has none, in an optimizer that is known.
 
-    `asked`: which function it is for. Raises ValueError, which names that, for a class that can have none.
+    `function_name`: which function it is for. Raises ValueError, which names that, for a class that can have none.
     """
     if isinstance(optimizer, Optimizer):
         return {}
     name = type(optimizer).__name__
-    if name in INSTEAD:
+    if name in UNSUPPORTED:
         raise ValueError(
-            f"{asked}: {name} is no optimizer of `optim`, and none of torch.optim's {', '.join(SAME_STATE)}: "
-            f"{INSTEAD[name]}."
+            f"{function_name}: {name} is no optimizer of `optim`, and none of torch.optim's {', '.join(SAME_STATE)}: "
+            f"{UNSUPPORTED[name]}."
         )
     kind = SAME_STATE[name]
     ours = kind.__new__(kind)  # asked for initial states alone
@@ -52,8 +52,9 @@ def missing_state(optimizer: torch.optim.Optimizer, asked: str) -> dict[Tensor, 
     for group in optimizer.param_groups:
         if kind is sgd.SGD and not (is_switched_off(group["momentum"]) or is_switched_off(group["dampening"])):
             raise ValueError(
-                f"{asked}: torch.optim.SGD with momentum and dampening={group['dampening']!r} takes its first gradient "
-                "undampened, which no initial buffer can do: use optim.SGD, which computes the same, or dampening=0."
+                f"{function_name}: torch.optim.SGD with momentum and dampening={group['dampening']!r} takes its first "
+                "gradient undampened, which no initial buffer can do: use optim.SGD, which computes the same, or "
+                "dampening=0."
             )
         hyperparameters = dict(group)
         if kind is adagrad.Adagrad:  # torch's reads this one from the constructor, whatever the group says

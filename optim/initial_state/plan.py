@@ -10,7 +10,7 @@ from torch import Tensor
 from .compare import differences
 from .known import is_known, missing_state
 from .proof import initial_values
-from .trial import Unproven, Values, give, numbered_parameters, refuse_other_keys
+from .trial import Unproven, Values, check_state_keys, numbered_parameters, write_values
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
 
@@ -58,7 +58,7 @@ def preinitialize(optimizer: AnyOptimizer, *, check: int = 3) -> AnyOptimizer:
         optimizer.state.update(missing_state(optimizer, "preinitialize"))
         return optimizer
     for group, p, values in proven_values(optimizer, check):  # all of them, before anything is changed
-        give(optimizer, group, p, values)
+        write_values(optimizer, group, p, values)
     return optimizer
 
 
@@ -68,7 +68,7 @@ def proven_values(optimizer: torch.optim.Optimizer, check: int) -> list[tuple[di
     first_in_group: dict[int, Values] = {}
     where = ""
     try:
-        refuse_other_keys(optimizer)
+        check_state_keys(optimizer)
         for i, j, group, p in numbered_parameters(optimizer):
             where = f", parameter {j} of group {i}"
             values = initial_values(optimizer, i, p, check)

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 from ..base.sharding import local_shard, notice_dtensor
 from ..state.optimizer import State
+from .global_state import preserve_global_state
 from .known import is_known, missing_state
-from .trial import Trial, numbered_parameters, refuse_shared
-from .undisturbed import undisturbed
+from .trial import Trial, check_not_shared, numbered_parameters
 
 
 def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
@@ -45,13 +45,13 @@ def state_bytes(target: torch.optim.Optimizer | tuple[Any, ...]) -> int:
     20000000000
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)  # what is made in it takes no memory
-    optimizer = target if isinstance(target, torch.optim.Optimizer) else described(target, fake)
+    optimizer = target if isinstance(target, torch.optim.Optimizer) else make_optimizer(target, fake)
     with fake:
-        missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_without_values(optimizer)
+        missing = missing_state(optimizer, "state_bytes") if is_known(optimizer) else state_on_fake_tensors(optimizer)
         return total_bytes(tree_leaves(list({**optimizer.state, **missing}.values())))
 
 
-def described(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
+def make_optimizer(target: Any, fake: FakeTensorMode) -> torch.optim.Optimizer:
     """The optimizer of a class, parameters and arguments."""
     kind, params, *arguments = target if isinstance(target, tuple) and len(target) in (2, 3) else (None, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
@@ -74,15 +74,15 @@ def total_bytes(values: Iterable[Any]) -> int:
     return total
 
 
-def state_without_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, State]:
+def state_on_fake_tensors(optimizer: torch.optim.Optimizer) -> dict[Tensor, State]:
     """The state that the first step of an optimizer of any class makes, to be called where tensors are fake."""
-    found = {}
+    states = {}
     for i, j, group, p in numbered_parameters(optimizer):
         try:
-            refuse_shared(optimizer, group, p)
-            with undisturbed(p.device):
+            check_not_shared(optimizer, group, p)
+            with preserve_global_state(p.device):
                 trial = Trial(optimizer, i, p, [p])
-                trial.unchecked_step([torch.zeros_like(p)], seed=0)
+                trial.step_without_checks([torch.zeros_like(p)], seed=0)
         except Exception as error:  # whatever a class raises that reads values, which fake tensors do not have
             if optimizer.state.get(p):  # made by steps that did read values
                 continue
@@ -90,5 +90,5 @@ def state_without_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, State
                 f"state_bytes: {type(optimizer).__name__}, parameter {j} of group {i}: its state is not known without "
                 f"the values of tensors: {error}. Count the bytes of its state after its first step."
             ) from error
-        found[p] = trial.values()[0]["state"]
-    return found
+        states[p] = trial.values()[0]["state"]
+    return states

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..base.sharding import notice_dtensor
 from .compare import differences
-from .undisturbed import set_seeds
+from .global_state import set_seeds
 
 Values = dict[str, dict[str, Any]]  # what there is of a parameter: its "state", and the other keys of its "group"
 
@@ -37,11 +37,11 @@ class Trial:
 
     def __init__(self, optimizer: torch.optim.Optimizer, i: int, p: Tensor, weights: Sequence[Tensor]) -> None:
         self.optimizer: Any = type(optimizer).__new__(type(optimizer))
-        copied = partial(copied_from, optimizer, self.optimizer)
-        vars(self.optimizer).update(copied(attributes(optimizer)))
-        vars(self.optimizer).update({name: OrderedDict() for name in vars(optimizer) if is_hooks(name)})
-        self.params = [parameter_like(p, each) for each in weights]
-        groups = [copied(emptied(group)) for group in optimizer.param_groups]
+        copy_for_trial = partial(copy_values, optimizer, self.optimizer)
+        vars(self.optimizer).update(copy_for_trial(attributes(optimizer)))
+        vars(self.optimizer).update({name: OrderedDict() for name in vars(optimizer) if is_hook_attribute(name)})
+        self.params = [make_parameter(p, own_weights) for own_weights in weights]
+        groups = [copy_for_trial(empty_group(group)) for group in optimizer.param_groups]
         groups[i]["params"] += self.params
         if "param_names" in groups[i]:
             original = optimizer.param_groups[i]
@@ -52,30 +52,30 @@ class Trial:
         self.optimizer.state.clear()
         if p in optimizer.state:
             for q in self.params:
-                self.optimizer.state[q] = copied(optimizer.state[p])
+                self.optimizer.state[q] = copy_for_trial(optimizer.state[p])
 
     def values(self) -> list[Values]:
         """What there is of each parameter now."""
         state, group = self.optimizer.state, group_settings(self.group)
         return [{"state": state.get(q, {}), "group": group} for q in self.params]
 
-    def begin_with(self, initial: Sequence[Values]) -> None:
+    def set_initial_values(self, initial: Sequence[Values]) -> None:
         """Give each parameter its values from before the first step."""
         for q, values in zip(self.params, copy.deepcopy(initial)):
-            give(self.optimizer, self.group, q, values)
+            write_values(self.optimizer, self.group, q, values)
 
     def step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
         """A step that changes states and groups alone.
 
         Raises Unproven if the class raises anything, or changes attributes or keys of no parameter.
         """
-        before = copied_from(self.optimizer, self.optimizer, self.all_attributes())
-        self.unchecked_step(gradients, seed)
-        refuse_other_keys(self.optimizer)
+        before = copy_values(self.optimizer, self.optimizer, self.all_attributes())
+        self.step_without_checks(gradients, seed)
+        check_state_keys(self.optimizer)
         for path in differences(before, self.all_attributes()):
             raise Unproven(f"its step changes an attribute of the {path[0].key}, {path[1].key!r}")
 
-    def unchecked_step(self, gradients: Sequence[Tensor | None], seed: int) -> None:
+    def step_without_checks(self, gradients: Sequence[Tensor | None], seed: int) -> None:
         """A step of the class itself, which none of what wraps or follows the real optimizer's step hears of."""
         for q, gradient in zip(self.params, gradients):
             q.grad = None if gradient is None else gradient.clone()
@@ -97,10 +97,10 @@ class Trial:
 def attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What a copy takes over. A scheduler or trainer may have put a `step` there, which is bound to the real one."""
     left_out = ("step", "state", "param_groups")
-    return {name: x for name, x in vars(optimizer).items() if name not in left_out and not is_hooks(name)}
+    return {name: x for name, x in vars(optimizer).items() if name not in left_out and not is_hook_attribute(name)}
 
 
-def is_hooks(name: str) -> bool:
+def is_hook_attribute(name: str) -> bool:
     return name.startswith("_optimizer_") and name.endswith("_hooks")
 
 
@@ -108,12 +108,12 @@ def group_settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: x for key, x in group.items() if key not in ("params", "param_names")}
 
 
-def emptied(group: Mapping[str, Any]) -> dict[str, Any]:
+def empty_group(group: Mapping[str, Any]) -> dict[str, Any]:
     """A group without its parameters, in which the keys that list them stay."""
     return {key: [] if key in ("params", "param_names") else x for key, x in group.items()}
 
 
-def copied_from(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
+def copy_values(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, values: Any) -> Any:
     """A copy of values of an optimizer, in which its bound methods are those of a trial."""
     known: dict[int, Any] = {id(original): trial}
     for x in tree_leaves(values):
@@ -122,7 +122,7 @@ def copied_from(original: torch.optim.Optimizer, trial: torch.optim.Optimizer, v
     return copy.deepcopy(values, known)
 
 
-def parameter_like(p: Tensor, weights: Tensor) -> Tensor:
+def make_parameter(p: Tensor, weights: Tensor) -> Tensor:
     """A new parameter with these weights and the attributes of `p`."""
     q = weights.detach().clone()
     q = Parameter(q, p.requires_grad) if isinstance(p, Parameter) else q.requires_grad_(p.requires_grad)
@@ -130,7 +130,7 @@ def parameter_like(p: Tensor, weights: Tensor) -> Tensor:
     return q
 
 
-def give(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, values: Values) -> None:
+def write_values(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor, values: Values) -> None:
     """Add to the state of a parameter and to its group."""
     if values["state"]:
         optimizer.state[p].update(values["state"])
@@ -149,28 +149,28 @@ def numbered_parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int,
                 yield i, j, group, p
 
 
-def refuse_other_keys(optimizer: torch.optim.Optimizer) -> None:
+def check_state_keys(optimizer: torch.optim.Optimizer) -> None:
     """Raise Unproven where there is state of something that is no parameter."""
-    params = ids_of_parameters(optimizer)
+    params = parameter_ids(optimizer)
     for key in optimizer.state:
         if id(key) not in params:
             raise Unproven(f"{key!r:.40} is a key of its state and no parameter")
 
 
-def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
+def check_not_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Tensor) -> None:
     """Raise Unproven where a copy would reach the optimizer's parameters, by reference or by id, a module or another
     optimizer.
     """
-    everything_copied = {
+    copied_values = {
         "its attribute": attributes(optimizer),
         "its group's": group_settings(group),
         "its state": optimizer.state.get(p, {}),
         "its parameter's attribute": vars(p),
     }
     todo: list[tuple[str, Any, bool]] = []  # how it is called, an object, and whether the copy has the same one
-    for what, values in everything_copied.items():
-        todo += [(f"{what} {name!r}", (name, x), False) for name, x in values.items()]
-    params = ids_of_parameters(optimizer)
+    for owner, values in copied_values.items():
+        todo += [(f"{owner} {name!r}", (name, x), False) for name, x in values.items()]
+    params = parameter_ids(optimizer)
     seen: dict[int, Any] = {}
     while todo:
         name, x, is_shared = todo.pop()
@@ -183,7 +183,7 @@ def refuse_shared(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: Te
         if id(x) not in seen and not isinstance(x, (type, ModuleType, Tensor)):
             seen[id(x)] = x
             is_shared = is_shared or isinstance(x, (FunctionType, ReferenceType))  # which deepcopy() does not copy
-            todo += [(name, each, is_shared) for each in referents(x)]
+            todo += [(name, referent, is_shared) for referent in referents(x)]
 
 
 def referents(x: Any) -> list[Any]:
@@ -193,5 +193,5 @@ def referents(x: Any) -> list[Any]:
     return [x()] if isinstance(x, ReferenceType) else gc.get_referents(x)
 
 
-def ids_of_parameters(optimizer: torch.optim.Optimizer) -> set[int]:
+def parameter_ids(optimizer: torch.optim.Optimizer) -> set[int]:
     return set(map(id, chain.from_iterable(group["params"] for group in optimizer.param_groups)))

@@ -25,7 +25,7 @@ from ..base.sharding import (
 )
 from ..base.tensor_lists import Columns, Tensors, add, add_, copy_, decay_cautiously_, is_zero, lerp, lerp_, mul_
 from ..step.work import Factors
-from .newton_schulz import nearest_orthogonal
+from .newton_schulz import orthogonalize
 
 
 class MatrixShape(NamedTuple):
@@ -45,7 +45,7 @@ def matrix_shape(shape: torch.Size, group: Mapping[str, Any]) -> MatrixShape:
     return MatrixShape((), shape[0], shape[1:].numel())
 
 
-def rows_of_blocks(rows: int, group: Mapping[str, Any]) -> list[int]:
+def block_rows(rows: int, group: Mapping[str, Any]) -> list[int]:
     """The rows of each block of a matrix: a block is made orthogonal by itself."""
     heads = group.get("num_heads")
     if heads:
@@ -61,9 +61,9 @@ def has_full_matrices(placement: Placement, i: int, h: Mapping[str, Any]) -> boo
 
 def update_full(h: Factors, f: Factors, columns: Columns) -> None:
     """Update parameters of one shape, of which this rank has full matrices."""
-    directions = directions_of(h, columns["g"], columns["momentum_buffer"])
-    steps = steps_along(h, f, directions, columns.get("variance_neuron", []))
-    move(h, columns["p"], steps, columns["p"][0].shape)
+    directions = momentum_directions(h, columns["g"], columns["momentum_buffer"])
+    steps = orthogonal_steps(h, f, directions, columns.get("variance_neuron", []))
+    apply_steps(h, columns["p"], steps, columns["p"][0].shape)
 
 
 def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placement, i: int) -> None:
@@ -72,20 +72,20 @@ def update_gathered(h: Factors, f: Factors, columns: Columns, placement: Placeme
     It is alone in the columns.
     """
     second_moments = columns.get("variance_neuron", [])
-    direction = make_dtensor(directions_of(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
+    direction = make_dtensor(momentum_directions(h, columns["g"], columns["momentum_buffer"])[0], placement, i)
     full_moments: list[Tensor] = []
     if second_moments:
         stack_dims = len(matrix_shape(placement.full[i].shape, h).stack)
         sharded_moments = make_dtensor(second_moments[0], row_placement(placement, stack_dims + 1), i)
         full_moments = [full_tensor(sharded_moments)]
-    step = steps_along(h, f, [full_tensor(direction)], full_moments)[0]
+    step = orthogonal_steps(h, f, [full_tensor(direction)], full_moments)[0]
     if second_moments:
         copy_(second_moments, [local_shard(distribute_like(full_moments[0], sharded_moments), sharded_moments)])
     sharded_step = distribute_like(step, direction)
-    move(h, columns["p"], [local_shard(sharded_step, sharded_step)], placement.full[i].shape)
+    apply_steps(h, columns["p"], [local_shard(sharded_step, sharded_step)], placement.full[i].shape)
 
 
-def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
+def momentum_directions(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
     """The directions G: the momentum B, or the look-ahead from it."""
     if not h["nesterov"]:
         return momentum_buffer
@@ -94,28 +94,28 @@ def directions_of(h: Factors, g: Tensors, momentum_buffer: Tensors) -> Tensors:
     return lerp(g, momentum_buffer, h["momentum"])
 
 
-def steps_along(h: Factors, f: Factors, directions: Tensors, second_moments: Tensors) -> Tensors:
-    """The steps O along full directions G of one shape, for `move`.
+def orthogonal_steps(h: Factors, f: Factors, directions: Tensors, second_moments: Tensors) -> Tensors:
+    """The steps O along full directions G of one shape, for `apply_steps`.
 
     With NorMuon, they are the steps U, and the second moments v are updated in place; with Muon there are none.
     """
     shape, count = directions[0].shape, len(directions)
     stack, rows, columns = matrix_shape(shape, h)
-    matrices = _stacked(directions).reshape(count, *stack, rows, columns)
-    moments = _stacked(second_moments).view(count, *stack, rows, 1) if second_moments else None
-    sizes = rows_of_blocks(rows, h)
+    matrices = _stack(directions).reshape(count, *stack, rows, columns)
+    moments = _stack(second_moments).view(count, *stack, rows, 1) if second_moments else None
+    sizes = block_rows(rows, h)
     parts: list[Tensor] = []
     start = 0
     for size, run in itertools.groupby(sizes):  # blocks of one size that follow each other, together
         blocks = len(list(run))
         part = matrices.narrow(-2, start, blocks * size)
-        step = nearest_orthogonal(part.reshape(count, *stack, blocks, size, columns), h)
+        step = orthogonalize(part.reshape(count, *stack, blocks, size, columns), h)
         if moments is not None:
             v = moments.narrow(-2, start, blocks * size).view(count, *stack, blocks, size, 1)
-            step = _normalized_rows(step, v, f["one_minus_beta2"])
+            step = _normalize_rows(step, v, f["one_minus_beta2"])
         step = step.flatten(-3, -2)  # the blocks one below the other again
-        if parts:  # `move` multiplies all rows by the scale of the first block
-            step = step * (scale(shape, h, size) / scale(shape, h, sizes[0]))
+        if parts:  # `apply_steps` multiplies all rows by the scale of the first block
+            step = step * (learning_rate_scale(shape, h, size) / learning_rate_scale(shape, h, sizes[0]))
         parts.append(step)
         start += blocks * size
     if len(second_moments) > 1 and moments is not None:  # of a single parameter, `moments` is a view
@@ -124,39 +124,39 @@ def steps_along(h: Factors, f: Factors, directions: Tensors, second_moments: Ten
     return list(steps.reshape(count, *shape).unbind())
 
 
-def move(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
+def apply_steps(h: Factors, p: Tensors, steps: Tensors, shape: torch.Size) -> None:
     """Let parameters decay, and add the steps to them: to all elements, or to those that this rank has.
 
     `shape` is that of each full parameter.
     """
-    first_block = rows_of_blocks(matrix_shape(shape, h).rows, h)[0]
-    step_size = h["lr"] * scale(shape, h, first_block)
-    rate = step_size if h["adjust_lr_fn"] == "cerebras" else h["lr"]
+    first_block = block_rows(matrix_shape(shape, h).rows, h)[0]
+    step_size = h["lr"] * learning_rate_scale(shape, h, first_block)
+    decay_lr = step_size if h["adjust_lr_fn"] == "cerebras" else h["lr"]
     if h["cautious_weight_decay"]:
-        decay_cautiously_(p, 1 - rate * h["weight_decay"], steps)
+        decay_cautiously_(p, 1 - decay_lr * h["weight_decay"], steps)
     elif not is_zero(h["weight_decay"]):
-        mul_(p, 1 - rate * h["weight_decay"])
+        mul_(p, 1 - decay_lr * h["weight_decay"])
     add_(p, steps, -step_size)
 
 
-def scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> float:
+def learning_rate_scale(shape: torch.Size, h: Mapping[str, Any], rows: int) -> float:
     """The scale s of a block of `rows` rows in a parameter of this shape."""
-    form = h["adjust_lr_fn"]
+    variant = h["adjust_lr_fn"]
     stack, _, columns = matrix_shape(shape, h)
-    if form == "cerebras" and not stack:
+    if variant == "cerebras" and not stack:
         columns = shape[1]
-    if form in ("cerebras", "match_rms_adamw"):
+    if variant in ("cerebras", "match_rms_adamw"):
         return 0.2 * math.sqrt(max(rows, columns))
     ratio = rows / columns if columns else 1.0
-    return math.sqrt(ratio if form == "spectral_unclamped" else max(1.0, ratio))
+    return math.sqrt(ratio if variant == "spectral_unclamped" else max(1.0, ratio))
 
 
-def _stacked(xs: Tensors) -> Tensor:
+def _stack(xs: Tensors) -> Tensor:
     """Tensors of one shape in one; a single one as a view."""
     return torch.stack(list(xs)) if len(xs) > 1 else xs[0][None]
 
 
-def _normalized_rows(o: Tensor, v: Tensor, one_minus_beta2: Any) -> Tensor:
+def _normalize_rows(o: Tensor, v: Tensor, one_minus_beta2: Any) -> Tensor:
     """The steps U from O: v is updated, each row is divided by the root of its v, and U gets the norm of O."""
     wide = o.to(v.dtype)
     lerp_([v], [wide.square().mean(-1, keepdim=True)], one_minus_beta2)

@@ -27,9 +27,9 @@ from ..base.tensor_lists import Columns, Tensors, indices_by_shape, lerp_
 from ..state.optimizer import State
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors, Work
-from .matrices import has_full_matrices, matrix_shape, rows_of_blocks, scale, update_full, update_gathered
-from .newton_schulz import JORDAN, TOGETHER, Coefficients, iterations
-from .ranks import OwnMatrices, checked_process_group, is_redundant, own_steps, step_shared_matrices
+from .matrices import block_rows, has_full_matrices, learning_rate_scale, matrix_shape, update_full, update_gathered
+from .newton_schulz import JORDAN, TOGETHER, Coefficients, iteration_count
+from .ranks import OwnMatrices, compute_own_steps, is_redundant, read_process_group, step_shared_matrices
 
 DTYPES = ("bfloat16", "float32", "float64")
 ALGORITHMS: Mapping[str, Any] = {"adamw": AdamW, "lion": Lion}  # for groups that are not Muon's own
@@ -190,8 +190,8 @@ class Muon(RuleOptimizer):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
-        self.process_group = checked_process_group(process_group)
+        self._others = _make_other_optimizers(precision, adamw=adamw, lion=lion)
+        self.process_group = read_process_group(process_group)
         super().__init__(params, {**locals(), "algorithm": "muon"}, enable_global_step)
         _warn_of_large_updates(self)
 
@@ -206,13 +206,13 @@ class Muon(RuleOptimizer):
         muon_defaults, algorithm = self.defaults, self
         if isinstance(param_group, dict):  # torch has an error for anything else
             algorithm, name = self.algorithm_of(param_group), param_group.get("algorithm", "muon")
-            strange = [
+            foreign_keys = [
                 key for key in param_group if key in HYPERPARAMETERS and key not in {*algorithm.hyper, "algorithm"}
             ]
-            if strange:
+            if foreign_keys:
                 raise ValueError(
-                    f"{type(self).__name__}, group {len(self.param_groups)}: {strange[0]!r} is no hyperparameter of "
-                    f"the algorithm {name!r}: leave it out, or give the group another 'algorithm'."
+                    f"{type(self).__name__}, group {len(self.param_groups)}: {foreign_keys[0]!r} is no hyperparameter "
+                    f"of the algorithm {name!r}: leave it out, or give the group another 'algorithm'."
                 )
             if algorithm is not self:  # torch fills a group from the attribute `defaults`
                 self.defaults = {**algorithm.defaults, "algorithm": name}
@@ -222,12 +222,12 @@ class Muon(RuleOptimizer):
             self.defaults = muon_defaults
         group = self.param_groups[-1]
         if algorithm is self and group["ns_steps"] is None:  # which torch's Muon, if it loads this state, has to know
-            group["ns_steps"] = iterations(group["ns_coefficients"], 5)
+            group["ns_steps"] = iteration_count(group["ns_coefficients"], 5)
 
     def check_combination(self, group: Mapping[str, Any], where: str) -> None:
         super().check_combination(group, where)
         triples, steps = group["ns_coefficients"], group["ns_steps"]
-        count = iterations(triples, steps)
+        count = iteration_count(triples, steps)
         if steps is not None and steps != count:
             raise ValueError(
                 f"{where}ns_steps={steps!r} with {count} triples in ns_coefficients={triples!r}: leave ns_steps out, "
@@ -253,14 +253,14 @@ class Muon(RuleOptimizer):
                 "configure_param_groups does."
             )
         rows = matrix_shape(p.shape, group).rows
-        sizes = rows_of_blocks(rows, group)
+        sizes = block_rows(rows, group)
         if sum(sizes) != rows:
             raise ValueError(
                 f"{where}a parameter of shape {tuple(p.shape)} has {rows} rows, which split_sizes="
                 f"{group['split_sizes']!r}, num_heads={group['num_heads']!r} do not split: pass sizes that add up to "
                 "the rows, or a number that divides them."
             )
-        if group["adjust_lr_fn"] == "cerebras" and len({scale(p.shape, group, n) for n in sizes}) > 1:
+        if group["adjust_lr_fn"] == "cerebras" and len({learning_rate_scale(p.shape, group, n) for n in sizes}) > 1:
             raise ValueError(
                 f"{where}split_sizes={group['split_sizes']!r} are scaled each by its own shape, and with adjust_lr_fn="
                 "'cerebras' so would be the decay: pass 'match_rms_adamw', whose decay is not scaled."
@@ -284,7 +284,7 @@ class Muon(RuleOptimizer):
         columns = {"p": p, "g": g, **states}
         # One list after the other, each in a call of its own, so that the memory of its directions is free after it.
         for indices in indices_by_shape(p, alone=placement is not None, on_cpu=TOGETHER, on_gpu=TOGETHER):
-            chosen: Columns = {name: _chosen(xs, indices) for name, xs in columns.items()}
+            chosen: Columns = {name: _select_tensors(xs, indices) for name, xs in columns.items()}
             if placement is None or has_full_matrices(placement, indices[0], h):
                 update_full(h, f, chosen)
             else:  # then it is one parameter
@@ -295,7 +295,7 @@ class Muon(RuleOptimizer):
             return works
         # Either may have been given up since `compile`: the step of the rest, or that of this rank's matrices.
         is_compiled = self._compiled_step is not None and self._compiled_own_steps is not None
-        compute_steps = self._own_steps_compiled if is_compiled else own_steps
+        compute_steps = self._compute_compiled_own_steps if is_compiled else compute_own_steps
         left = step_shared_matrices(works, self.process_group, compute_steps, read_on_host=not is_compiled)
         if not self._has_warned_of_redundancy and any(map(is_redundant, left)):
             self._has_warned_of_redundancy = True
@@ -306,7 +306,7 @@ class Muon(RuleOptimizer):
             )
         return left
 
-    def _own_steps_compiled(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
+    def _compute_compiled_own_steps(self, inputs: Sequence[OwnMatrices]) -> list[Tensor]:
         if self._compiled_own_steps is not None:  # an earlier batch of this step may have given it up
             try:
                 return self._compiled_own_steps(inputs)
@@ -317,11 +317,11 @@ class Muon(RuleOptimizer):
                     "compiles: they are made orthogonal uncompiled from now on.",
                     stacklevel=7,
                 )
-        return own_steps(inputs)
+        return compute_own_steps(inputs)
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        self._compiled_own_steps = self._compile_function(own_steps, options)
+        self._compiled_own_steps = self._compile_function(compute_own_steps, options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_others": self._others}
@@ -395,8 +395,8 @@ class NorMuon(Muon):
         enable_global_step: bool = False,
         **precision: Unpack[Precision],
     ) -> None:
-        self._others = _other_algorithms(precision, adamw=adamw, lion=lion)
-        self.process_group = checked_process_group(process_group)
+        self._others = _make_other_optimizers(precision, adamw=adamw, lion=lion)
+        self.process_group = read_process_group(process_group)
         RuleOptimizer.__init__(self, params, {**locals(), "algorithm": "muon"}, enable_global_step)
         _warn_of_large_updates(self)
 
@@ -432,13 +432,15 @@ def _warn_of_large_updates(optimizer: Muon) -> None:
         warnings.warn(f"{_warned[0]}.lr={float(large[0]):g}: {LARGE_UPDATES}", stacklevel=3)
 
 
-def _other_algorithms(precision: Mapping[str, Any], **given: Mapping[str, Any] | None) -> dict[str, RuleOptimizer]:
+def _make_other_optimizers(
+    precision: Mapping[str, Any], **arguments_by_name: Mapping[str, Any] | None
+) -> dict[str, RuleOptimizer]:
     """Optimizers without parameters, by the algorithm: they say what the groups with it have."""
-    found = {}
-    for name, arguments in given.items():
-        found[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})
-    return found
+    optimizers = {}
+    for name, arguments in arguments_by_name.items():
+        optimizers[name] = ALGORITHMS[name]([{"params": []}], **{**precision, **(arguments or {})})
+    return optimizers
 
 
-def _chosen(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
+def _select_tensors(xs: Tensors, indices: Sequence[int]) -> list[Tensor]:
     return [xs[i] for i in indices]

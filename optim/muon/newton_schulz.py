@@ -60,36 +60,36 @@ class Coefficients(FixedRule):
         if isinstance(value, str):
             Choice(tuple(TABLES)).check(name, value)
         elif isinstance(value, (tuple, list)) and value and isinstance(value[0], (tuple, list)):
-            for i, each in enumerate(value):
-                TRIPLE.check(f"{name}={value!r}, triple {i}", each)
+            for i, triple in enumerate(value):
+                TRIPLE.check(f"{name}={value!r}, triple {i}", triple)
         else:
             TRIPLE.check(name, value)
 
 
-def iterations(coefficients: Any, of_a_triple: int | None) -> int | None:
-    """How many iterations there are: `of_a_triple` where the coefficients are a single triple."""
+def iteration_count(coefficients: Any, default: int | None) -> int | None:
+    """How many iterations there are: `default` where the coefficients are a single triple."""
     if isinstance(coefficients, str):
         return len(TABLES[coefficients][0])
-    return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else of_a_triple
+    return len(coefficients) if isinstance(coefficients[0], (tuple, list)) else default
 
 
-def dtype_of_iterations(x: Tensor, h: Factors) -> torch.dtype:
+def iteration_dtype(x: Tensor, h: Factors) -> torch.dtype:
     """In which dtype the iterations for the matrices in `x` run."""
     dtype: torch.dtype = resolve_dtype(h["ns_dtype"]) or (torch.float32 if x.is_cpu else torch.bfloat16)
     return dtype
 
 
-def nearest_orthogonal(x: Tensor, h: Factors) -> Tensor:
+def orthogonalize(x: Tensor, h: Factors) -> Tensor:
     """About the orthogonal matrices nearest to those in the last two dimensions: singular values come near 1."""
-    matrices = x.flatten(0, -3).to(dtype_of_iterations(x, h))
-    are_tall = matrices.shape[-2] > matrices.shape[-1]
-    if are_tall:
+    matrices = x.flatten(0, -3).to(iteration_dtype(x, h))
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    if is_tall:
         matrices = matrices.mT  # X @ X.T of these is the smaller one
     at_once = max(1, TOGETHER // max(1, matrices.shape[1] * matrices.shape[2]))  # the iterations take memory
     with torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False):  # the caller's has another dtype
-        found = [_newton_schulz(each, h) for each in torch.split(matrices, at_once)]
-    matrices = torch.cat(found) if len(found) > 1 else found[0]
-    if are_tall:
+        results = [_newton_schulz(piece, h) for piece in torch.split(matrices, at_once)]
+    matrices = torch.cat(results) if len(results) > 1 else results[0]
+    if is_tall:
         matrices = matrices.mT
     # Contiguous: torch adds transposed bfloat16 tensors with another rounding.
     return matrices.to(x.dtype, memory_format=torch.contiguous_format).reshape(x.shape)

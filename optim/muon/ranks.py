@@ -26,8 +26,8 @@ from ..base.sharding import splitting_mesh_dims
 from ..base.tensor_lists import Tensors, copy_, lerp_
 from ..step.execution import StartedStep, start_step
 from ..step.work import Factors, Work
-from .matrices import directions_of, has_full_matrices, matrix_shape, move, rows_of_blocks, steps_along
-from .newton_schulz import TOGETHER, dtype_of_iterations
+from .matrices import apply_steps, block_rows, has_full_matrices, matrix_shape, momentum_directions, orthogonal_steps
+from .newton_schulz import TOGETHER, iteration_dtype
 
 BATCH = 1 << 24  # elements that a rank makes orthogonal between two exchanges; a matrix may have more
 OVERHEAD = 1 << 30  # multiplications, in the time of the three launches of an iteration on a GPU, some 10 microseconds
@@ -68,7 +68,7 @@ class OwnMatrices(NamedTuple):
     second_moments: Tensors  # none for Muon
 
 
-ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # own_steps, or that compiled
+ComputeSteps = Callable[[Sequence[OwnMatrices]], list[Tensor]]  # compute_own_steps, or that compiled
 
 
 class Exchange(NamedTuple):
@@ -79,30 +79,32 @@ class Exchange(NamedTuple):
     dtype: torch.dtype
     is_replicated: bool  # every rank has all of each matrix
 
-    def all_to_all(self, to_each: list[list[Tensor]], shapes_from_each: list[list[torch.Size]]) -> list[list[Tensor]]:
+    def all_to_all(
+        self, tensors_to_ranks: list[list[Tensor]], shapes_from_ranks: list[list[torch.Size]]
+    ) -> list[list[Tensor]]:
         """Send each rank some tensors. Gives those that came from each, which have these shapes."""
-        sent = [sum(map(Tensor.numel, tensors)) for tensors in to_each]
-        expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_each]
-        message = self._message(chain.from_iterable(to_each))
+        sent = [sum(map(Tensor.numel, tensors)) for tensors in tensors_to_ranks]
+        expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_ranks]
+        message = self._make_message(chain.from_iterable(tensors_to_ranks))
         received = message.new_empty(sum(expected))
         dist.all_to_all_single(received, message, expected, sent, group=self.process_group)
-        return list(map(_unflattened, torch.split(received, expected), shapes_from_each))
+        return list(map(_split_message, torch.split(received, expected), shapes_from_ranks))
 
-    def all_gather(self, tensors: list[Tensor], shapes_from_each: list[list[torch.Size]]) -> list[list[Tensor]]:
+    def all_gather(self, tensors: list[Tensor], shapes_from_ranks: list[list[torch.Size]]) -> list[list[Tensor]]:
         """Send all ranks the same tensors. Gives those that came from each, which have these shapes."""
-        expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_each]
+        expected = [sum(map(torch.Size.numel, shapes)) for shapes in shapes_from_ranks]
         longest = max(expected)  # all messages have to be as long
         padding = torch.empty(longest - expected[self.rank()], dtype=self.dtype, device=self.device)
-        message = self._message([*tensors, padding])
+        message = self._make_message([*tensors, padding])
         received = [message.new_empty(longest) for _ in expected]
         dist.all_gather(received, message, group=self.process_group)
-        return list(map(_unflattened, received, shapes_from_each))
+        return list(map(_split_message, received, shapes_from_ranks))
 
     def rank(self) -> int:
         """This rank, as the process group counts."""
         return dist.get_rank(self.process_group)
 
-    def _message(self, tensors: Iterable[Tensor]) -> Tensor:
+    def _make_message(self, tensors: Iterable[Tensor]) -> Tensor:
         """These tensors in a flat one of the dtype that is sent."""
         empty = torch.empty(0, dtype=self.dtype, device=self.device)  # for a rank that has nothing to send
         return torch.cat([empty, *(x.reshape(-1).to(self.dtype) for x in tensors)])
@@ -113,39 +115,39 @@ def step_shared_matrices(
 ) -> list[Work]:
     """Step the matrices that ranks share: parameters that are DTensors, and others if there is a process group.
 
-    Gives the work that is left. `compute_steps` is `own_steps`, or that compiled: then hyperparameters that are tensors
-    stay tensors, and so `read_on_host` is False.
+    Gives the work that is left. `compute_steps` is `compute_own_steps`, or that compiled: then hyperparameters that
+    are tensors stay tensors, and so `read_on_host` is False.
     """
     left: list[Work] = []
     shared: dict[Exchange, list[SharedMatrix]] = {}
     for work_index, work in enumerate(works):
         not_shared = []
         for i, p in enumerate(work.columns["p"]):
-            sharing = _sharing(work, i, process_group)
+            sharing = _find_sharing(work, i, process_group)
             if sharing is None:
                 not_shared.append(i)
                 continue
             sharing_group, split_dim = sharing
-            exchange = Exchange(sharing_group, p.device, _sent_dtype(work), is_replicated=split_dim is None)
-            shared.setdefault(exchange, []).append(_shared_matrix(work, work_index, i, split_dim))
+            exchange = Exchange(sharing_group, p.device, _message_dtype(work), is_replicated=split_dim is None)
+            shared.setdefault(exchange, []).append(_make_shared_matrix(work, work_index, i, split_dim))
         if not_shared:
             left.append(work.select(not_shared))
     for exchange, matrices in shared.items():
-        for batch in batches(matrices, exchange.process_group.size()):
+        for batch in make_batches(matrices, exchange.process_group.size()):
             _step_batch(works, batch, exchange, compute_steps, read_on_host)
     return left
 
 
-def _is_of_muon(work: Work) -> bool:
+def _is_muon_work(work: Work) -> bool:
     return "ns_coefficients" in work.hyper
 
 
-def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] | None:
+def _find_sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] | None:
     """The process group whose ranks share the `i`-th parameter of a work, and the dimension along which they split it.
 
     None where each rank steps it by itself: it has full matrices, or they are so split that no rank can own one.
     """
-    if not _is_of_muon(work):
+    if not _is_muon_work(work):
         return None
     if work.placement is None:
         return None if process_group is None else (process_group, None)
@@ -165,7 +167,7 @@ def _sharing(work: Work, i: int, process_group: Any) -> tuple[Any, int | None] |
     return mesh.get_group(mesh_dims[0]), placement.dim
 
 
-def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
+def _make_shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -> SharedMatrix:
     """The record of the `i`-th parameter of a work."""
     shape = work.placement.full[i].shape if work.placement else work.columns["p"][i].shape
     stack, rows, columns = matrix_shape(shape, work.hyper)
@@ -173,13 +175,13 @@ def _shared_matrix(work: Work, work_index: int, i: int, split_dim: int | None) -
     if "variance_neuron" in work.columns:  # one for each row
         shapes.append(torch.Size((*stack, rows, *[1] * (len(shape) - len(stack) - 1))))
     cost = 0
-    for rows_of_block in rows_of_blocks(rows, work.hyper):
+    for rows_of_block in block_rows(rows, work.hyper):
         short, long = sorted((rows_of_block, columns))
         cost += OVERHEAD + short * short * (short + 2 * long)  # X @ X.T, the product of that with itself, and with X
     return SharedMatrix(work_index, i, split_dim, tuple(shapes), math.prod(stack) * cost)
 
 
-def _sent_dtype(work: Work) -> torch.dtype:
+def _message_dtype(work: Work) -> torch.dtype:
     """The dtype of what is sent: that of the update, or that of the iterations where it is shorter and loses nothing.
 
     The iterations round the directions to it, and give steps in it. But NorMuon computes with the second moments after
@@ -189,17 +191,17 @@ def _sent_dtype(work: Work) -> torch.dtype:
     dtype = p.dtype if work.widening is None else torch.float32
     if "variance_neuron" in work.columns:
         return torch.promote_types(dtype, work.columns["variance_neuron"][0].dtype)
-    of_iterations = dtype_of_iterations(p, work.hyper)
+    dtype_in_iterations = iteration_dtype(p, work.hyper)
     is_scaled_after = bool(work.hyper.get("split_sizes"))
-    return of_iterations if of_iterations.itemsize < dtype.itemsize and not is_scaled_after else dtype
+    return dtype_in_iterations if dtype_in_iterations.itemsize < dtype.itemsize and not is_scaled_after else dtype
 
 
-def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
+def make_batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
     """Which rank owns which matrix, and in which batch: the most costly first, each for the rank with the least to do.
 
     Each rank fills its share of one batch after the other. All get as many batches, of which the last may be empty.
     """
-    of_ranks: list[list[list[SharedMatrix]]] = [[] for _ in range(ranks)]  # of each rank, its share of each batch
+    shares_of_ranks: list[list[list[SharedMatrix]]] = [[] for _ in range(ranks)]  # of each rank, one for each batch
     loads = [(0, rank) for rank in range(ranks)]  # a heap: the cost of what each rank owns
     elements = [BATCH + 1] * ranks  # in the last share of each rank, full at first, so that the first one is begun
     for matrix in sorted(matrices, key=lambda matrix: -matrix.cost):
@@ -208,14 +210,14 @@ def batches(matrices: Iterable[SharedMatrix], ranks: int) -> list[Batch]:
         copies = ranks if matrix.split_dim is None else 1  # as all ranks receive all of it
         size = matrix.shapes[0].numel() * copies
         if elements[owner] + size > BATCH:
-            of_ranks[owner].append([])
+            shares_of_ranks[owner].append([])
             elements[owner] = 0
-        of_ranks[owner][-1].append(matrix)
+        shares_of_ranks[owner][-1].append(matrix)
         elements[owner] += size
-    most = max(map(len, of_ranks))
-    for of_rank in of_ranks:
-        of_rank += [[] for _ in range(most - len(of_rank))]
-    return [list(owned) for owned in zip(*of_ranks)]
+    batch_count = max(map(len, shares_of_ranks))
+    for shares in shares_of_ranks:
+        shares += [[] for _ in range(batch_count - len(shares))]
+    return [list(shares) for shares in zip(*shares_of_ranks)]
 
 
 def _step_batch(
@@ -223,33 +225,34 @@ def _step_batch(
 ) -> None:
     """The step of a batch of matrices.
 
-    What `tensors` has, one after the other: the shards that this rank has of all directions; the full directions of its
-    own matrices, with which replicated ones begin; their full steps; the shards that it needs of all steps, which of
-    replicated matrices are full. One name for all, so that no tensor lives longer than it is needed.
+    `directions` has, one after the other: the shards that this rank has of all directions; the full directions of its
+    own matrices, with which replicated ones begin; their full steps. `steps` has the shards that it needs of all steps,
+    which of replicated matrices are full. No tensor lives longer than it is needed.
     """
-    parts = _begun_parts(works, batch, read_on_host)
-    tensors = _directions(parts, batch, exchange)
+    parts = _begin_parts(works, batch, read_on_host)
+    directions = _update_momentum(parts, batch, exchange)
     if not exchange.is_replicated:
-        tensors = _gather_directions(tensors, batch, exchange)
-    _make_orthogonal(tensors, parts, compute_steps)
-    tensors = _send_steps(tensors, batch, exchange)
+        directions = _gather_directions(directions, batch, exchange)
+    _make_orthogonal(directions, parts, compute_steps)
+    steps = _send_steps(directions, batch, exchange)
+    del directions
     for part in parts:
-        _add_steps(tensors, part)
+        _add_steps(steps, part)
 
 
-def _begun_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
+def _begin_parts(works: list[Work], batch: Batch, read_on_host: bool) -> list[Part]:
     """Begin the steps of the matrices of a batch, by work and shape."""
-    together: dict[Any, list[SharedMatrix]] = {}
+    by_work_and_shape: dict[Any, list[SharedMatrix]] = {}
     for matrix in chain.from_iterable(batch):
-        together.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
+        by_work_and_shape.setdefault((matrix.work_index, matrix.shapes[0]), []).append(matrix)
     parts = []
-    for (work_index, _), matrices in together.items():
+    for (work_index, _), matrices in by_work_and_shape.items():
         work = works[work_index].select([matrix.param_index for matrix in matrices])
         parts.append(Part(matrices, start_step(work, read_on_host)))
     return parts
 
 
-def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
+def _update_momentum(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Update the momentum. Gives what this rank has of the directions; of replicated matrices, those that it owns."""
     tensors: MatrixTensors = {}
     own = set(batch[exchange.rank()])
@@ -261,7 +264,7 @@ def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTe
             continue
         g = [columns["g"][i] for i in indices]
         momentum_buffer = [columns["momentum_buffer"][i] for i in indices]
-        for i, direction in zip(indices, directions_of(begun.hyper, g, momentum_buffer)):
+        for i, direction in zip(indices, momentum_directions(begun.hyper, g, momentum_buffer)):
             tensors[matrices[i]] = [direction]
             if "variance_neuron" in columns:
                 tensors[matrices[i]].append(columns["variance_neuron"][i])
@@ -271,15 +274,15 @@ def _directions(parts: list[Part], batch: Batch, exchange: Exchange) -> MatrixTe
 def _gather_directions(shards: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Send the owners this rank's shards of the directions. Gives the full directions of what this rank owns."""
     ranks, own = len(batch), batch[exchange.rank()]
-    to_each = [_listed(owned, shards) for owned in batch]
-    shapes_from_each = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
-    received = exchange.all_to_all(to_each, shapes_from_each)
-    from_each = [_by_matrix(own, tensors) for tensors in received]
+    tensors_to_ranks = [_flat_list(owned, shards) for owned in batch]
+    shapes_from_ranks = [_shard_shapes(own, rank, ranks) for rank in range(ranks)]
+    received = exchange.all_to_all(tensors_to_ranks, shapes_from_ranks)
+    tensors_from_ranks = [_tensors_by_matrix(own, tensors) for tensors in received]
     gathered: MatrixTensors = {}
     for matrix in own:
         gathered[matrix] = []
         for k, own_shard in enumerate(shards[matrix]):
-            all_shards = [tensors[matrix][k] for tensors in from_each]
+            all_shards = [tensors[matrix][k] for tensors in tensors_from_ranks]
             gathered[matrix].append(torch.cat(all_shards, _split_dim(matrix)).to(own_shard.dtype))
     return gathered
 
@@ -300,48 +303,48 @@ def _make_orthogonal(tensors: MatrixTensors, parts: list[Part], compute_steps: C
         tensors[matrix][0] = step
 
 
-def own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
+def compute_own_steps(inputs: Sequence[OwnMatrices]) -> list[Tensor]:
     """The steps of full matrices; updates their second moments in place."""
-    found: list[Tensor] = []
+    steps: list[Tensor] = []
     for hyper, factors, directions, second_moments in inputs:
         count = max(1, TOGETHER // max(1, directions[0].numel()))
         for i in range(0, len(directions), count):
-            chosen = slice(i, i + count)
-            found += steps_along(hyper, factors, directions[chosen], second_moments[chosen])
-    return found
+            piece = slice(i, i + count)
+            steps += orthogonal_steps(hyper, factors, directions[piece], second_moments[piece])
+    return steps
 
 
 def _send_steps(own_tensors: MatrixTensors, batch: Batch, exchange: Exchange) -> MatrixTensors:
     """Send the steps that this rank has made. Gives what it needs of those of all matrices."""
     rank, ranks = exchange.rank(), len(batch)
     own = batch[rank]
-    shapes_from_each = [_shard_shapes(owned, rank, ranks) for owned in batch]
+    shapes_from_ranks = [_shard_shapes(owned, rank, ranks) for owned in batch]
     if exchange.is_replicated:
-        received = exchange.all_gather(_listed(own, own_tensors), shapes_from_each)
+        received = exchange.all_gather(_flat_list(own, own_tensors), shapes_from_ranks)
     else:
-        to_each: list[list[Tensor]] = [[] for _ in range(ranks)]
+        tensors_to_ranks: list[list[Tensor]] = [[] for _ in range(ranks)]
         for matrix in own:
             dim = _split_dim(matrix)
             for full in own_tensors[matrix]:
                 shards = torch.split(full, _shard_sizes(full.shape[dim], ranks), dim)
-                for to_rank, shard in zip(to_each, shards):
+                for to_rank, shard in zip(tensors_to_ranks, shards):
                     to_rank.append(shard)
-        received = exchange.all_to_all(to_each, shapes_from_each)
+        received = exchange.all_to_all(tensors_to_ranks, shapes_from_ranks)
     tensors: MatrixTensors = {}
     for owned, from_owner in zip(batch, received):
-        tensors.update(_by_matrix(owned, from_owner))
+        tensors.update(_tensors_by_matrix(owned, from_owner))
     return tensors
 
 
-def _add_steps(tensors: MatrixTensors, part: Part) -> None:
+def _add_steps(steps: MatrixTensors, part: Part) -> None:
     """Move the parameters of a part, and write down the second moments that came with the steps."""
     matrices, begun = part
     columns = begun.columns
     if "variance_neuron" in columns:
-        copy_(columns["variance_neuron"], [tensors[matrix][1] for matrix in matrices])
+        copy_(columns["variance_neuron"], [steps[matrix][1] for matrix in matrices])
     p = columns["p"]
-    steps = [tensors[matrix][0].to(p[0].dtype) for matrix in matrices]
-    move(begun.hyper, p, steps, matrices[0].shapes[0])
+    own_steps = [steps[matrix][0].to(p[0].dtype) for matrix in matrices]
+    apply_steps(begun.hyper, p, own_steps, matrices[0].shapes[0])
     begun.write_back()
 
 
@@ -351,36 +354,36 @@ def _split_dim(matrix: SharedMatrix) -> int:
     return matrix.split_dim
 
 
-def _listed(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
+def _flat_list(matrices: list[SharedMatrix], tensors: MatrixTensors) -> list[Tensor]:
     """All tensors of these matrices, in a list."""
     return list(chain.from_iterable(tensors[matrix] for matrix in matrices))
 
 
-def _by_matrix(matrices: list[SharedMatrix], listed: list[Tensor]) -> MatrixTensors:
-    """What `_listed` has put into a list."""
-    remaining = iter(listed)
+def _tensors_by_matrix(matrices: list[SharedMatrix], flat_list: list[Tensor]) -> MatrixTensors:
+    """What `_flat_list` has put into a list."""
+    remaining = iter(flat_list)
     return {matrix: list(islice(remaining, len(matrix.shapes))) for matrix in matrices}
 
 
 def _shard_shapes(matrices: list[SharedMatrix], rank: int, ranks: int) -> list[torch.Size]:
     """The shapes of what a rank has of each tensor of these matrices."""
-    found = []
+    shard_shapes = []
     for matrix in matrices:
         for shape in matrix.shapes:
-            here = list(shape)
+            sizes = list(shape)
             if matrix.split_dim is not None:
-                here[matrix.split_dim] = _shard_sizes(shape[matrix.split_dim], ranks)[rank]
-            found.append(torch.Size(here))
-    return found
+                sizes[matrix.split_dim] = _shard_sizes(shape[matrix.split_dim], ranks)[rank]
+            shard_shapes.append(torch.Size(sizes))
+    return shard_shapes
 
 
 def _shard_sizes(size: int, ranks: int) -> list[int]:
     """What each rank has of a dimension that is split, as `Shard` splits it."""
-    most = -(-size // ranks)
-    return [max(0, min(most, size - rank * most)) for rank in range(ranks)]
+    full_size = -(-size // ranks)
+    return [max(0, min(full_size, size - rank * full_size)) for rank in range(ranks)]
 
 
-def _unflattened(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
+def _split_message(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """The tensors in a message, which may have padding at its end, as views."""
     sizes = [shape.numel() for shape in shapes]
     parts = torch.split(message[: sum(sizes)], sizes)
@@ -389,20 +392,20 @@ def _unflattened(message: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
 
 def is_redundant(work: Work) -> bool:
     """Whether a work that is left has matrices that every rank has to gather and compute."""
-    if work.placement is None or not _is_of_muon(work):
+    if work.placement is None or not _is_muon_work(work):
         return False
     count = len(work.columns["p"])
     return not all(has_full_matrices(work.placement, i, work.hyper) for i in range(count))
 
 
-def checked_process_group(process_group: Any) -> Any:
+def read_process_group(process_group: Any) -> Any:
     """A process group, or None where there are no other ranks. Raises `TypeError` for anything else."""
     if not process_group:
         return None
-    found = dist.group.WORLD if process_group is True else process_group
-    if not isinstance(found, dist.ProcessGroup):
+    group = dist.group.WORLD if process_group is True else process_group
+    if not isinstance(group, dist.ProcessGroup):
         raise TypeError(
             f"process_group={process_group!r}: pass a group of torch.distributed that this rank is in, or True for the "
             "default one, after init_process_group()."
         )
-    return found if found.size() > 1 else None
+    return group if group.size() > 1 else None

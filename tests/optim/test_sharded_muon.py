@@ -8,7 +8,7 @@ from torch.nn import Parameter
 
 from optim import Muon
 from optim.muon import ranks as muon_ranks
-from optim.muon.ranks import BATCH, SharedMatrix, batches
+from optim.muon.ranks import BATCH, SharedMatrix, make_batches
 
 SIDES = st.integers(0, 9000)
 
@@ -28,7 +28,7 @@ def matrix(number, split_dim, shape, cost):
 @given(matrices(), st.integers(1, 33))
 def test_every_matrix_has_one_owner_and_the_work_is_even(entries, ranks):
     """No rank has more than its share and one matrix, which is what the greedy rule gives (Graham 1969)."""
-    plan = batches(entries, ranks)
+    plan = make_batches(entries, ranks)
     assert sorted(x for batch in plan for owned in batch for x in owned) == sorted(entries)
     assert all(len(batch) == ranks for batch in plan)
     loads = [sum(x.cost for batch in plan for x in batch[rank]) for rank in range(ranks)]
@@ -42,7 +42,7 @@ def test_every_matrix_has_one_owner_and_the_work_is_even(entries, ranks):
 def test_no_more_batches_than_the_elements_need():
     """Of matrices of one shape: as many as the largest number that a rank has takes."""
     entries = [matrix(i, 0, (1024, 1024), 1) for i in range(160)]
-    assert [list(map(len, batch)) for batch in batches(entries, 4)] == [[16] * 4, [16] * 4, [8] * 4]
+    assert [list(map(len, batch)) for batch in make_batches(entries, 4)] == [[16] * 4, [16] * 4, [8] * 4]
 
 
 @pytest.mark.parametrize("group", [True, "world", 3])

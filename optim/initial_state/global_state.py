@@ -14,9 +14,9 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
+def preserve_global_state(device: torch.device) -> Iterator[None]:
     """Random generators stay as they are; hooks for all optimizers are not called, and nobody is warned."""
-    accelerator, numpy = accelerator_of(device), sys.modules.get("numpy")
+    accelerator, numpy = accelerator_module(device), sys.modules.get("numpy")
     indices = list(range(accelerator.device_count())) if accelerator else []
     with (
         torch.random.fork_rng(indices, device_type=device.type),
@@ -38,7 +38,7 @@ def undisturbed(device: torch.device) -> Iterator[None]:
 def set_seeds(seed: int, device: torch.device) -> None:
     """Seed each generator that a step on the device may draw from."""
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed all accelerators, too
-    accelerator = accelerator_of(device)
+    accelerator = accelerator_module(device)
     if accelerator:
         accelerator.manual_seed_all(seed)
     random.seed(seed)
@@ -46,6 +46,6 @@ def set_seeds(seed: int, device: torch.device) -> None:
         sys.modules["numpy"].random.seed(seed)
 
 
-def accelerator_of(device: torch.device) -> Any:
+def accelerator_module(device: torch.device) -> Any:
     """The module of torch for a device that has generators of its own; None for others."""
     return None if device.type in ("cpu", "meta") else torch.get_device_module(device)
