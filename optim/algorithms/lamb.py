@@ -11,7 +11,7 @@ from torch import Tensor
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.sharding import Placement, sum_over_ranks
 from ..base.tensor_lists import Factor, Tensors, add_, div, is_zero, norms
-from ..step.common_steps import moment_factors, over_root, update_moments
+from ..step.common_steps import moment_factors, root_plus_eps, update_moments
 from ..step.rule_optimizer import Precision, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -101,7 +101,7 @@ class Lamb(RuleOptimizer):
     ) -> None:
         m, v = exp_avg, exp_avg_sq
         update_moments(f, g, m, v)
-        r = div(m, over_root(v, h["eps"]))
+        r = div(m, root_plus_eps(v, h["eps"]))
         if not is_zero(h["weight_decay"]):
             add_(r, p, h["weight_decay"])
         factor: Factor = f["minus_lr"]

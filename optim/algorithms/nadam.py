@@ -10,7 +10,7 @@ from torch import Tensor
 from ..base.hyperparameters import BETAS, NON_NEGATIVE, SWITCH, rule_table
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Tensors, addcdiv_
-from ..step.common_steps import apply_weight_decay, moment_factors, over_root, update_moments
+from ..step.common_steps import apply_weight_decay, moment_factors, root_plus_eps, update_moments
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -116,6 +116,6 @@ class NAdam(RuleOptimizer):
         m, v = exp_avg, exp_avg_sq
         g = apply_weight_decay(h, f, p, g)
         update_moments(f, g, m, v)
-        root = over_root(v, f["eps"])
+        root = root_plus_eps(v, f["eps"])
         addcdiv_(p, g, root, f["minus_step_size_of_g"])
         addcdiv_(p, m, root, f["minus_step_size_of_m"])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..base.hyperparameters import NON_NEGATIVE, SWITCH, Number, is_switched_off, rule_table
 from ..base.tensor_lists import Tensors, add_, addcdiv_, addcmul, lerp_, mul_
-from ..step.common_steps import over_root, penalized_gradient, square_average_
+from ..step.common_steps import penalized_gradient, root_plus_eps, square_average_
 from ..step.rule_optimizer import COMMON, Precision, RuleOptimizer, Unpack
 from ..step.work import Factors
 
@@ -115,7 +115,7 @@ class RMSprop(RuleOptimizer):
         if h["centered"]:
             lerp_(a, g, f["one_minus_alpha"])
             v = addcmul(v, a, a, value=-1.0)
-        root = over_root(v, h["eps"])
+        root = root_plus_eps(v, h["eps"])
         if b:
             mul_(b, h["momentum"])
             addcdiv_(b, g, root, 1.0)

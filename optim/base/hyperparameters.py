@@ -29,12 +29,12 @@ class Number:
     def requirement(self) -> str:
         """What a value must be, and one that is, for messages."""
         kind = "a whole number" if self.integer else "a finite number"
-        ends = []
+        bounds = []
         if self.low > -math.inf:
-            ends.append(f"above {self.low:g}" if self.open_low else f"at least {self.low:g}")
+            bounds.append(f"above {self.low:g}" if self.open_low else f"at least {self.low:g}")
         if self.high < math.inf:
-            ends.append(f"below {self.high:g}" if self.open_high else f"at most {self.high:g}")
-        kind = " ".join([kind, " and ".join(ends)]).strip() + (", or None" if self.optional else "")
+            bounds.append(f"below {self.high:g}" if self.open_high else f"at most {self.high:g}")
+        kind = " ".join([kind, " and ".join(bounds)]).strip() + (", or None" if self.optional else "")
         return f"it must be {kind}; pass {self.example!r}, say."
 
     def check(self, name: str, value: Any) -> None:
@@ -53,10 +53,10 @@ class Number:
             number = value.item()
         if isinstance(number, bool) or not isinstance(number, (Integral if self.integer else Real)):
             raise TypeError(f"{name}={value!r} is of type {type(value).__name__}: {self.requirement}")
-        size = float(number)
-        too_low = size < self.low or (self.open_low and size == self.low)
-        too_high = size > self.high or (self.open_high and size == self.high)
-        if not math.isfinite(size) or too_low or too_high:
+        as_float = float(number)
+        too_low = as_float < self.low or (self.open_low and as_float == self.low)
+        too_high = as_float > self.high or (self.open_high and as_float == self.high)
+        if not math.isfinite(as_float) or too_low or too_high:
             raise ValueError(f"{name}={value!r}: {self.requirement}")
 
     @property
@@ -115,8 +115,8 @@ class Choice(FixedRule):
 
     def check(self, name: str, value: Any) -> None:
         if not any(value is option or (type(value) is type(option) and value == option) for option in self.options):
-            known = {type(option) for option in self.options}
-            error = ValueError if type(value) in known else TypeError
+            types = {type(option) for option in self.options}
+            error = ValueError if type(value) in types else TypeError
             raise error(f"{name}={value!r}: it must be {' or '.join(map(repr, self.options))}.")
 
 

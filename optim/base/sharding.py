@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-DISTRIBUTED: tuple[type, ...] = ()  # the class DTensor, once there is one
+DTENSOR_CLASSES: tuple[type, ...] = ()  # the class DTensor, once there is one
 
 
 class FullTensor(NamedTuple):
@@ -32,11 +32,11 @@ class Placement(NamedTuple):
 
 def notice_dtensor(x: Any) -> None:
     """Know distributed tensors from now on, if `x` is one. To be called with whatever comes from outside."""
-    global DISTRIBUTED  # noqa: PLW0603  # a graph of torch 2.7 can neither import the class nor ask for an attribute
-    if not DISTRIBUTED and type(x) is not Parameter and type(x) is not Tensor and hasattr(x, "placements"):
+    global DTENSOR_CLASSES  # noqa: PLW0603  # a graph of torch 2.7 can neither import the class nor ask for an attribute
+    if not DTENSOR_CLASSES and type(x) is not Parameter and type(x) is not Tensor and hasattr(x, "placements"):
         from torch.distributed.tensor import DTensor
 
-        DISTRIBUTED = (DTensor,)
+        DTENSOR_CLASSES = (DTensor,)
 
 
 # How a tensor is distributed
@@ -44,13 +44,13 @@ def notice_dtensor(x: Any) -> None:
 
 def distribution(x: Any) -> tuple[Any, Any] | None:
     """The mesh and the placements of a distributed tensor, None for any other."""
-    return (x.device_mesh, x.placements) if isinstance(x, DISTRIBUTED) else None  # type: ignore[attr-defined]  # DTensor
+    return (x.device_mesh, x.placements) if isinstance(x, DTENSOR_CLASSES) else None  # type: ignore[attr-defined]  # DTensor
 
 
-def placement_of(params: Sequence[Any]) -> Placement | None:
+def make_placement(params: Sequence[Any]) -> Placement | None:
     """How these parameters, which are all distributed alike, are distributed; None where they are not."""
-    found = distribution(params[0])
-    return None if found is None else Placement(*found, [FullTensor(p.shape, p.stride()) for p in params])
+    placed = distribution(params[0])
+    return None if placed is None else Placement(*placed, [FullTensor(p.shape, p.stride()) for p in params])
 
 
 def shard_dim(placement: Any) -> int | None:
@@ -64,17 +64,17 @@ def shard_dim(placement: Any) -> int | None:
 def splitting_mesh_dims(placement: Placement) -> list[int]:
     """The dimensions of the device mesh along which tensors are split among several ranks."""
     mesh, placements = placement.mesh, placement.placements
-    return [i for i, each in enumerate(placements) if shard_dim(each) is not None and mesh.size(i) > 1]
+    return [i for i, x in enumerate(placements) if shard_dim(x) is not None and mesh.size(i) > 1]
 
 
-def offsets(p: Any) -> tuple[Any, Any]:
+def shard_shape_and_offsets(p: Any) -> tuple[Any, Any]:
     """The shape of the shard of `p` that this rank holds, and where it begins in each dimension of the full tensor."""
-    found = distribution(p)
-    if found is None:
+    placed = distribution(p)
+    if placed is None:
         return p.shape, [0] * p.dim()
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    return compute_local_shape_and_global_offset(p.shape, *found)
+    return compute_local_shape_and_global_offset(p.shape, *placed)
 
 
 # Shards and full tensors
@@ -104,19 +104,19 @@ def make_dtensor(x: Tensor, placement: Placement, i: int) -> Tensor:
 
 def make_dtensor_like(x: Tensor, p: Any) -> Tensor:
     """The tensor with the local shard `x`, distributed as `p` is."""
-    placement = placement_of([p])
+    placement = make_placement([p])
     return x if placement is None else make_dtensor(x, placement, 0)
 
 
 def distribute_like(x: Tensor, other: Any) -> Tensor:
     """`x`, which every rank has in full, distributed as `other` is."""
-    found = distribution(other)
-    if found is None:
+    placed = distribution(other)
+    if placed is None:
         return x
     from torch.distributed.tensor import DTensor, Replicate
 
-    replicated = DTensor.from_local(x, found[0], [Replicate()] * found[0].ndim, run_check=False)
-    return replicated.redistribute(*found)
+    replicated = DTensor.from_local(x, placed[0], [Replicate()] * placed[0].ndim, run_check=False)
+    return replicated.redistribute(*placed)
 
 
 def sum_over_ranks(x: Tensor, placement: Placement, dim: int | None = None) -> Tensor:
@@ -124,10 +124,10 @@ def sum_over_ranks(x: Tensor, placement: Placement, dim: int | None = None) -> T
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     pending: list[Any] = []  # a tensor that is `Partial` is yet to be summed up
-    for split in map(shard_dim, placement.placements):
-        is_summed = split is not None and dim in (None, split)
+    for split_dim in map(shard_dim, placement.placements):
+        is_summed = split_dim is not None and dim in (None, split_dim)
         pending.append(Partial() if is_summed else Replicate())
-    if all(each.is_replicate() for each in pending):
+    if all(sharding.is_replicate() for sharding in pending):
         return x
     return DTensor.from_local(x, placement.mesh, pending, run_check=False).full_tensor()
 
@@ -139,17 +139,17 @@ def row_placement(placement: Placement, dims: int) -> Placement:
     """How numbers for each row are distributed: as the parameters in the first `dims` dimensions; the others are 1."""
     from torch.distributed.tensor import Replicate
 
-    kept = [x if x.is_replicate() or x.dim < dims else Replicate() for x in placement.placements]
+    new_placements = [x if x.is_replicate() or x.dim < dims else Replicate() for x in placement.placements]
     full = []
     for shape, _ in placement.full:
         rows = torch.Size((*shape[:dims], *[1] * (len(shape) - dims)))
         full.append(FullTensor(rows, tuple(rows[i + 1 :].numel() for i in range(len(rows)))))
-    return Placement(placement.mesh, tuple(kept), full)
+    return Placement(placement.mesh, tuple(new_placements), full)
 
 
 def row_zeros(p: Any, dims: int, dtype: torch.dtype) -> Tensor:
     """Zeros for each row of `p`, of size 1 in all but the first `dims` dimensions, split among the ranks as `p` is."""
-    shard, placement = local_shard(p.detach(), p), placement_of([p])
+    shard, placement = local_shard(p.detach(), p), make_placement([p])
     zeros = shard.new_zeros((*shard.shape[:dims], *[1] * (p.dim() - dims)), dtype=dtype)
     return zeros if placement is None else make_dtensor(zeros, row_placement(placement, dims), 0)
 
@@ -160,25 +160,25 @@ def zeros_without_dim(p: Any, dim: int, dtype: torch.dtype) -> Tensor:
     They are placed here, as torch 2.7 forgets that shards are strided when it sums over another dimension.
     """
     zeros = torch.zeros_like(local_shard(p.detach(), p).sum(dim), dtype=dtype)
-    found = distribution(p)
-    if found is None:
+    placed = distribution(p)
+    if placed is None:
         return zeros
     from torch.distributed.tensor import DTensor, Replicate
 
-    mesh, placements = found
-    kept = []
+    mesh, placements = placed
+    new_placements = []
     for placement in placements:
-        split = shard_dim(placement)
-        if split is None or split == dim:
-            kept.append(Replicate())
+        split_dim = shard_dim(placement)
+        if split_dim is None or split_dim == dim:
+            new_placements.append(Replicate())
         else:
-            kept.append(placement if split < dim else _of_the_dim_before(placement))
+            new_placements.append(placement if split_dim < dim else _shard_of_previous_dim(placement))
     shape = (*p.shape[:dim], *p.shape[dim + 1 :])
     stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(zeros, mesh, kept, run_check=False, shape=torch.Size(shape), stride=stride)
+    return DTensor.from_local(zeros, mesh, new_placements, run_check=False, shape=torch.Size(shape), stride=stride)
 
 
-def _of_the_dim_before(placement: Any) -> Any:
+def _shard_of_previous_dim(placement: Any) -> Any:
     """The same shard, of the dimension before."""
     from torch.distributed.tensor import Shard
 

@@ -52,16 +52,16 @@ def indices_by_shape(xs: Tensors, alone: bool = False, on_cpu: int = 0, on_gpu: 
     Tensors stay alone where `alone` says so, in graphs, and where they are not contiguous. What is stacked together is
     limited, as it takes memory and large tensors gain nothing: to `on_cpu` or `on_gpu` elements.
     """
-    found: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     limit = on_gpu if xs and xs[0].is_cuda else on_cpu if xs and xs[0].is_cpu else 0
     if alone or torch.compiler.is_compiling():
         limit = 0
     for i, x in enumerate(xs):
-        found.setdefault(x.shape if 0 < x.numel() <= limit and x.is_contiguous() else i, []).append(i)
+        groups.setdefault(x.shape if 0 < x.numel() <= limit and x.is_contiguous() else i, []).append(i)
     result = []
-    for indices in found.values():
+    for indices in groups.values():
         size = max(1, limit // max(1, xs[indices[0]].numel()))
-        result += [indices[at : at + size] for at in range(0, len(indices), size)]
+        result += [indices[start : start + size] for start in range(0, len(indices), size)]
     return result
 
 
@@ -70,25 +70,25 @@ def mul(xs: Tensors, c: Factor) -> Tensors:
     if not isinstance(c, list) or c[0].dim() or not xs[0].is_cuda or torch.compiler.is_compiling():
         return torch._foreach_mul(xs, c)
     results = list(xs)  # torch's kernel would take one tensor after the other
-    for chosen in indices_by_shape(xs):
-        factors = torch.stack([c[i] for i in chosen]).view(-1, *[1] * xs[chosen[0]].dim())
-        stacked = torch.stack([xs[i] for i in chosen])
-        for i, x in zip(chosen, (stacked * factors).to(stacked.dtype).unbind()):
+    for indices in indices_by_shape(xs):
+        factors = torch.stack([c[i] for i in indices]).view(-1, *[1] * xs[indices[0]].dim())
+        stacked = torch.stack([xs[i] for i in indices])
+        for i, x in zip(indices, (stacked * factors).to(stacked.dtype).unbind()):
             results[i] = x
     return results
 
 
 def shift_(xs: Tensors, c: Factor) -> None:
     """xs += c."""
-    torch._foreach_add_(xs, c, **_alpha(c))
+    torch._foreach_add_(xs, c, **_alpha_argument(c))
 
 
 def shift(xs: Tensors, c: Factor) -> Tensors:
     """xs + c."""
-    return torch._foreach_add(xs, c, **_alpha(c))
+    return torch._foreach_add(xs, c, **_alpha_argument(c))
 
 
-def _alpha(c: Factor) -> dict[str, float]:
+def _alpha_argument(c: Factor) -> dict[str, float]:
     """Without it, torch takes a tensor for a number and reads it."""
     return {"alpha": 1.0} if isinstance(c, Tensor) else {}
 

@@ -53,12 +53,12 @@ def _xla_bitcast() -> Any:
 
 def join(p: Tensor, remainder: Tensor) -> Tensor:
     """The float32 values of a parameter and its remainder, as a new tensor."""
-    return join_(p.float(), as_integers(remainder))
+    return join_(p.float(), signed_integers(remainder))
 
 
-def as_integers(remainder: Tensor) -> Tensor:
+def signed_integers(remainder: Tensor) -> Tensor:
     """The remainder as the signed integers that it holds."""
-    if _inductor_on_cpu(remainder):  # which vectorizes float32 and int32, but not int16
+    if _is_inductor_on_cpu(remainder):  # which vectorizes float32 and int32, but not int16
         return bitcast(remainder.float(), torch.int32) >> 16
     return bitcast(remainder, torch.int16)
 
@@ -70,8 +70,8 @@ def join_(value: Tensor, low: Tensor) -> Tensor:
     an old remainder, which means nothing for it. (Below the bits of zero, and above those of infinity, all are NaN.)
     """
     whole = bitcast(value, torch.int32)
-    if _host_may_read(value):
-        if _sum_is_finite(bitcast(whole.add_(low), torch.float32)):
+    if _is_readable_on_host(value):
+        if _has_finite_sum(bitcast(whole.add_(low), torch.float32)):
             return value
         whole.sub_(low)
     joined = bitcast(whole + low, torch.float32)
@@ -83,30 +83,30 @@ def join_(value: Tensor, low: Tensor) -> Tensor:
 
 def split_(value: Tensor, p: Tensors, remainder: Tensors) -> None:
     """Write float32 values into parameters and their remainders. What was in `value` is lost."""
-    whole = bitcast(_with_canonical_nan(value), torch.int32)
+    whole = bitcast(_canonicalize_nan(value), torch.int32)
     if whole.is_cuda and not torch.compiler.is_compiling():  # in few launches
         whole = whole.reshape(-1)
         low = whole.to(torch.int16)
         high = bitcast(whole.sub_(low), torch.float32).to(torch.bfloat16)
-        to = [bitcast(x, torch.int16) for x in (*p, *remainder)]
-        torch._foreach_copy_(to, [*split_like(bitcast(high, torch.int16), p), *split_like(low, remainder)])
+        targets = [bitcast(x, torch.int16) for x in (*p, *remainder)]
+        torch._foreach_copy_(targets, [*split_like(bitcast(high, torch.int16), p), *split_like(low, remainder)])
         return
     _store_low_half(whole, remainder)
     _store_high_half_(whole.add_(1 << 15), p)  # half of the high half's unit: the nearest, ties away from zero
 
 
-def stochastic_round_(value: Tensor, to: Tensors, noise: Tensor) -> None:
+def stochastic_round_(value: Tensor, targets: Tensors, noise: Tensor) -> None:
     """Write float32 values into bfloat16 tensors by stochastic rounding. What was in `value` is lost.
 
     `noise` has integers of 0 to 65535: where it and the low half carry over, the value is rounded away from zero.
     """
-    whole = bitcast(_with_canonical_nan(value), torch.int32)
-    _store_high_half_(whole.add_(noise.view(whole.shape)), to)
+    whole = bitcast(_canonicalize_nan(value), torch.int32)
+    _store_high_half_(whole.add_(noise.view(whole.shape)), targets)
 
 
-def round_to_nearest(value: Tensor, to: Tensors) -> None:
+def round_to_nearest(value: Tensor, targets: Tensors) -> None:
     """Write float32 values into bfloat16 tensors, rounded as torch does."""
-    _store(value, to, torch.bfloat16)
+    _store(value, targets, torch.bfloat16)
 
 
 def split_like(flat: Tensor, tensors: Tensors) -> list[Tensor]:
@@ -115,57 +115,57 @@ def split_like(flat: Tensor, tensors: Tensors) -> list[Tensor]:
     return [part.view(x.shape) for part, x in zip(parts, tensors)]
 
 
-def _store_low_half(whole: Tensor, to: Tensors) -> None:
+def _store_low_half(whole: Tensor, targets: Tensors) -> None:
     """Write the low 16 bits."""
-    if _inductor_on_cpu(whole):
+    if _is_inductor_on_cpu(whole):
         low = bitcast(whole.reshape(-1), torch.int16)[::2]  # little-endian: the low half comes first
-        torch._foreach_copy_([x.view(torch.int16) for x in to], split_like(low, to))
+        torch._foreach_copy_([x.view(torch.int16) for x in targets], split_like(low, targets))
     else:
-        _store(whole, to, torch.int16)
+        _store(whole, targets, torch.int16)
 
 
-def _store_high_half_(whole: Tensor, to: Tensors) -> None:
+def _store_high_half_(whole: Tensor, targets: Tensors) -> None:
     """Write the high 16 bits, which are bfloat16 numbers. What was in `whole` is lost."""
     whole.bitwise_right_shift_(16)
-    if _inductor_on_cpu(whole):
+    if _is_inductor_on_cpu(whole):
         value = bitcast(whole.reshape(-1) << 16, torch.float32)
-        torch._foreach_copy_(to, split_like(value, to))
+        torch._foreach_copy_(targets, split_like(value, targets))
     else:
-        _store(whole, to, torch.int16)
+        _store(whole, targets, torch.int16)
 
 
-def _store(x: Tensor, to: Tensors, dtype: torch.dtype) -> None:
+def _store(x: Tensor, targets: Tensors, dtype: torch.dtype) -> None:
     """Convert to a dtype of 16 bits, and write the bits into tensors: the parts of a flat one, or one in any layout."""
     if x.device.type == "xla":
-        torch._foreach_copy_(to, split_like(bitcast(x.to(dtype), torch.bfloat16), to))
-    elif len(to) == 1:
-        to[0].view(dtype).copy_(x.view(to[0].shape))
+        torch._foreach_copy_(targets, split_like(bitcast(x.to(dtype), torch.bfloat16), targets))
+    elif len(targets) == 1:
+        targets[0].view(dtype).copy_(x.view(targets[0].shape))
     else:
-        torch._foreach_copy_([each.view(dtype) for each in to], split_like(x.to(dtype), to))
+        torch._foreach_copy_([target.view(dtype) for target in targets], split_like(x.to(dtype), targets))
 
 
 # What both need
 
 
-def _with_canonical_nan(value: Tensor) -> Tensor:
+def _canonicalize_nan(value: Tensor) -> Tensor:
     """The same with 7fc00000 for every NaN, so that rounding does not make a number of it."""
-    if _host_may_read(value) and _sum_is_finite(value):
+    if _is_readable_on_host(value) and _has_finite_sum(value):
         return value
     if value.is_cuda and not torch.compiler.is_compiling():
         return value.nan_to_num_(NAN, math.inf, -math.inf)  # one launch; torch_xla has none, and inductor is slow at it
     return torch.where(value != value, NAN, value)  # noqa: PLR0124  # only NaN differs from itself
 
 
-def _host_may_read(x: Tensor) -> bool:
+def _is_readable_on_host(x: Tensor) -> bool:
     """Whether a decision may depend on the numbers in a tensor: elsewhere it would wait for them, or end a graph."""
     return x.is_cpu and not torch.compiler.is_compiling()
 
 
-def _sum_is_finite(value: Tensor) -> bool:
+def _has_finite_sum(value: Tensor) -> bool:
     """Whether there is no NaN for sure; a sum takes half as long as an operation on each element."""
     return math.isfinite(value.sum())
 
 
-def _inductor_on_cpu(x: Tensor) -> bool:
+def _is_inductor_on_cpu(x: Tensor) -> bool:
     """Whether inductor compiles this for the CPU, where it does not vectorize 16-bit integers."""
     return x.is_cpu and torch.compiler.is_compiling()

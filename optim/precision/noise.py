@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..base.sharding import offsets
+from ..base.sharding import shard_shape_and_offsets
 
 
 class Place(NamedTuple):
@@ -27,11 +27,11 @@ class Place(NamedTuple):
     long: bool  # indices need more than 31 bits
 
 
-def place_of(number: int, p: Tensor) -> Place:
+def make_place(number: int, p: Tensor) -> Place:
     """Where the elements of the local part of a parameter lie; `number` is the parameter's."""
-    shape, offset = offsets(p)
+    shape, offset = shard_shape_and_offsets(p)
     strides = torch.empty(p.shape, device="meta").stride()
-    first = sum([at * stride for at, stride in zip(offset, strides)])
+    first = sum([start * stride for start, stride in zip(offset, strides)])
     return Place(number, first, list(zip(shape, strides)), p.numel() > 2**31)
 
 
@@ -42,7 +42,7 @@ _GOLDEN, _FIRST, _SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
 
 def tensor_seeds(rounding_seed: int, column: int, step_counts: Tensor, numbers: Tensor) -> Tensor:
     """The seeds of the tensors of a column, from the step counts and numbers of their parameters, in int32."""
-    seeds = _hash_all_bits(step_counts ^ _hashed_int(rounding_seed + column * _GOLDEN))
+    seeds = _hash_all_bits(step_counts ^ _hash_int(rounding_seed + column * _GOLDEN))
     return _hash_all_bits(seeds ^ numbers)
 
 
@@ -70,7 +70,7 @@ def _hash_all_bits(x: Tensor) -> Tensor:
     return x ^ _logical_shift_right(x, 16)
 
 
-def _hashed_int(x: int) -> int:
+def _hash_int(x: int) -> int:
     """The hash of a Python number, as an int32 one: noise of one seed is not that of another in other steps."""
     for multiplier in (_GOLDEN, _FIRST, _SECOND):
         x = (x % 2**32 ^ x % 2**32 >> 16) * multiplier
@@ -89,21 +89,22 @@ def element_indices(place: Place, start: int, count: int, device: torch.device, 
     an index that needs more than 31 are mixed into the low ones.
     """
     dtype = torch.int64 if place.long else torch.int32
-    dims = _joined_dims(place.dims)
+    dims = _join_dims(place.dims)
     if not dims or dims == [(dims[0][0], 1)]:  # the local elements follow each other in the full tensor
         start += place.first
         result = torch.arange(start, start + count, dtype=dtype, device=device, out=None if place.long else memory)
     else:
-        left = torch.arange(start, start + count, dtype=dtype, device=device)  # indices in the dimensions left to go
-        result = torch.full_like(left, place.first)
+        # The indices within the dimensions that are left.
+        remaining = torch.arange(start, start + count, dtype=dtype, device=device)
+        result = torch.full_like(remaining, place.first)
         for size, stride in dims[:-1]:
-            result += left % size * stride
-            left = left // size
-        result += left * dims[-1][1]
+            result += remaining % size * stride
+            remaining = remaining // size
+        result += remaining * dims[-1][1]
     return (result + (result >> 31) * _GOLDEN).to(torch.int32) if place.long else result
 
 
-def _joined_dims(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join_dims(dims: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The innermost first; one that goes on where the one inside it ends is joined to it. Without those of size 1."""
     joined: list[tuple[int, int]] = []
     for size, stride in reversed(dims):

@@ -15,7 +15,7 @@ REMAINDER = "remainder"  # the state that holds the low halves of the float32 va
 
 # Sums, maxima and averages of squares: a step changes them by so little that in bfloat16, rounded to the nearest, they
 # would stand still.
-SLOW = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
+SLOW_STATES = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "sum", "square_avg", "grad_avg", "acc_delta", "ax")
 
 DEFAULTS = {"master_weights": False, "stochastic_rounding": False, "rounding_seed": 0, "state_dtype": None}
 
@@ -60,8 +60,8 @@ class StateDtype:
     """The rule for `state_dtype`."""
 
     def check(self, name: str, value: Any) -> None:
-        for each in value.values() if isinstance(value, Mapping) else [value]:
-            if each is not None and resolve_dtype(each) not in (torch.float32, torch.bfloat16):
+        for dtype in value.values() if isinstance(value, Mapping) else [value]:
+            if dtype is not None and resolve_dtype(dtype) not in (torch.float32, torch.bfloat16):
                 raise ValueError(
                     f"{name}={value!r}: states are torch.float32 or torch.bfloat16; pass one of these, a dict from the "
                     "names of states to them, or None."
@@ -88,7 +88,7 @@ def name_dtypes(value: Any) -> Any:
     return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
 
 
-def asked_dtype(group: Mapping[str, Any], name: str) -> Any:
+def requested_dtype(group: Mapping[str, Any], name: str) -> Any:
     """The dtype that a group asks for in a state; None where it asks for nothing."""
     asked = group.get("state_dtype")
     return resolve_dtype(asked.get(name) if isinstance(asked, Mapping) else asked)
@@ -99,14 +99,16 @@ def has_precision_option(group: Mapping[str, Any]) -> bool:
     return bool(group.get("master_weights") or group.get("stochastic_rounding"))
 
 
-def check_precision(group: Mapping[str, Any], p: Tensor, states: Sequence[str], others: set[Any], where: str) -> None:
+def check_precision(
+    group: Mapping[str, Any], p: Tensor, states: Sequence[str], other_states: set[Any], where: str
+) -> None:
     """Raise `ValueError` where a parameter, with states of these names, cannot be stepped as its group asks.
 
     `others`: names of states that parameters with another algorithm have.
 
     Warns of bfloat16 parameters that lose updates, once in a process.
     """
-    named = group.get("state_dtype")
+    state_dtype = group.get("state_dtype")
     if p.dtype is torch.bfloat16 and not has_precision_option(group) and not _warned_groups and not p.is_meta:
         _warned_groups.append(where)
         warnings.warn(
@@ -116,22 +118,22 @@ def check_precision(group: Mapping[str, Any], p: Tensor, states: Sequence[str], 
             stacklevel=2,
         )
     same_exponents = p.dtype in (torch.float32, torch.bfloat16)
-    if (named and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
+    if (state_dtype and not same_exponents) or (p.dtype is torch.float16 and has_precision_option(group)):
         raise ValueError(
             f"{where}a parameter has dtype {p.dtype}: master_weights, stochastic_rounding and state_dtype are for "
             "bfloat16 and float32, whose exponents are alike; convert the model, or leave them out for its group."
         )
-    known = {*states, *others}
-    unknown = [name for name in named if name not in known] if isinstance(named, Mapping) else []
+    known = {*states, *other_states}
+    unknown = [name for name in state_dtype if name not in known] if isinstance(state_dtype, Mapping) else []
     if unknown:
         raise ValueError(
-            f"{where}state_dtype={named!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
+            f"{where}state_dtype={state_dtype!r}: {unknown[0]!r} is no state of the shape of its parameter; these are "
             f"{', '.join(states) or 'none'}."
         )
-    slow = [name for name in states if name in SLOW and asked_dtype(group, name) is torch.bfloat16]
+    slow = [name for name in states if name in SLOW_STATES and requested_dtype(group, name) is torch.bfloat16]
     if slow and (not group.get("stochastic_rounding") or "grad_avg" in states):
         raise ValueError(
-            f"{where}state_dtype={named!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, as "
-            "what a step adds is too small for it: leave it in float32, or pass stochastic_rounding=True (but not with "
-            "centered=True, where it would make the root that of a negative number)."
+            f"{where}state_dtype={state_dtype!r}: in bfloat16, rounded to the nearest, {slow[0]!r} would stop moving, "
+            "as what a step adds is too small for it: leave it in float32, or pass stochastic_rounding=True (but not "
+            "with centered=True, where it would make the root that of a negative number)."
         )

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ..base.tensor_lists import Columns, Piece, Tensors
-from .bits import as_integers, join_, round_to_nearest, split_, split_like, stochastic_round_
-from .noise import Place, element_indices, noise, place_of, tensor_seeds
+from .bits import join_, round_to_nearest, signed_integers, split_, split_like, stochastic_round_
+from .noise import Place, element_indices, make_place, noise, tensor_seeds
 from .options import REMAINDER
 
 
@@ -28,8 +28,8 @@ class Widening(NamedTuple):
     column_numbers: dict[str, int]  # of the columns that are rounded: each has noise of its own
 
 
-def widening(
-    group: Mapping[str, Any], columns: Columns, states: Sequence[str | None], numbers: Mapping[Tensor, int]
+def make_widening(
+    group: Mapping[str, Any], columns: Columns, states: Sequence[str | None], parameter_numbers: Mapping[Tensor, int]
 ) -> Widening:
     """How the tensors of a group in these columns are stepped.
 
@@ -37,7 +37,7 @@ def widening(
     the parameters of all groups, for stochastic rounding.
     """
     rounds = group.get("stochastic_rounding") and (group.get("state_dtype") or REMAINDER not in columns)
-    places = [place_of(numbers[p], p) for p in columns["p"]] if rounds else []
+    places = [make_place(parameter_numbers[p], p) for p in columns["p"]] if rounds else []
     # The parameters are column 0, the gradients, which are not written, column 1, and then each state has its number,
     # also one that is switched off: the noise of the others does not depend on it.
     column_numbers = {} if REMAINDER in columns else {"p": 0}
@@ -49,15 +49,15 @@ class Buffers:
     """Memory that the pieces of a step use one after the other; without `reuse`, each gets its own."""
 
     def __init__(self, reuse: bool) -> None:
-        self._kept: dict[str, Tensor] | None = {} if reuse else None
+        self._memory: dict[str, Tensor] | None = {} if reuse else None
 
     def get(self, count: int, use: str, dtype: torch.dtype = torch.int32) -> Tensor | None:
         """Memory of `count` elements, for one use; None where it is not reused."""
-        if self._kept is None:
+        if self._memory is None:
             return None
-        if use not in self._kept or self._kept[use].numel() < count:
-            self._kept[use] = torch.empty(count, dtype=dtype, device="cpu")
-        return self._kept[use][:count]
+        if use not in self._memory or self._memory[use].numel() < count:
+            self._memory[use] = torch.empty(count, dtype=dtype, device="cpu")
+        return self._memory[use][:count]
 
     def cast(self, x: Tensor, use: str, dtype: torch.dtype) -> Tensor:
         """A copy in another dtype."""
@@ -72,21 +72,23 @@ class WidenedStep:
     operations for many tensors. Else each tensor has its own.
     """
 
-    def __init__(self, how: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
+    def __init__(self, widening: Widening, columns: Columns, step_counts: Tensors, reuse_memory: bool) -> None:
         self._buffers = Buffers(reuse_memory)
         self._values: dict[str, list[Tensor]] = {}  # of the piece that was read, by column
-        self._chosen: list[range] = []  # of each of these values, which tensors of the column it has
-        self._places = how.places
+        self._value_indices: list[range] = []  # of each of these values, which tensors of the column it has
+        self._places = widening.places
         self._seeds: dict[str, list[Any]] = {}  # of each tensor, by column: numbers where the host has the counts
-        if not how.places:
+        if not widening.places:
             return
         counts = torch.cat([count.reshape(1) for count in step_counts]).to(torch.int32)
         # The numbers of the parameters are made on their device: nothing is copied there from the host.
-        every = torch.arange(max(place.number for place in how.places) + 1, dtype=torch.int32, device=counts.device)
-        numbers = torch.cat([every[place.number : place.number + 1] for place in how.places])
-        for name in _in_bfloat16(columns):
-            if name in how.column_numbers:
-                seeds = tensor_seeds(how.seed, how.column_numbers[name], counts, numbers)
+        all_numbers = torch.arange(
+            max(place.number for place in widening.places) + 1, dtype=torch.int32, device=counts.device
+        )
+        parameter_numbers = torch.cat([all_numbers[place.number : place.number + 1] for place in widening.places])
+        for name in _bfloat16_columns(columns):
+            if name in widening.column_numbers:
+                seeds = tensor_seeds(widening.seed, widening.column_numbers[name], counts, parameter_numbers)
                 on_host = seeds.is_cpu and not torch.compiler.is_compiling()
                 self._seeds[name] = seeds.tolist() if on_host else list(seeds.unbind())
 
@@ -94,16 +96,16 @@ class WidenedStep:
         """The columns of a piece, in float32."""
         self._piece = piece
         columns = {name: xs for name, xs in piece.columns.items() if name != REMAINDER}
-        names, count = _in_bfloat16(columns), len(columns["p"])
+        names, count = _bfloat16_columns(columns), len(columns["p"])
         is_flat = count > 1 and bool(names) and not torch.compiler.is_compiling()
         if is_flat and all([x.is_contiguous() for x in chain(*piece.columns.values())]):
             self._read_flat(names)
-            self._chosen = [range(count)]
+            self._value_indices = [range(count)]
             for name, (value,) in self._values.items():
                 columns[name] = split_like(value, columns["p"])
         else:
             self._read_one_by_one(names)
-            self._chosen = [range(i, i + 1) for i in range(count)]
+            self._value_indices = [range(i, i + 1) for i in range(count)]
             columns.update(self._values)
         columns["g"] = [g.float() for g in columns["g"]]
         return columns
@@ -119,7 +121,7 @@ class WidenedStep:
         rows = flat[: count * len(names)].float().view(len(names), count)
         self._values = {name: [row] for name, row in zip(names, rows.unbind())}
         if REMAINDER in columns:
-            self._values["p"] = [join_(rows[names.index("p")], as_integers(flat[-count:]))]
+            self._values["p"] = [join_(rows[names.index("p")], signed_integers(flat[-count:]))]
 
     def _read_one_by_one(self, names: Sequence[str]) -> None:
         """Read each tensor of these columns into one of its own, in memory that the next piece may reuse."""
@@ -127,36 +129,36 @@ class WidenedStep:
         for name in names:
             self._values[name] = [cast(x, name, torch.float32) for x in columns[name]]
         if REMAINDER in columns:
-            low = [cast(as_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
+            low = [cast(signed_integers(x), "int32", torch.int32) for x in columns[REMAINDER]]
             self._values["p"] = list(map(join_, self._values["p"], low))
 
     def write_back(self) -> None:
         """Round what the update has written into the tensors of the piece."""
         columns = self._piece.columns
         for name, values in self._values.items():
-            for value, chosen in zip(values, self._chosen):
-                to = [columns[name][i] for i in chosen]
+            for value, indices in zip(values, self._value_indices):
+                targets = [columns[name][i] for i in indices]
                 if name == "p" and REMAINDER in columns:
-                    split_(value, to, [columns[REMAINDER][i] for i in chosen])
+                    split_(value, targets, [columns[REMAINDER][i] for i in indices])
                 elif name in self._seeds:
-                    stochastic_round_(value, to, self._noise(name, chosen))
+                    stochastic_round_(value, targets, self._noise(name, indices))
                 elif name != "g":
-                    round_to_nearest(value, to)
+                    round_to_nearest(value, targets)
         self._values = {}  # so that the next piece finds their memory free
 
-    def _noise(self, column: str, chosen: Sequence[int]) -> Tensor:
+    def _noise(self, column: str, indices: Sequence[int]) -> Tensor:
         """The noise for the chosen tensors of a column, one after the other: a hash of seeds and indices."""
         piece = self._piece
         inputs = []
-        for i in chosen:
+        for i in indices:
             x, param_index = piece.columns[column][i], piece.indices[i]
-            memory = self._buffers.get(x.numel(), "int32") if len(chosen) == 1 else None
+            memory = self._buffers.get(x.numel(), "int32") if len(indices) == 1 else None
             elements = element_indices(self._places[param_index], piece.start, x.numel(), x.device, memory)
             inputs.append(elements.bitwise_xor_(self._seeds[column][param_index]))
         joined = torch.cat(inputs) if len(inputs) > 1 else inputs[0]
         return noise(joined, self._buffers.get(joined.numel(), "shifted"))
 
 
-def _in_bfloat16(columns: Columns) -> list[str]:
+def _bfloat16_columns(columns: Columns) -> list[str]:
     """Which columns are."""
     return [name for name, xs in columns.items() if all([x.dtype is torch.bfloat16 for x in xs])]

@@ -26,7 +26,7 @@ State = dict[str, Any]
 TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
-class HasState(Protocol):
+class StatefulOptimizer(Protocol):
     """What the keeper, and a load, ask of an optimizer: see the methods of `Optimizer`."""
 
     param_groups: list[dict[str, Any]]
@@ -54,33 +54,33 @@ class StateKeeper:
     def __getstate__(self) -> dict[str, Any]:
         return {"_kinds": self._kinds, "_guards": None}  # guards can be neither copied nor pickled
 
-    def keep(self, optimizer: HasState, states: Mapping[Tensor, State]) -> None:
+    def keep(self, optimizer: StatefulOptimizer, states: Mapping[Tensor, State]) -> None:
         """Put these states in place, drop what belongs to no parameter any more, and note of what kind all of it is."""
         optimizer.state.update(states)
-        params = set(_params(optimizer))
+        params = set(_all_parameters(optimizer))
         for stray in [p for p in optimizer.state if p not in params]:
             del optimizer.state[stray]
-        self._kinds = {p: _kinds(p, state) for p, state in optimizer.state.items()}
+        self._kinds = {p: _state_kinds(p, state) for p, state in optimizer.state.items()}
         self._guards = None
         if len(params) > len(optimizer.state):
             return  # a parameter was put in another's place: the next step gives it state
-        tensors = _tensors(optimizer)
+        tensors = _all_tensors(optimizer)
         if TensorGuards is not None and all(isinstance(x, Tensor) for x in tensors):
             sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
             self._guards = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
-    def fits(self, p: Tensor, states: Mapping[Tensor, State]) -> bool:
+    def has_fitting_state(self, p: Tensor, states: Mapping[Tensor, State]) -> bool:
         """Whether a parameter and its state are of the kinds that they were when the state was made, or followed."""
-        return p in states and self._kinds.get(p) == _kinds(p, states[p])
+        return p in states and self._kinds.get(p) == _state_kinds(p, states[p])
 
-    def follow(self, optimizer: HasState) -> None:
+    def follow(self, optimizer: StatefulOptimizer) -> None:
         """Let the state follow all parameters. Raises `ValueError` where it cannot, and changes nothing then.
 
         Where a parameter was moved or cast, its state is, with its values. Where it is new, and where its state was
         cleared or had no values, it gets what `preinitialize()` makes. State of another shape is an error.
         """
         try:
-            if self._guards is not None and self._guards.check(*_tensors(optimizer)):
+            if self._guards is not None and self._guards.check(*_all_tensors(optimizer)):
                 return
         except TypeError:  # a parameter without state, another number of tensors, or something that is no tensor
             pass
@@ -94,62 +94,63 @@ class StateKeeper:
         names: dict[Tensor, str] = {}  # of the parameters that changed, for messages
         for i, group in enumerate(optimizer.param_groups):
             for j, p in enumerate(group["params"]):
-                if not self.fits(p, optimizer.state):
+                if not self.has_fitting_state(p, optimizer.state):
                     names[p] = f"parameter {j} of group {i}"
-        groups = _groups_of(optimizer, names)
+        groups = _select_groups(optimizer, names)
         for group in groups:
             for p in group["params"]:
                 notice_dtensor(p)
                 optimizer.algorithm_of(group).check_parameter(p, group, f"{class_name}, {names[p]}: ")
         fresh = optimizer.fresh_state(groups) if groups else {}
         self.keep(
-            optimizer, {p: _moved(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()}
+            optimizer,
+            {p: _move_state(optimizer.state.get(p), fresh[p], p, class_name, name) for p, name in names.items()},
         )
 
-    def reset(self, optimizer: HasState, params: Tensor | Iterable[Tensor] | None) -> None:
+    def reset(self, optimizer: StatefulOptimizer, params: Tensor | Iterable[Tensor] | None) -> None:
         """See `Optimizer.reset_state`."""
         if params is None:
-            params = _params(optimizer)
+            params = _all_parameters(optimizer)
         chosen = {params} if isinstance(params, Tensor) else set(params)
-        for unknown in chosen.difference(_params(optimizer)):
+        for unknown in chosen.difference(_all_parameters(optimizer)):
             raise ValueError(
                 f"{type(optimizer).__name__}: a tensor of shape {tuple(unknown.shape)} is in none of the groups; pass "
                 f"parameters that are, or add it with add_param_group()."
             )
-        states = optimizer.fresh_state(_groups_of(optimizer, chosen))
+        states = optimizer.fresh_state(_select_groups(optimizer, chosen))
         for p, fresh in states.items():
-            if self.fits(p, optimizer.state):  # in the tensors that are there, whose addresses somebody may hold
-                with torch.no_grad():
-                    mine = optimizer.state[p]
-                    states[p] = {k: mine[k].copy_(x) if isinstance(x, Tensor) else x for k, x in fresh.items()}
+            if self.has_fitting_state(p, optimizer.state):
+                with torch.no_grad():  # in place, since the user may hold the addresses of the existing tensors
+                    state = optimizer.state[p]
+                    states[p] = {k: state[k].copy_(x) if isinstance(x, Tensor) else x for k, x in fresh.items()}
         self.keep(optimizer, states)
 
-    def refuse_new_state(self, optimizer: HasState) -> None:
+    def check_no_new_state(self, optimizer: StatefulOptimizer) -> None:
         """Raise `RuntimeError` for state that a step has made."""
         for p, state in optimizer.state.items():
             known = self._kinds[p][1] if p in self._kinds else {}
-            made = set(state).difference(known) if isinstance(state, dict) else {p}
-            if made:
-                names = ", ".join(sorted(map(repr, made)))
+            new_names = set(state).difference(known) if isinstance(state, dict) else {p}
+            if new_names:
+                names = ", ".join(sorted(map(repr, new_names)))
                 raise RuntimeError(
                     f"{type(optimizer).__name__} made the state {names}, for a parameter of shape "
                     f"{tuple(getattr(p, 'shape', ()))}, outside preinitialize(): fill in {names} there."
                 )
 
 
-def _kinds(p: Tensor, state: State) -> tuple[Any, dict[str, Any]]:
-    return _kind(p), {name: _kind(x) for name, x in state.items()}
+def _state_kinds(p: Tensor, state: State) -> tuple[Any, dict[str, Any]]:
+    return _tensor_kind(p), {name: _tensor_kind(x) for name, x in state.items()}
 
 
-def _kind(x: Any) -> Any:
+def _tensor_kind(x: Any) -> Any:
     return (type(x), x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None
 
 
-def _params(optimizer: HasState) -> Iterator[Tensor]:
+def _all_parameters(optimizer: StatefulOptimizer) -> Iterator[Tensor]:
     return chain.from_iterable(group["params"] for group in optimizer.param_groups)
 
 
-def _groups_of(optimizer: HasState, chosen: Container[Tensor]) -> list[dict[str, Any]]:
+def _select_groups(optimizer: StatefulOptimizer, chosen: Container[Tensor]) -> list[dict[str, Any]]:
     """The groups of an optimizer that have the chosen parameters, with these alone."""
     groups = []
     for group in optimizer.param_groups:
@@ -159,9 +160,9 @@ def _groups_of(optimizer: HasState, chosen: Container[Tensor]) -> list[dict[str,
     return groups
 
 
-def _tensors(optimizer: HasState) -> list[Any]:
+def _all_tensors(optimizer: StatefulOptimizer) -> list[Any]:
     """All parameters, then all their states. Raises `TypeError` where a parameter has none."""
-    state, params = optimizer.state, list(_params(optimizer))
+    state, params = optimizer.state, list(_all_parameters(optimizer))
     if len(params) != len(state):
         raise TypeError("there is state of a parameter that left")
     in_order = all(map(is_, params, state))  # as nearly always; then nothing has to be looked up
@@ -169,7 +170,7 @@ def _tensors(optimizer: HasState) -> list[Any]:
     return [*params, *chain.from_iterable(map(dict.values, states))]
 
 
-def _moved(state: State | None, fresh: State, p: Tensor, class_name: str, name: str) -> State:
+def _move_state(state: State | None, fresh: State, p: Tensor, class_name: str, name: str) -> State:
     """A parameter's state, in tensors like those of `fresh`; that itself where there is none with values."""
     if not state or any(isinstance(x, Tensor) and x.is_meta and not p.is_meta for x in state.values()):
         return fresh
@@ -183,22 +184,24 @@ def _moved(state: State | None, fresh: State, p: Tensor, class_name: str, name: 
     elif REMAINDER in fresh:
         state = {REMAINDER: fresh[REMAINDER], **state}
     for key in {**fresh, **state}:
-        if key not in state or key not in fresh or form(state[key]) != form(fresh[key]):
+        if key not in state or key not in fresh or cast_invariants(state[key]) != cast_invariants(fresh[key]):
             raise ValueError(
-                f"{class_name}: {name} is {text(p)}, and its state {key!r} is {text(state.get(key))}, "
-                f"where {text(fresh.get(key))} fits. To begin anew with this parameter, pass it to "
-                "optimizer.reset_state([...])."
+                f"{class_name}: {name} is {describe_tensor(p)}, and its state {key!r} is "
+                f"{describe_tensor(state.get(key))}, where {describe_tensor(fresh.get(key))} fits. "
+                "To begin anew with this parameter, pass it to optimizer.reset_state([...])."
             )
     with torch.no_grad():
-        return {key: x if _kind(x) == _kind(fresh[key]) else fresh[key].copy_(x) for key, x in state.items()}
+        return {
+            key: x if _tensor_kind(x) == _tensor_kind(fresh[key]) else fresh[key].copy_(x) for key, x in state.items()
+        }
 
 
-def form(x: Any) -> Any:
+def cast_invariants(x: Any) -> Any:
     """What a cast and a move leave as it is."""
     return (x.shape, x.is_complex(), distribution(x)) if isinstance(x, Tensor) else None
 
 
-def text(x: Any) -> str:
+def describe_tensor(x: Any) -> str:
     """A tensor by what it must have in common with its parameter's, for a message."""
     if not isinstance(x, Tensor):
         return repr(x)

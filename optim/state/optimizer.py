@@ -21,7 +21,7 @@ from ..precision.options import name_dtypes
 from . import checkpoint
 from .keeper import State as State  # noqa: PLC0414  # for the optimizers, which import it from here
 from .keeper import StateKeeper
-from .step_wrapper import guarded
+from .step_wrapper import wrap_step
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
@@ -72,8 +72,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def __init__(self, params: Any, defaults: dict[str, Any], enable_global_step: bool = False) -> None:
         self._keeper = StateKeeper()
-        self._ready = False  # groups that are added from then on get their state at once
-        self._stepping = False  # a step may call that of its base class
+        self._is_ready = False  # groups that are added from then on get their state at once
+        self._is_stepping = False  # a step may call that of its base class
         SWITCH.check(f"{type(self).__name__}: enable_global_step", enable_global_step)
         self.enable_global_step = enable_global_step
         self._zero_grad_pre_hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
@@ -84,13 +84,13 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         check_group(self.hyper, defaults, f"{type(self).__name__}: ")
         super().__init__(params, defaults)
-        self._ready = True
+        self._is_ready = True
         self._keeper.keep(self, self.fresh_state(self.param_groups))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not getattr(cls.step, "__isabstractmethod__", False):
-            cls.step = guarded(cls.step)  # type: ignore[method-assign]  # what torch does at construction
+            cls.step = wrap_step(cls.step)  # type: ignore[method-assign]  # what torch does at construction
 
     # What a subclass says
 
@@ -134,7 +134,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def fresh_state(self, groups: list[dict[str, Any]]) -> dict[Tensor, State]:
         """What `preinitialize()` makes for some groups, as new tensors; the optimizer's own state is left alone."""
-        kept = self.param_groups, self.state
+        previous = self.param_groups, self.state
         self.param_groups, self.state = groups, defaultdict(dict)
         try:
             self.preinitialize()
@@ -144,7 +144,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                     state.setdefault(STEP, scalar_state(p))
             return dict(self.state)
         finally:
-            self.param_groups, self.state = kept
+            self.param_groups, self.state = previous
 
     def reset_state(self, params: Tensor | Iterable[Tensor] | None = None) -> None:
         """Make the state of the given parameters, or of all, what it was at construction.
@@ -181,11 +181,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
             )
         check_group(rule.hyper, group, where)
         rule.check_combination({**self.defaults, **group}, where)
-        before = len(self.param_groups)
-        given = group["params"]
-        if not isinstance(given, set):  # which torch refuses, as it has no order
-            group["params"] = given = [given] if isinstance(given, Tensor) else list(given)
-        tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in given]
+        group_count = len(self.param_groups)
+        params = group["params"]
+        if not isinstance(params, set):  # which torch refuses, as it has no order
+            group["params"] = params = [params] if isinstance(params, Tensor) else list(params)
+        tensors = [x[1] if isinstance(x, tuple) and len(x) == 2 else x for x in params]
         if len({id(x) for x in tensors}) < len(tensors):
             raise ValueError(f"{where}params holds a parameter twice: name each parameter once.")
         try:
@@ -193,12 +193,12 @@ class Optimizer(torch.optim.Optimizer, ABC):
             for p in group["params"]:
                 notice_dtensor(p)
                 rule.check_parameter(p, group, where)
-            added = self.fresh_state(self.param_groups[before:]) if self._ready else {}
+            new_states = self.fresh_state(self.param_groups[group_count:]) if self._is_ready else {}
         except BaseException:
-            del self.param_groups[before:]
+            del self.param_groups[group_count:]
             raise
-        if self._ready:
-            self._keeper.keep(self, added)
+        if self._is_ready:
+            self._keeper.keep(self, new_states)
 
     # Hyperparameters as tensors
 
@@ -241,8 +241,8 @@ class Optimizer(torch.optim.Optimizer, ABC):
             **kept,
             "enable_global_step": self.enable_global_step,
             "_keeper": self._keeper,
-            "_ready": True,
-            "_stepping": False,
+            "_is_ready": True,
+            "_is_stepping": False,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

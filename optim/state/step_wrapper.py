@@ -23,7 +23,7 @@ def makes_no_state(step: Step) -> Step:
     return step
 
 
-def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """`step` without gradients (its closure has them), between torch's hooks, refusing state that it made."""
     if getattr(step, "hooked", False):  # inherited: a class of its own gets a wrapper of its own
         step = step.__wrapped__  # type: ignore[attr-defined]  # what functools.wraps leaves there
@@ -31,22 +31,22 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or self._stepping:  # in a graph, or called by the step of a subclass
+        if torch.compiler.is_compiling() or self._is_stepping:  # in a graph, or called by the step of a subclass
             with torch.no_grad():
                 return step(self, *args, **kwargs)
-        self._stepping = True
+        self._is_stepping = True
         try:
             call: list[Any] = [args, kwargs]
-            with _hooks(self, call), torch.no_grad():
-                args, kwargs = _with_gradients(call[0], call[1])
+            with _run_hooks(self, call), torch.no_grad():
+                args, kwargs = _enable_gradients(call[0], call[1])
                 if not trusted:
                     self._keeper.follow(self)
                 result = step(self, *args, **kwargs)
                 if not trusted:
-                    self._keeper.refuse_new_state(self)
+                    self._keeper.check_no_new_state(self)
             return result
         finally:
-            self._stepping = False
+            self._is_stepping = False
 
     # Dynamo counts recompilations by code object: one class must not use up the limit of another.
     wrapper.__code__ = wrapper.__code__.replace()  # type: ignore[attr-defined]  # it is a function
@@ -54,7 +54,7 @@ def guarded(step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _enable_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if args and callable(args[0]):
         args = (torch.enable_grad()(args[0]), *args[1:])
     if callable(kwargs.get("closure")):
@@ -63,7 +63,7 @@ def _with_gradients(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tupl
 
 
 @contextmanager
-def _hooks(optimizer: Any, call: list[Any]) -> Iterator[None]:
+def _run_hooks(optimizer: Any, call: list[Any]) -> Iterator[None]:
     """Run the hooks of torch's optimizers; those before the step may put other arguments into `call`."""
     with torch.autograd.profiler.record_function(f"Optimizer.step#{type(optimizer).__name__}.step"):
         before = (torch_optimizer._global_optimizer_pre_hooks, optimizer._optimizer_step_pre_hooks)

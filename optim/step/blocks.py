@@ -46,7 +46,7 @@ def _whole_tensors(columns: Columns, indices: list[int]) -> Piece:
     return Piece(selected, indices)
 
 
-def limited(work: Work) -> list[Work]:
+def split_work(work: Work) -> list[Work]:
     """The work in parts whose copies in float32 have at most `BLOCK` elements on the CPU, or `LIST` elsewhere.
 
     A larger tensor is a part by itself.

@@ -45,7 +45,7 @@ def square_average_(v: Tensors, g: Tensors, beta: Factor, one_minus_beta: Factor
     addcmul_(v, g, g, one_minus_beta)
 
 
-def over_root(v: Tensors, eps: Factor) -> Tensors:
+def root_plus_eps(v: Tensors, eps: Factor) -> Tensors:
     """sqrt(v) + eps, to divide by."""
     root = sqrt(v)
     shift_(root, eps)
@@ -54,4 +54,4 @@ def over_root(v: Tensors, eps: Factor) -> Tensors:
 
 def add_over_root_(p: Tensors, x: Tensors, v: Tensors, factor: Factor, eps: Factor) -> None:
     """p += factor * x / (sqrt(v) + eps)."""
-    addcdiv_(p, x, over_root(v, eps), factor)
+    addcdiv_(p, x, root_plus_eps(v, eps), factor)

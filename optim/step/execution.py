@@ -19,10 +19,10 @@ from torch import Tensor
 from ..base.scalar_states import STEP
 from ..base.tensor_lists import Columns, Piece, Tensors
 from ..precision.widened import WidenedStep
-from .blocks import blocks, limited
+from .blocks import blocks, split_work
 from .fused import Kernel
 from .known_counts import KnownCounts
-from .work import Factors, Work, by_layout
+from .work import Factors, Work, split_by_layout
 
 
 class StepInPlace:
@@ -38,17 +38,17 @@ class StepInPlace:
 
 def eager_step(works: list[Work], known_counts: KnownCounts) -> None:
     """A step outside of graphs: on numbers on the CPU and on CUDA, else on tensors."""
-    for given in works:
-        device = given.columns["p"][0].device
+    for original in works:
+        device = original.columns["p"][0].device
         if device.type not in ("cpu", "cuda"):
-            step_on_tensors([given])
+            step_on_tensors([original])
             continue
         if device.type == "cuda" and _is_being_captured():
-            for column in given.scalars.values():
-                known_counts.lose(column)
-        work = given._replace(hyper=_hyperparameters(given, read_on_host=True))
-        for part, contiguous in by_layout(work):
-            _eager_part(part, contiguous, known_counts)
+            for column in original.scalars.values():
+                known_counts.mark_unknown(column)
+        work = original._replace(hyper=_hyperparameters(original, read_on_host=True))
+        for part, contiguous in split_by_layout(work):
+            _step_part_eagerly(part, contiguous, known_counts)
 
 
 def _is_being_captured() -> bool:
@@ -57,10 +57,10 @@ def _is_being_captured() -> bool:
     return is_in_use and torch.cuda.is_current_stream_capturing()
 
 
-def _eager_part(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
+def _step_part_eagerly(part: Work, contiguous: bool, known_counts: KnownCounts) -> None:
     """The step of tensors that are all contiguous, or are not: by torch's kernel if it can take it."""
     in_blocks = part.columns["p"][0].is_cpu and contiguous and part.algorithm.elementwise
-    for work in [part] if in_blocks else limited(part):
+    for work in [part] if in_blocks else split_work(part):
         fused = work.algorithm.fused if contiguous else None
         kernel = None if fused is None else fused(work)
         if kernel is None:
@@ -74,7 +74,7 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
     """A step that one of torch's fused kernels takes."""
     _count_step(work)
     step_counts = work.scalars.get(STEP)
-    step = _step_of(work, in_blocks)
+    step = _make_step(work, in_blocks)
     for piece in _pieces(work, in_blocks):
         counts = [step_counts[i] for i in piece.indices] if step_counts else []
         kernel(counts, **step.read(piece))
@@ -83,25 +83,25 @@ def _step_by_kernel(work: Work, kernel: Kernel, in_blocks: bool) -> None:
 
 def _step_on_numbers(work: Work, known_counts: KnownCounts, in_blocks: bool) -> None:
     """A step for which the scalar states are numbers; if the host does not know them all, a step on tensors."""
-    before: dict[str, list[float]] = {}  # what the scalar states are before this step: by name, one for each parameter
+    old_values: dict[str, list[float]] = {}  # the scalar states before this step: by name, one for each parameter
     names = [name for name in work.algorithm.reads if name in work.scalars]
     for name in names:
-        known = known_counts.of(work.scalars[name])
+        known = known_counts.read(work.scalars[name])
         if known is None:
             step_on_tensors([work])
             for computed in names:
                 known_counts.note_computed(work.scalars[computed])
             return
-        before[name] = known
+        old_values[name] = known
     _count_step(work)  # in the states; in the numbers `s` it is counted below
-    for part, s in _by_numbers(work, before):
+    for part, s in _split_by_numbers(work, old_values):
         if STEP in s:
             s[STEP] = known_counts.note(part.scalars[STEP], s[STEP] + 1.0)
         for name, value in _update(part, s, in_blocks).items():
             known_counts.note(part.scalars[name], value)
 
 
-def _by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
+def _split_by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work, dict[str, Any]]]:
     """The work in parts of parameters whose numbers are the same, each with these: one for each name."""
     indices: dict[tuple[float, ...], list[int]] = {}
     for i in range(len(work.columns["p"])):
@@ -112,12 +112,12 @@ def _by_numbers(work: Work, numbers: dict[str, list[float]]) -> list[tuple[Work,
 
 def step_on_tensors(works: list[Work]) -> None:
     """A step that reads nothing, on any device and under torch.compile."""
-    for given in works:
-        work = _with_dimensions(given)._replace(hyper=_hyperparameters(given, read_on_host=False))
+    for original in works:
+        work = _add_dimensions(original)._replace(hyper=_hyperparameters(original, read_on_host=False))
         device = work.columns["p"][0].device
         _count_step(work)
         s = {
-            name: torch.cat(work.scalars[name]).to(_double(device))
+            name: torch.cat(work.scalars[name]).to(_double_dtype(device))
             for name in work.algorithm.reads
             if name in work.scalars
         }
@@ -144,16 +144,16 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
         # Inductor drops a conversion there and back; a limit between the two changes nothing.
         return x.to(dtype).clamp(max=torch.finfo(dtype).max).to(x.dtype)
 
-    after = dict(s)  # `factors` writes new values into it
-    factors = work.algorithm.factors(work.hyper, after, round_as_state)
+    new_values = dict(s)  # `factors` writes new values into it
+    factors = work.algorithm.factors(work.hyper, new_values, round_as_state)
     changed: dict[str, Any] = {}
-    for name, value in after.items():  # tensors are not compared, as that would read them
+    for name, value in new_values.items():  # tensors are not compared, as that would read them
         if value is not s[name] and (isinstance(value, Tensor) or value != s[name]):
             _fill(work.scalars[name], value)
             changed[name] = value
-    h, f = _for_lists(work.hyper, factors, work.columns["p"][0])
+    h, f = _convert_for_lists(work.hyper, factors, work.columns["p"][0])
     placement = {} if work.algorithm.elementwise else {"placement": work.placement}
-    step = _step_of(work, in_blocks)
+    step = _make_step(work, in_blocks)
     for piece in _pieces(work, in_blocks):
         work.algorithm.update(h, f, **step.read(piece), **placement)
         step.write_back()
@@ -162,15 +162,15 @@ def _update(work: Work, s: dict[str, Any], in_blocks: bool) -> dict[str, Any]:
 
 def _pieces(work: Work, in_blocks: bool) -> Iterable[Piece]:
     """What is updated one after the other."""
-    return blocks(work.columns) if in_blocks else [_whole(work)]
+    return blocks(work.columns) if in_blocks else [_whole_piece(work)]
 
 
-def _whole(work: Work) -> Piece:
+def _whole_piece(work: Work) -> Piece:
     """All of the work as one piece."""
     return Piece(work.columns, range(len(work.columns["p"])))
 
 
-def _step_of(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
+def _make_step(work: Work, in_blocks: bool) -> StepInPlace | WidenedStep:
     """The step of a work, which reads its pieces and writes them back."""
     if work.widening is None:
         return StepInPlace()
@@ -203,15 +203,15 @@ def _number_or_tensor(value: Any, device: torch.device, read_on_host: bool) -> A
     if isinstance(value, (tuple, list)):
         return tuple(_number_or_tensor(x, device, read_on_host) for x in value)
     if isinstance(value, Tensor):
-        return value.item() if read_on_host and value.is_cpu else value.reshape(()).to(device, _double(device))
+        return value.item() if read_on_host and value.is_cpu else value.reshape(()).to(device, _double_dtype(device))
     return value if value is None or isinstance(value, (float, int, str, torch.dtype)) else float(value)
 
 
-def _double(device: torch.device) -> torch.dtype:
+def _double_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
+def _convert_for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Factors]:
     """Hyperparameters and factors as operations on lists take them: a number, a 0-dim tensor, or a list of these.
 
     What is a tensor gets the dtype of the update, and one with an element for each parameter becomes a list. A
@@ -232,19 +232,19 @@ def _for_lists(hyper: Factors, factors: Factors, p: Tensor) -> tuple[Factors, Fa
     )
 
 
-def _with_dimensions(work: Work) -> Work:
+def _add_dimensions(work: Work) -> Work:
     """Views with a dimension of tensors that have none.
 
     torch (2.7 to 2.13) drops from a graph what is done in place to a 0-dim float64 input on the CPU, but not to a view
     of it.
     """
     return work._replace(
-        columns={name: _with_dimension(xs) for name, xs in work.columns.items()},
-        scalars={name: _with_dimension(xs) for name, xs in work.scalars.items()},
+        columns={name: _add_dimension(xs) for name, xs in work.columns.items()},
+        scalars={name: _add_dimension(xs) for name, xs in work.scalars.items()},
     )
 
 
-def _with_dimension(xs: Tensors) -> Tensors:
+def _add_dimension(xs: Tensors) -> Tensors:
     return [x.view(1) if x.dim() == 0 else x for x in xs]
 
 
@@ -265,6 +265,6 @@ def start_step(work: Work, read_on_host: bool) -> StartedStep:
     """
     hyper = _hyperparameters(work, read_on_host)
     _count_step(work)
-    h, f = _for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
-    step = _step_of(work, in_blocks=False)
-    return StartedStep(h, f, step.read(_whole(work)), step.write_back)
+    h, f = _convert_for_lists(hyper, work.algorithm.factors(hyper, {}, float), work.columns["p"][0])
+    step = _make_step(work, in_blocks=False)
+    return StartedStep(h, f, step.read(_whole_piece(work)), step.write_back)

@@ -27,7 +27,7 @@ ADAGRAD_ON_CUDA = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_a
 def fused_sgd(work: Work) -> Kernel | None:
     """The step of SGD."""
     h, p = work.hyper, work.columns["p"][0]
-    arguments = _arguments(work)
+    arguments = _kernel_arguments(work)
     if (
         arguments is None
         or not is_switched_off(h["dampening"])
@@ -54,7 +54,7 @@ def fused_sgd(work: Work) -> Kernel | None:
 
 def fused_adam(work: Work) -> Kernel | None:
     """The step of Adam and AdamW."""
-    h, arguments = work.hyper, _arguments(work)
+    h, arguments = work.hyper, _kernel_arguments(work)
     if arguments is None or not h["correct_bias"] or h.get("cautious_weight_decay"):
         return None
     beta1, beta2 = h["betas"]
@@ -70,7 +70,7 @@ def fused_adam(work: Work) -> Kernel | None:
 
 def fused_adagrad(work: Work) -> Kernel | None:
     """The step of Adagrad."""
-    h, arguments = work.hyper, _arguments(work)
+    h, arguments = work.hyper, _kernel_arguments(work)
     if arguments is None or not (work.columns["p"][0].is_cpu or ADAGRAD_ON_CUDA):
         return None
 
@@ -80,7 +80,7 @@ def fused_adagrad(work: Work) -> Kernel | None:
     return kernel
 
 
-def _arguments(work: Work) -> dict[str, Any] | None:
+def _kernel_arguments(work: Work) -> dict[str, Any] | None:
     """The arguments that all of these kernels have; None where the kernel cannot take the hyperparameters.
 
     They are numbers, but for the learning rate on CUDA, which may be a tensor there and is read as float32.
@@ -93,7 +93,7 @@ def _arguments(work: Work) -> dict[str, Any] | None:
             return None
     if STEP in work.scalars and work.scalars[STEP][0].dtype != torch.float32:
         return None
-    if p.is_cuda and not _same_strides(work):
+    if p.is_cuda and not _has_same_strides(work):
         return None
     if isinstance(lr, Tensor):
         if not lr.is_cuda or p.dtype == torch.float64:
@@ -102,7 +102,7 @@ def _arguments(work: Work) -> dict[str, Any] | None:
     return {"lr": lr, "weight_decay": h["weight_decay"], "maximize": h["maximize"]}
 
 
-def _same_strides(work: Work) -> bool:
+def _has_same_strides(work: Work) -> bool:
     """Whether the contiguous tensors of each parameter have its strides: a dimension of size 1 may have any."""
     for i, p in enumerate(work.columns["p"]):
         if 1 in p.shape and any(column[i].stride() != p.stride() for column in work.columns.values()):

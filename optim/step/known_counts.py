@@ -26,7 +26,7 @@ class KnownCounts:
     def __init__(self) -> None:
         # By the id of a count: its tensor, its version when it was noted, and the number, None if only the GPU has it.
         self._known: dict[int, tuple[ref[Tensor], int, float | None]] = {}
-        self._lost: dict[int, ref[Tensor]] = {}
+        self._unknown: dict[int, ref[Tensor]] = {}
 
     def note(self, counts: Tensors, value: Any) -> Any:
         """All of them are this number now. Gives it as they hold it: rounded to their dtype. A tensor is not read."""
@@ -42,21 +42,23 @@ class KnownCounts:
         """The GPU has computed what they hold now, which the host does not know and must not read in every step."""
         self._known.update((id(x), (ref(x), x._version, None)) for x in counts)
 
-    def lose(self, counts: Iterable[Tensor]) -> None:
+    def mark_unknown(self, counts: Iterable[Tensor]) -> None:
         """A CUDA graph that is being captured may advance them whenever it is replayed, and the host will not know."""
-        self._lost.update((id(x), ref(x)) for x in counts)
+        self._unknown.update((id(x), ref(x)) for x in counts)
 
-    def of(self, counts: Tensors) -> list[float] | None:
+    def read(self, counts: Tensors) -> list[float] | None:
         """The number in each; None where only the GPU has it. What somebody else wrote is read, which waits for it."""
         if counts[0].is_cpu:
             return [x.item() for x in counts]
-        if self._lost and any(id(x) in self._lost and self._lost[id(x)]() is x for x in counts):
+        if self._unknown and any(id(x) in self._unknown and self._unknown[id(x)]() is x for x in counts):
             return None
         try:
-            found = [self._known[id(x)] for x in counts]
-            if all([kept() is x and version == x._version for x, (kept, version, _) in zip(counts, found)]):
-                known = [number for _, _, number in found if number is not None]
-                return known if len(known) == len(found) else None
+            entries = [self._known[id(x)] for x in counts]
+            if all(
+                [tensor_ref() is x and version == x._version for x, (tensor_ref, version, _) in zip(counts, entries)]
+            ):
+                known = [number for _, _, number in entries if number is not None]
+                return known if len(known) == len(entries) else None
         except KeyError:  # one that was never noted
             pass
         numbers: list[float] = torch.stack(counts).tolist()

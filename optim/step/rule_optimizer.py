@@ -25,15 +25,15 @@ from ..base.scalar_states import STEP, scalar_state
 from ..base.sharding import local_shard, make_dtensor_like, notice_dtensor
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.bits import join, split_
-from ..precision.options import DEFAULTS, REMAINDER, RULES, asked_dtype, check_precision, has_precision_option
+from ..precision.options import DEFAULTS, REMAINDER, RULES, check_precision, has_precision_option, requested_dtype
 from ..precision.options import Precision as Precision  # noqa: PLC0414  # likewise
-from ..precision.widened import widening
-from ..state.keeper import form, text
+from ..precision.widened import make_widening
+from ..state.keeper import cast_invariants, describe_tensor
 from ..state.optimizer import Optimizer, State
 from ..state.step_wrapper import makes_no_state
 from .execution import eager_step, step_on_tensors
 from .known_counts import KnownCounts
-from .work import Factors, Work, as_plain_tensors, grouped_by_kind
+from .work import Factors, Work, convert_to_plain_tensors, group_by_kind
 
 # On the CPU, inductor looks for fewer pairs of loops to fuse: all tensors share small arrays of factors, so that each
 # would be compared with each. Those of one tensor are still found, and 150 tensors compile in 0.6 of the time.
@@ -57,7 +57,7 @@ def has_remainder(group: Mapping[str, Any], p: Tensor) -> bool:
     return p.dtype is torch.bfloat16 and bool(group.get("master_weights"))
 
 
-def in_use(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
+def active_states(tensor_states: Sequence[str | None], group: Mapping[str, Any], p: Tensor) -> list[str]:
     """Of the states of elements, the names of those that are not switched off, and of the remainder if there is one."""
     names = [name for name in tensor_states if name is not None]
     return [*names, REMAINDER] if has_remainder(group, p) else names
@@ -83,16 +83,18 @@ class RuleOptimizer(Optimizer):
     reads: ClassVar[tuple[str, ...]] = (STEP,)  # the scalar states that `factors` needs
     fused: ClassVar[Any] = None  # a function of fused.py: torch's kernel for the whole step, where it can take it
 
-    def __init__(self, params: Any, given: dict[str, Any], enable_global_step: bool = False) -> None:
-        """`given`: the arguments of the constructor, `locals()` there; those in `hyper` are the defaults of groups."""
+    def __init__(self, params: Any, arguments: dict[str, Any], enable_global_step: bool = False) -> None:
+        """`arguments`: the constructor's arguments, `locals()` there; those in `hyper` are the defaults of groups."""
         self._compiled_step: Callable[..., None] | None = None
-        self._sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
+        self._parameter_sets: set[tuple[int, ...]] = set()  # of parameters that had gradients in compiled steps
         self._known_counts = KnownCounts()
-        precision = given.get("precision", {})
+        precision = arguments.get("precision", {})
         for unknown in precision.keys() - RULES.keys():
             meant = argument_hint(unknown, arguments_of(type(self)))
             raise TypeError(f"{type(self).__name__} has no argument {unknown!r}{meant}")
-        super().__init__(params, {k: v for k, v in given.items() if k in self.hyper} | precision, enable_global_step)
+        super().__init__(
+            params, {k: v for k, v in arguments.items() if k in self.hyper} | precision, enable_global_step
+        )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -104,7 +106,7 @@ class RuleOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._compiled_step, self._sets = None, set()  # a copy is compiled anew
+        self._compiled_step, self._parameter_sets = None, set()  # a copy is compiled anew
         self._known_counts = KnownCounts()
 
     # What a subclass says
@@ -157,12 +159,12 @@ class RuleOptimizer(Optimizer):
     def preinitialize(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = state = self._state_in_its_dtypes(p, group)
+                self.state[p] = state = self._initial_state(p, group)
                 for name, first in self.algorithm_of(group).scalar_states(group).items():
                     if p.is_cuda and not isinstance(first, Tensor):
                         self._known_counts.note([state[name]], first)
 
-    def _state_in_its_dtypes(self, p: Tensor, group: Mapping[str, Any]) -> State:
+    def _initial_state(self, p: Tensor, group: Mapping[str, Any]) -> State:
         """The initial state of a parameter, with what the precision options of its group ask for."""
         check_group(RULES, group, f"{type(self).__name__}: ")
         algorithm = self.algorithm_of(group)
@@ -175,7 +177,7 @@ class RuleOptimizer(Optimizer):
             wide = algorithm.parameter_state(torch.zeros_like(p, dtype=torch.float32), group)
             for name in names:
                 unasked = torch.float32 if has_precision_option(group) else state[name].dtype
-                state[name] = wide[name].to(asked_dtype(group, name) or unasked)
+                state[name] = wide[name].to(requested_dtype(group, name) or unasked)
         if has_remainder(group, p):
             state[REMAINDER] = torch.zeros_like(p)
         if STEP in self._scalar_names(algorithm, group):
@@ -190,7 +192,7 @@ class RuleOptimizer(Optimizer):
 
     def needed_states(self, group: Mapping[str, Any], p: Tensor) -> set[str]:
         algorithm = self.algorithm_of(group)
-        return {*self._scalar_names(algorithm, group), *in_use(algorithm.tensor_states(group, p), group, p)}
+        return {*self._scalar_names(algorithm, group), *active_states(algorithm.tensor_states(group, p), group, p)}
 
     def state_names_to_sparsify(self) -> list[str]:
         names: dict[str, None] = {}  # in their order
@@ -216,19 +218,19 @@ class RuleOptimizer(Optimizer):
             step_on_tensors(self.gather())
             return loss
         self._keeper.follow(self)
-        live = [p for p in self._parameters() if p.grad is not None]
-        compiled = self._compiled_for(live)
+        active = [p for p in self._all_parameters() if p.grad is not None]
+        compiled = self._find_compiled_step(active)
         if compiled is not None:
             self.hold_tensors()  # where a number was put in
-        left = self.step_shared(self.gather())  # without what ranks have stepped together
-        if compiled is not None and left:
+        remaining = self.step_shared(self.gather())  # without what ranks have stepped together
+        if compiled is not None and remaining:
             with suppress(torch._dynamo.exc.FailOnRecompileLimitHit):  # of too many shapes or settings: then eagerly
-                compiled(left)
-                left = []
-        eager_step(left, self._known_counts)
+                compiled(remaining)
+                remaining = []
+        eager_step(remaining, self._known_counts)
         # Torch's kernels leave some versions as they were, by which autograd notices that what it kept for a backward
         # pass has changed.
-        torch.autograd.graph.increment_version(live)
+        torch.autograd.graph.increment_version(active)
         return loss
 
     def gather(self) -> list[Work]:
@@ -236,51 +238,51 @@ class RuleOptimizer(Optimizer):
         works: list[Work] = []
         numbers: dict[Tensor, int] = {}  # of all parameters, for stochastic rounding
         if any(group.get("stochastic_rounding") for group in self.param_groups):
-            numbers = {p: i for i, p in enumerate(self._parameters())}
+            numbers = {p: i for i, p in enumerate(self._all_parameters())}
         for group in self.param_groups:
-            live = [p for p in group["params"] if p.grad is not None]
+            active = [p for p in group["params"] if p.grad is not None]
             if torch.compiler.is_compiling():
-                self._check_fit(live)
-            self._check_gradients(live, group)
+                self._check_state_fits(active)
+            self._check_gradients(active, group)
             algorithm = self.algorithm_of(group)
-            for params in grouped_by_kind(live, algorithm.matrices_apart):
-                works.append(self._work(algorithm, group, params, numbers))
-        return list(map(as_plain_tensors, works))
+            for params in group_by_kind(active, algorithm.matrices_apart):
+                works.append(self._make_work(algorithm, group, params, numbers))
+        return list(map(convert_to_plain_tensors, works))
 
-    def _work(
+    def _make_work(
         self, algorithm: Any, group: Mapping[str, Any], params: list[Tensor], numbers: Mapping[Tensor, int]
     ) -> Work:
         """The work of some parameters of a group, with their gradients and states as they are."""
         hyper = {name: group[name] for name in algorithm.hyper}
         states = [self.state[p] for p in params]
         names = algorithm.tensor_states(group, params[0])
-        scalars = self._columns(group, states, self._scalars_in_use(algorithm, group, states, names))
+        scalars = self._columns(group, states, self._active_scalars(algorithm, group, states, names))
         grads: list[Any] = [p.grad for p in params]
         columns: Columns = {"p": params, "g": grads}
-        columns.update(self._columns(group, states, in_use(names, group, params[0])))
-        how = widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
-        return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=how)
+        columns.update(self._columns(group, states, active_states(names, group, params[0])))
+        widening = make_widening(group, columns, names, numbers) if is_widened(group, params[0]) else None
+        return Work(type(algorithm), hyper=hyper, columns=columns, scalars=scalars, widening=widening)
 
-    def _scalars_in_use(
+    def _active_scalars(
         self, algorithm: Any, group: Mapping[str, Any], states: list[State], tensor_states: Sequence[str | None]
     ) -> Sequence[str]:
         """The names of the scalar states that a step of these parameters changes."""
         names = self._scalar_names(algorithm, group)
         # SGD needs the count for its dampening alone. While that is 0 the count goes on with the buffer, so that it is
         # right when the dampening comes back; without momentum (a None) both stand still.
-        goes_on = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
-        return (*names, STEP) if goes_on else names
+        is_counted = STEP not in names and None not in tensor_states and all(STEP in state for state in states)
+        return (*names, STEP) if is_counted else names
 
     def _columns(self, group: Mapping[str, Any], states: list[State], names: Sequence[str]) -> Columns:
         """The states of these names, each in a list with one for each parameter."""
         columns: Columns = {}
         for name in names:
             if name not in states[0]:
-                self._refuse(group, name)
+                self._raise_missing_state(group, name)
             columns[name] = [state[name] for state in states]
         return columns
 
-    def _refuse(self, group: Mapping[str, Any], name: str) -> None:
+    def _raise_missing_state(self, group: Mapping[str, Any], name: str) -> None:
         """Raise `ValueError` for a state that a group needs since its hyperparameters have changed."""
         values = ", ".join(
             f"{key}={group[key]!r}" for key in self.algorithm_of(group).hyper if key not in ("lr", "weight_decay")
@@ -290,10 +292,10 @@ class RuleOptimizer(Optimizer):
             "construction; construct with these values, or with a tensor where one is 0 now and changes later."
         )
 
-    def _check_fit(self, params: Tensors) -> None:
+    def _check_state_fits(self, params: Tensors) -> None:
         """Raise `ValueError` for a parameter whose state does not fit it: in a graph, state cannot follow."""
         for p in params:
-            if not self._keeper.fits(p, self.state):
+            if not self._keeper.has_fitting_state(p, self.state):
                 raise ValueError(
                     f"{type(self).__name__}: a parameter is {p.dtype} of shape {tuple(p.shape)} on {p.device}, and has "
                     "no state that fits it. In a graph state cannot follow its parameter: take one step outside the "
@@ -322,7 +324,7 @@ class RuleOptimizer(Optimizer):
                     "leave grad_dtype as it is."
                 )
 
-    def _parameters(self) -> Iterable[Tensor]:
+    def _all_parameters(self) -> Iterable[Tensor]:
         return chain.from_iterable(group["params"] for group in self.param_groups)
 
     # A compiled step
@@ -338,23 +340,23 @@ class RuleOptimizer(Optimizer):
         check_compiler()
         self.hold_tensors()
         self._compiled_step = self._compile_function(step_on_tensors, options)
-        self._sets = set()
+        self._parameter_sets = set()
 
     def _compile_function(self, function: Any, options: dict[str, Any]) -> Callable[..., Any]:
         """A function compiled with the options of `compile`."""
         # Dynamo counts its recompilations by code object: one optimizer's must not use up the limit of another.
         inner = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-        on_cpu = all(p.is_cpu for p in self._parameters())
+        on_cpu = all(p.is_cpu for p in self._all_parameters())
         if on_cpu and options.get("backend", "inductor") == "inductor" and not {"mode", "options"} & options.keys():
             options = {**options, "options": INDUCTOR_ON_CPU}
         return torch.compile(inner, **{"fullgraph": True, "dynamic": False, **options})
 
-    def _compiled_for(self, live: list[Tensor]) -> Callable[..., None] | None:
+    def _find_compiled_step(self, active: list[Tensor]) -> Callable[..., None] | None:
         """The compiled step of these parameters, which have gradients; at a third set of them, none any more."""
-        if self._compiled_step is None or not live:
+        if self._compiled_step is None or not active:
             return None
-        self._sets.add(tuple(map(id, live)))
-        if len(self._sets) > MOST_GRAPHS:
+        self._parameter_sets.add(tuple(map(id, active)))
+        if len(self._parameter_sets) > MOST_GRAPHS:
             self._compiled_step = None
             warnings.warn(
                 f"{type(self).__name__}: this is the third set of parameters that have gradients, and each would be "
@@ -418,11 +420,16 @@ class RuleOptimizer(Optimizer):
         for p, value in values.items():
             self._check_not_swapped(p)
             notice_dtensor(value)
-            fits = isinstance(p, Tensor) and p in self.state and isinstance(value, Tensor) and form(value) == form(p)
+            fits = (
+                isinstance(p, Tensor)
+                and p in self.state
+                and isinstance(value, Tensor)
+                and cast_invariants(value) == cast_invariants(p)
+            )
             if not fits or value.is_meta or not (p.is_complex() or value.is_floating_point()):
                 raise ValueError(
-                    f"{type(self).__name__}: {text(value)} is given for {text(p)}: pass a dict from parameters to "
-                    "tensors as float32_parameters() returns it."
+                    f"{type(self).__name__}: {describe_tensor(value)} is given for {describe_tensor(p)}: pass a dict "
+                    "from parameters to tensors as float32_parameters() returns it."
                 )
         for p, value in values.items():
             if REMAINDER in self.state[p]:

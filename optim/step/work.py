@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..base import sharding
-from ..base.sharding import Placement, distribution, local_shard, placement_of
+from ..base.sharding import Placement, distribution, local_shard, make_placement
 from ..base.tensor_lists import Columns, Tensors
 from ..precision.widened import Widening
 
@@ -46,10 +46,10 @@ def _select(xs: Any, indices: list[int]) -> list[Any]:
     return [xs[i] for i in indices]
 
 
-def as_plain_tensors(work: Work) -> Work:
+def convert_to_plain_tensors(work: Work) -> Work:
     """With the tensors that the update computes with: real views of complex ones, local parts of distributed ones."""
     params = work.columns["p"]
-    placement = placement_of(params) if sharding.DISTRIBUTED else None
+    placement = make_placement(params) if sharding.DTENSOR_CLASSES else None
     if placement is not None:
         grads = [local_shard(g, p) for g, p in zip(work.columns["g"], params)]
         columns = {name: _local_parts(xs) for name, xs in {**work.columns, "g": grads}.items()}
@@ -67,41 +67,41 @@ def _real_views(xs: Tensors) -> Tensors:
     return [torch.view_as_real(x.resolve_conj()) for x in xs]
 
 
-def grouped_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
+def group_by_kind(params: list[Tensor], matrices_apart: bool) -> list[list[Tensor]]:
     """The parameters in lists that can be updated together: of one device, dtype and distribution."""
     mixed = matrices_apart or len({p.dtype for p in params}) > 1 or len({p.device for p in params}) > 1
-    if not mixed and not sharding.DISTRIBUTED:
+    if not mixed and not sharding.DTENSOR_CLASSES:
         return [params] if params else []
-    found: dict[Any, list[Tensor]] = {}
+    params_by_kind: dict[Any, list[Tensor]] = {}
     for p in params:
         kind = (p.device, p.dtype, distribution(p), matrices_apart and p.dim() >= 2)
-        found.setdefault(kind, []).append(p)
-    return list(found.values())
+        params_by_kind.setdefault(kind, []).append(p)
+    return list(params_by_kind.values())
 
 
-def by_layout(work: Work) -> list[tuple[Work, bool]]:
+def split_by_layout(work: Work) -> list[tuple[Work, bool]]:
     """The work in up to two parts: of contiguous tensors (True), and of others.
 
     Where an update goes by elements, the order of the dimensions does not matter: it is that in the parameter's memory.
     """
-    if all(map(_contiguous, work.columns.values())):
+    if all(map(_is_contiguous, work.columns.values())):
         return [(work, True)]
     if work.algorithm.elementwise:
-        work = _in_memory_order(work)
+        work = _permute_to_memory_order(work)
     indices: dict[bool, list[int]] = {True: [], False: []}
     for i in range(len(work.columns["p"])):
-        indices[_contiguous([column[i] for column in work.columns.values()])].append(i)
-    return [(work.select(some), contiguous) for contiguous, some in indices.items() if some]
+        indices[_is_contiguous([column[i] for column in work.columns.values()])].append(i)
+    return [(work.select(part), contiguous) for contiguous, part in indices.items() if part]
 
 
-def _contiguous(xs: Tensors) -> bool:
+def _is_contiguous(xs: Tensors) -> bool:
     return all(map(Tensor.is_contiguous, xs))
 
 
-def _in_memory_order(work: Work) -> Work:
+def _permute_to_memory_order(work: Work) -> Work:
     """Views whose dimensions are in the order in which the parameter's lie in memory."""
     orders = [sorted(range(p.dim()), key=p.stride, reverse=True) for p in work.columns["p"]]
-    work = work._replace(columns={name: _permuted(xs, orders) for name, xs in work.columns.items()})
+    work = work._replace(columns={name: _permute(xs, orders) for name, xs in work.columns.items()})
     if work.widening is not None:
         places = []
         for place, order in zip(work.widening.places, orders):
@@ -111,5 +111,5 @@ def _in_memory_order(work: Work) -> Work:
     return work
 
 
-def _permuted(xs: Tensors, orders: list[list[int]]) -> Tensors:
+def _permute(xs: Tensors, orders: list[list[int]]) -> Tensors:
     return [x.permute(order) for x, order in zip(xs, orders)]
