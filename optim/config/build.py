@@ -155,16 +155,15 @@ def configure_lr_scheduler(
     [0.0, 0.05, 0.1, 0.08535533905932738, 0.05]
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer={optimizer!r:.80} is not a torch.optim.Optimizer: pass the one to schedule.")
+        raise TypeError(f"optimizer={optimizer!r:.80}: this is not a torch.optim.Optimizer. Pass the one to schedule.")
     spec = resolve_learning_rate(learning_rate, "learning_rate")
     if adjust_learning_rate:
-        expected_factors = {claim.settings[FACTOR] for claim in read_factors(adjust_learning_rate)}
-        group_factors = {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups} - {None}
-        if not expected_factors <= group_factors:
+        missing = {claim.settings[FACTOR] for claim in read_factors(adjust_learning_rate)}
+        missing -= {group.get(FACTOR, group.get("adjust_val")) for group in optimizer.param_groups}
+        if missing:
             raise ValueError(
-                f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: the parameter groups have "
-                f"{', '.join(map(str, group_factors)) or 'no factors'}: build the optimizer from "
-                f"configure_param_groups(model, adjust_learning_rate=...)."
+                f"adjust_learning_rate={dict(adjust_learning_rate)!r:.80}: no parameter group has the factor "
+                f"{min(missing)}. Make the groups by configure_param_groups(model, adjust_learning_rate=...)."
             )
     scheduler = _make_from_spec(spec, optimizer, None)
     return lr_scheduler.ScalePerParamLR(optimizer, scheduler) if adjust_learning_rate else scheduler
@@ -310,7 +309,8 @@ def make_clock(sections: Mapping[str, Any], clock: Any) -> Any:
     """The clock that is passed, or a clock made from the config, or None."""
     arguments = {name: sections[name] for name in CLOCK_KEYS if name in sections}
     if arguments and clock is not None:
-        raise ValueError(f"config has {', '.join(map(repr, arguments))}, and a clock is passed: leave out one of them.")
+        keys = ", ".join(map(repr, arguments))
+        raise ValueError(f"config: a clock is passed, and the config has {keys}. Leave out one of them.")
     with prefix_errors("config"):
         if isinstance(arguments.get("samples_per_batch"), dict):
             arguments["samples_per_batch"] = BatchSizeSchedule(arguments["samples_per_batch"])
@@ -373,13 +373,13 @@ def check_learning_rates(
         if isinstance(scheduler, lr_scheduler.LRScheduler):
             unset.difference_update(scheduler.indices)
     if unset:
-        message = f"no scheduler sets the learning rate of parameter group {min(unset)}: give it an 'lr'."
+        message = f"no scheduler sets the learning rate of parameter group {min(unset)}. Give the optimizer an 'lr'."
         problems.errors.append(ValueError(f"{spec.path}: {message}"))
     has_factors = isinstance(spec, Spec) and any(map(has_learning_rate_factor, grouped.optimizer.param_groups))
     if has_factors and not any(map(_is_scaled_by_factors, schedulers.values())):
         message = (
-            "optimizer: 'adjust_learning_rate' does nothing by itself: give the config a learning-rate scheduler of "
-            "timesched or optim, or the parameters an 'lr' in 'params'."
+            f"{spec.path}: no scheduler uses the factors of 'adjust_learning_rate'. Add a learning-rate scheduler of "
+            f"timesched or optim, or write an 'lr' for these parameters under 'params'."
         )
         problems.errors.append(ValueError(message))
 
@@ -402,8 +402,8 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, pa
         scheduler = _make_from_spec(entry, optimizer, clock if has_time(entry) else None)
         if isinstance(scheduler, Schedule) and clock is None:
             raise ValueError(
-                f"{entry.path} is a schedule over the time of a run: pass clock=timesched.Clock(...), or write the "
-                f"length of the run as 'max_duration' into the config."
+                f"{entry.path}: a schedule needs a clock. Write 'max_duration' at the top of the config, or pass "
+                f"clock=timesched.Clock(...)."
             )
         with prefix_errors(entry.path):
             if isinstance(scheduler, Schedule):
@@ -414,7 +414,8 @@ def _make_scheduler(entry: Any, optimizer: torch.optim.Optimizer, clock: Any, pa
             return scheduler
     scheduler = _make_from_object(entry, optimizer, "scheduler", path)
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        raise ValueError(f"{path}: {type(scheduler).__name__} has another optimizer than the one that is built here.")
+        name = type(scheduler).__name__
+        raise ValueError(f"{path}: this {name} has a different optimizer. Create it with the optimizer of the config.")
     return scheduler
 
 
@@ -428,7 +429,7 @@ def _make_from_object(entry: Any, argument: Any, kind: str, path: str) -> Any:
         with prefix_errors(path):
             instance = entry(argument)
     if not hasattr(instance, "step") or isinstance(instance, torch.optim.Optimizer) is not (kind == "optimizer"):
-        raise TypeError(f"{path}: {instance!r:.80} is no {kind}.")
+        raise TypeError(f"{path}={instance!r:.80}: this is no {kind}. Pass the {kind} or a function that returns it.")
     return instance
 
 
@@ -460,6 +461,6 @@ def _check_written(scheduler: Any, no_decay_groups: Set[int], path: str) -> None
         indices = no_decay_groups & set(scheduler.indices) if _is_weight_decay(scheduler) else set()
         if indices:
             raise ValueError(
-                f"it would give weight decay to parameter group {min(indices)}, which 'no_decay' leaves without: give "
-                f"the optimizer a 'decay_tag', and the scheduler that tag as 'param_group_tags'."
+                f"this gives weight decay to parameter group {min(indices)}, which has none because of 'no_decay'. "
+                f"Give the optimizer a 'decay_tag', and write the same tag as the scheduler's 'param_group_tags'."
             )

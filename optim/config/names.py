@@ -38,7 +38,7 @@ class Family:
         Raises `ValueError` with similar names, or with the full names if several classes have the name.
         """
         if not isinstance(name, str):
-            raise TypeError(f"{path}: {name!r} is of type {type(name).__name__}: write the name of the {self.kind}.")
+            raise TypeError(f"{path}: the name {name!r} is not a string. Write the name of the {self.kind}.")
         # if a class is defined again, as in a notebook, the last definition counts
         user_classes = {_full_name(cls): cls for cls in chain.from_iterable(map(_user_subclasses, self.bases))}
         for wanted in (name.lower(), f"{name}{self.suffix}".lower()):
@@ -48,13 +48,12 @@ class Family:
             ]
             if len(classes) > 1:
                 names = " and ".join(sorted(map(_full_name, classes)))
-                raise ValueError(f"{path}: {name!r} could be {names}: write the full name of the one that is meant.")
+                raise ValueError(f"{path}: the name {name!r} could mean {names}. Write one of these full names.")
             if classes:
                 return classes[0]
         hint = name_hint(name, sorted([*self.public_classes, *(cls.__name__ for cls in user_classes.values())]))
         raise ValueError(
-            f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is known by its name once its module "
-            f"is imported."
+            f"{path}: there is no {self.kind} {name!r}{hint} A class of your own is found once its module is imported."
         )
 
 

@@ -32,10 +32,12 @@ def read(config: Any) -> Any:
     if isinstance(config, Mapping):
         return _copy_containers(config, "config", object)
     if not isinstance(config, (str, os.PathLike)):
-        raise TypeError(f"config={config!r}: pass a mapping, the path of a YAML file, or YAML text.")
+        raise TypeError(
+            f"config={config!r:.80}: this is no config. Pass a mapping, the path of a YAML file or its text."
+        )
     if isinstance(config, str) and ("\n" in config or not config.endswith((".yaml", ".yml"))):
         if ":" not in config and "\n" not in config:
-            raise ValueError(f"config={config!r} is neither YAML nor the name of a .yaml file: pass Path(...) for one.")
+            raise ValueError(f"config={config!r}: this is not YAML. Pass the path of a file as pathlib.Path(...).")
         return _parse_yaml(config, "the text")
     return _parse_yaml(Path(config).read_text(encoding="utf-8-sig"), os.fspath(config))
 
@@ -45,9 +47,7 @@ def _parse_yaml(text: str, source: str) -> Any:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError
     except ImportError as error:
-        raise ImportError(
-            "Reading a config from YAML needs ruamel.yaml: pip install ruamel.yaml, or pass a mapping."
-        ) from error
+        raise ImportError("A YAML config needs ruamel.yaml. Run pip install ruamel.yaml, or pass a mapping.") from error
     reader = YAML(typ="safe", pure=True)  # plain data only; the pure reader follows YAML 1.2
     try:
         content = reader.load(text)
@@ -55,10 +55,10 @@ def _parse_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark
         location = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
         description = ", ".join(filter(None, [error.context, error.problem]))
-        hint = " A string that begins with * is to be in quotes, as in '*bias'." if "alias" in description else ""
+        hint = " Put a string that begins with * in quotes, as in '*bias'." if "alias" in description else ""
         raise ValueError(f"{source}{location}: {description}.{hint}") from error
     except Exception as error:  # the reader also fails on values that do not fit their tags, such as `!!int x`
-        raise ValueError(f"{source} cannot be read as YAML: {type(error).__name__}: {error}.") from error
+        raise ValueError(f"{source}: this is not valid YAML. {type(error).__name__}: {error}.") from error
     return _copy_containers(content, "config", _PLAIN)
 
 
@@ -73,7 +73,7 @@ def _copy_containers(value: Any, path: str, types: Any, parents: tuple[Any, ...]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}: write a string.")
+                raise ValueError(f"{path}: the key {key!r} is of type {type(key).__name__}. Write it as a string.")
         return {
             key: _copy_containers(item, f"{path}.{key}".removeprefix("config."), types, parents)
             for key, item in value.items()
@@ -84,8 +84,8 @@ def _copy_containers(value: Any, path: str, types: Any, parents: tuple[Any, ...]
         raise ValueError(f"{path}: an integer above 1.8e308 is no floating-point number. Write a smaller one.")
     if not isinstance(value, types):
         raise ValueError(
-            f"{path}: {value!r} is of type {type(value).__name__}: write a string in quotes, a number, true, false or "
-            f"null."
+            f"{path}={value!r:.80}: the type {type(value).__name__} is not allowed. Write a string in quotes, a "
+            f"number, true, false or null."
         )
     return value
 

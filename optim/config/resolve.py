@@ -56,11 +56,10 @@ class OptimizerSpec(Spec):
 def _read_entry(entry: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     """Read the name, the arguments and the path of an entry `{Name: {arguments}}`."""
     if not isinstance(entry, Mapping) or len(entry) != 1:
-        example = "as in {AdamW: {lr: 0.1}} or {AdamW: {}}"
-        raise TypeError(f"{path}={entry!r:.80}: write one name with its arguments under it, {example}.")
+        raise TypeError(f"{path}={entry!r:.80}: this is no entry. Write a name and arguments, as in {{AdamW: {{}}}}.")
     ((name, arguments),) = entry.items()
     if arguments is not None and not isinstance(arguments, Mapping):
-        raise TypeError(f"{path}.{name}={arguments!r:.80}: write the arguments under the name, as in 'lr: 0.1'.")
+        raise TypeError(f"{path}.{name}={arguments!r:.80}: this is not a mapping. Write arguments, as in {{lr: 0.1}}.")
     return name, dict(arguments or {}), f"{path}.{name}"
 
 
@@ -79,9 +78,9 @@ def read_arguments(
     if unknown:
         errors = [f"{path}: {cls.__name__} has no argument {name!r}{argument_hint(name, known)}" for name in unknown]
         raise ValueError("\n".join(errors))
-    missing = _missing_arguments(cls, arguments)
+    missing = " and ".join(map(repr, _missing_arguments(cls, arguments)))
     if missing and require_all:
-        raise ValueError(f"{path}: {cls.__name__} needs {' and '.join(map(repr, missing))}.")
+        raise ValueError(f"{path}: {cls.__name__} needs {missing}. An argument without a default must have a value.")
     tuple_names = {name for name, parameter in parameters.items() if isinstance(parameter.default, tuple)}
     return {
         name: tuple(value) if name in tuple_names and isinstance(value, list) else value
@@ -120,7 +119,7 @@ def resolve_optimizer(entry: Any, is_lr_scheduled: bool) -> Any:
     the errors of its arguments and of the rules for its groups together.
     """
     if entry is None:
-        raise ValueError("config has no 'optimizer': write its name with the arguments under it.")
+        raise ValueError("config has no 'optimizer'. Write its name and arguments, as in {AdamW: {lr: 0.1}}.")
     if _is_object_or_function(entry):
         return entry
     name, arguments, path = _read_entry(read_numbers(entry), "optimizer")
@@ -157,14 +156,14 @@ def _read_correct_bias(cls: type, arguments: dict[str, Any], path: str) -> None:
     """Remove `correct_bias: true`, which Adam has no argument for. Raises `ValueError` for any other value."""
     value = arguments.pop("correct_bias", True) if cls is Adam else True
     if value is not True:
-        raise ValueError(f"{path}.correct_bias={value!r}: Adam always corrects the bias. Write AdamW for false.")
+        raise ValueError(f"{path}.correct_bias={value!r}: Adam always corrects the bias. Use AdamW instead.")
 
 
 def _rename(arguments: dict[str, Any], alias: str, name: str, path: str) -> None:
     """Rename the key `alias` to `name`. Raises `ValueError` if both keys are present."""
     if alias in arguments:
         if name in arguments:
-            raise ValueError(f"{path} has {alias!r} and {name!r}, which mean the same: leave out one of them.")
+            raise ValueError(f"{path}: {alias!r} and {name!r} mean the same. Leave out one of them.")
         arguments[name] = arguments.pop(alias)
 
 
@@ -244,7 +243,9 @@ def _resolve_children(
     if list_key in arguments:
         entries = arguments[list_key]
         if not isinstance(entries, list):
-            raise TypeError(f"{path}.{list_key}={entries!r:.80}: write a list, with each {family.kind} after a dash.")
+            raise TypeError(
+                f"{path}.{list_key}={entries!r:.80}: this is no list. Write each {family.kind} after a dash."
+            )
         named_entries = [_read_entry(entry, f"{path}.{list_key}[{i}]") for i, entry in enumerate(entries)]
         no_milestones = not is_schedule and "milestones" in arguments_of(cls) and "milestones" not in arguments
         updates[list_key] = [
@@ -265,7 +266,7 @@ def resolve_learning_rate(learning_rate: Any, path: str) -> Spec:
     ]
     if not all("scheduler" in entry for entry in entries):
         raise TypeError(
-            f"{path}={learning_rate!r:.80}: pass a number, a dict with 'scheduler', or a list of such dicts."
+            f"{path}={learning_rate!r:.80}: this is no learning rate. Pass a number, or dicts with 'scheduler'."
         )
     if not is_list:
         (entry,) = entries
@@ -292,8 +293,7 @@ def _default_milestones(specs: Sequence[Spec], clock: Any) -> list[Any]:
     for spec in specs[:-1]:
         length = spec.total_iters
         if length is None:
-            needed = "after which the next one begins: give it or 'milestones'"
-            raise ValueError(f"{spec.path} has no 'total_iters', {needed}.")
+            raise ValueError(f"{spec.path}: the sequence needs its 'total_iters'. Write it, or give 'milestones'.")
         with prefix_errors(f"{spec.path}: total_iters={length!r}"):
             time = Time.from_input(length, "ba")
             milestones.append(horizon.add(milestones[-1], time) if milestones else time)

@@ -47,12 +47,12 @@ def read_sections(config: Any, has_clock: bool = False) -> dict[str, Any]:
     trainer = config.get("trainer") if isinstance(config, dict) and config.keys().isdisjoint(KEYS) else None
     if isinstance(trainer, list):
         if len(trainer) != 1:
-            raise ValueError(f"config has {len(trainer)} trainers: pass one of them, as config['trainer'][0].")
+            raise ValueError(f"config has {len(trainer)} trainers. Pass one of them, as in config['trainer'][0].")
         return read_sections(trainer[0], has_clock)
     if isinstance(trainer, dict):
         config = trainer.get("init")
     if not isinstance(config, dict):
-        raise TypeError(f"config={config!r:.80}: write a mapping with 'optimizer' and 'schedulers'.")
+        raise TypeError(f"config={config!r:.80}: this is not a mapping. Write one with 'optimizer' and 'schedulers'.")
     result, is_trainers = config, isinstance(trainer, dict)
     is_old = isinstance(config.get("optimizer"), dict) and "optimizer_type" in config["optimizer"]
     if is_trainers or is_old:
@@ -70,7 +70,8 @@ def check_keys(config: Mapping[str, Any]) -> None:
     """Raise `ValueError` for the unknown keys of a config, with a line for each."""
     unknown = [name for name in config if name not in KEYS]
     if unknown:
-        raise ValueError("\n".join(f"config has the key {name!r}{argument_hint(name, KEYS)}" for name in unknown))
+        lines = (f"config has the unknown key {name!r}{argument_hint(name, KEYS)}" for name in unknown)
+        raise ValueError("\n".join(lines))
 
 
 def _read_max_duration(config: Mapping[str, Any], section: str) -> dict[str, Any]:
@@ -92,16 +93,16 @@ def _read_old_form(optimizer: Mapping[str, Any], schedulers: Any) -> dict[str, A
         del arguments[key]
     if "learning_rate" in arguments:
         if "lr" in arguments:
-            raise ValueError("optimizer has 'learning_rate' and 'lr', which mean the same: leave out one of them.")
+            raise ValueError("optimizer: 'learning_rate' and 'lr' mean the same. Leave out one of them.")
         if schedulers:
-            raise ValueError("optimizer has 'learning_rate', and config has 'schedulers': leave out one of them.")
+            raise ValueError("optimizer has 'learning_rate', and config has 'schedulers'. Leave out one of them.")
         learning_rate = read_numbers(arguments.pop("learning_rate"))
         schedulers = [OldLearningRate(learning_rate)]
         if isinstance(learning_rate, Real):
             arguments["lr"] = learning_rate
     if other_keys:
         warnings.warn(
-            f"optimizer: {', '.join(map(repr, other_keys))}: passed over, since no optimizer has such an argument. Set "
+            f"optimizer: ignored {', '.join(map(repr, other_keys))}, because no optimizer has such an argument. Set "
             f"loss scales, gradient clipping and accumulation in your training loop.",
             stacklevel=4,  # the caller of build
         )

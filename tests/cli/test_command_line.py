@@ -242,7 +242,7 @@ CALLS = [
     (["show", "GOOD:1"], "GOOD.yaml: 'schedulers' has no entry 1: they count from 0."),
     (["check", "GOOD:1"], "GOOD.yaml: 'schedulers' has no entry 1: they count from 0."),
     (["plot", "NONE"], "NONE.yaml: there are no 'schedulers'."),
-    (["show", "EMPTY"], "EMPTY.yaml: config=None: write a mapping"),
+    (["show", "EMPTY"], "EMPTY.yaml: config=None: this is not a"),
     (["show", "TWO"], "schedulers[0]: This LinearScheduler"),
     (["plot", "GOOD", "TOKENS"], "the runs are counted in ba and tok, and one axis has one unit: give --unit dur"),
     (["plot", "StepScheduler('1ba', 1e300)", *LINEAR[1:]], "is inf at 2ba: only finite values can be drawn"),
@@ -275,7 +275,7 @@ CALLS = [
         ["show", "get_cosine_schedule_with_warmup(o, 1, 9)", *LINEAR[1:]],
         'mean CosineAnnealingWithWarmupScheduler("10ba',
     ),
-    (["memory", "TYPO", "--model", "the_model:make"], "config has the key 'samples_per_bach'"),
+    (["memory", "TYPO", "--model", "the_model:make"], "config has the unknown key 'samples_per_bach'"),
 ]
 TWO = "- LinearScheduler: {}\n- CosineAnnealingScheduler: {}"
 FILES = {
@@ -451,13 +451,13 @@ def test_all_that_is_wrong_is_found_at_once(capsys, config):
     path = config(MANY)
     code, out, err = run(capsys, "check", path)
     beginnings = [
-        "config has the key 'samples_per_bach': did you mean 'samples_per_batch'",
+        "config has the unknown key 'samples_per_bach': did you mean 'samples_per_batch'",
         "optimizer.AdamW.params[0] has 'momentun', which is no hyperparameter: write 'momentum'.",
         "optimizer.AdamW.params[1]: params has 1: pass globs",
         "optimizer.AdamW: AdamW has no argument 'weight_deacy': did you mean 'weight_decay'",
         "config: max_duration: '100bb' is not a time",
         "schedulers[0].LinearSchedular: there is no scheduler 'LinearSchedular': did you mean 'LinearScheduler'",
-        "schedulers[1].LinearScheduler has 'tags' and 'param_group_tags', which mean the same: leave out one of them.",
+        "schedulers[1].LinearScheduler: 'tags' and 'param_group_tags' mean the same. Leave out one of them.",
         "schedulers[2].LinearScheduler: LinearScheduler has no argument 'colour': there are alpha_i, alpha_f, t_max.",
         "schedulers[2].LinearScheduler: LinearScheduler has no argument 'size': there are alpha_i, alpha_f, t_max.",
     ]
@@ -490,7 +490,7 @@ def test_what_is_found_with_a_model(capsys, config, model):
 def test_what_build_refuses_with_a_model_is_found(capsys, config, model):
     factors = GOOD.replace("no_decay: true", 'adjust_learning_rate: {"0.*": 0.5}').partition("schedulers")[0]
     code, out, _ = run(capsys, "check", config(factors), "--model", model)
-    assert code == 1 and out.startswith("optimizer: 'adjust_learning_rate' does nothing by itself")
+    assert code == 1 and out.startswith("optimizer.AdamW: no scheduler uses the factors")
     unset = 'optimizer: {SGD: {params: {params: "0.*", tag: a}}}\n'
     unset += "schedulers: [{ConstantLR: {learning_rate: 1.0, param_group_tags: a}}, {ConstantWD: {val: 0.1}}]"
     code, out, _ = run(capsys, "check", config(unset), "--model", model, "--max-duration", "9ba")

@@ -93,7 +93,7 @@ def test_an_optimizer_by_its_name():
 
 def test_arguments_that_a_constructor_does_not_name_are_refused():
     """Nobody could tell a wrong one from a right one. A function makes such an object."""
-    with pytest.raises(ValueError, match="SlowerVelocity has no argument 'rate': there are factor"):
+    with pytest.raises(ValueError, match="SlowerVelocity has no argument 'rate'"):
         build(network(), {"optimizer": {"SlowerVelocity": {"factor": 2, "rate": 0.1}}})
     made = build(network(), {"optimizer": lambda model: SlowerVelocity(model.parameters(), factor=2, rate=0.1)})
     assert (made.optimizer.factor, made.optimizer.defaults["lr"]) == (2, 0.1)
@@ -146,7 +146,7 @@ def test_classes_of_one_name():
     one, other = (in_module("DoubledLR", lr_scheduler.ConstantLR, module) for module in homes)
     optimizer = optim.AdamW([torch.zeros(1)])
     for name in ("DoubledLR", "doubledlr"):
-        with pytest.raises(ValueError, match=r"could be first_home\.DoubledLR and second_home\.DoubledLR: write the"):
+        with pytest.raises(ValueError, match=r"first_home\.DoubledLR and second_home\.D"):
             configure_lr_scheduler(optimizer, {"scheduler": name, "learning_rate": 0.1})
     made = configure_lr_scheduler(optimizer, {"scheduler": "second_home.DoubledLR", "learning_rate": 0.1})
     assert type(made) is other is not one

@@ -42,76 +42,76 @@ def elsewhere(_):
     return lr_scheduler.ConstantLR(made(network()), 0.1)
 
 
-DECAYS = "schedulers[0]: it would give weight decay to parameter group 1"
+DECAYS = "schedulers[0]: this gives weight decay to"
 BUILD = [
     ({}, "config has no 'optimizer'"),
-    ({"optimiser": SGD}, "config has the key 'optimiser': did you mean 'optimizer'?"),
-    ({"optimizer": SGD, "model": 1}, "config has the key 'model': there are optimizer, schedulers, max_duration"),
-    ({"trainer": {"init": {"optimizer": SGD, "scheduler": []}}}, "config has the key 'scheduler': did you mean"),
-    ({"trainer": {"init": {"optimizer": SGD}}, "schedulers": []}, "config has the key 'trainer'"),
-    ({"trainer": {"init": [1]}}, "config=[1]: write a mapping with 'optimizer'"),
+    ({"optimiser": SGD}, "'optimiser': did you mean 'optimizer'?"),
+    ({"optimizer": SGD, "model": 1}, "config has the unknown key 'model'"),
+    ({"trainer": {"init": {"optimizer": SGD, "scheduler": []}}}, "'scheduler': did you mean 'schedulers'?"),
+    ({"trainer": {"init": {"optimizer": SGD}}, "schedulers": []}, "config has the unknown key 'trainer'"),
+    ({"trainer": {"init": [1]}}, "config=[1]: this is not a mapping"),
     # names
-    ({"optimizer": "AdamW"}, "optimizer='AdamW': write one name with its arguments under it, as in"),
-    ({"optimizer": optim.SGD}, "optimizer=<class 'optim.algorithms.sgd.SGD'>: write one name"),
-    ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]: write the arguments under the name, as in 'lr: 0.1'"),
-    ({"optimizer": {"SDG": {"lr": 0.1}}}, "optimizer: there is no optimizer 'SDG': did you mean 'SGD'"),
-    (schedulers({"LinaerLR": LINEAR}), "schedulers[0].LinaerLR: there is no scheduler 'LinaerLR': did you mean"),
+    ({"optimizer": "AdamW"}, "optimizer='AdamW': this is no entry"),
+    ({"optimizer": optim.SGD}, "optimizer=<class 'optim.algorithms.sgd"),
+    ({"optimizer": {"SGD": [0.1]}}, "optimizer.SGD=[0.1]: this is not a map"),
+    ({"optimizer": {"SDG": {"lr": 0.1}}}, "there is no optimizer 'SDG'"),
+    (schedulers({"LinaerLR": LINEAR}), "there is no scheduler 'LinaerLR'"),
     (schedulers({"LRScheduler": {}}), "there is no scheduler 'LRScheduler'"),
     (schedulers({"scheduler": "LinearLR", **LINEAR}), "schedulers[0]={'scheduler': 'LinearLR'"),
-    (schedulers("LinearLR"), "schedulers[0]='LinearLR': write one name"),
+    (schedulers("LinearLR"), "schedulers[0]='LinearLR'"),
     (schedulers(LinearScheduler(), **RUN), "schedulers[0]=LinearScheduler("),
     # arguments
     ({"optimizer": {"SGD": {}}}, "optimizer.SGD: SGD needs 'lr'"),
-    (sgd(momentom=0.9), "optimizer.SGD: SGD has no argument 'momentom': did you mean 'momentum'?"),
-    (sgd(nodecay=True), "did you mean 'no_decay'"),
-    (sgd(lr="1e-3x"), "optimizer.SGD: SGD: lr='1e-3x' is of type str"),
-    (sgd(frozen="no"), "optimizer.SGD: frozen='no' is of type str: it is True or False"),
-    (sgd(adjust_learning_rate=0.5), "optimizer.SGD: adjust_learning_rate=0.5"),
+    (sgd(momentom=0.9), "optimizer.SGD: SGD has no argument 'mom"),
+    (sgd(nodecay=True), "'nodecay': did you mean 'no_decay'"),
+    (sgd(lr="1e-3x"), "lr='1e-3x'"),
+    (sgd(frozen="no"), "frozen='no'"),
+    (sgd(adjust_learning_rate=0.5), "adjust_learning_rate=0.5"),
     (sgd(params="*bias"), "optimizer.SGD.params='*bias'"),
-    (sgd(params=[{"params": "*bais"}]), "optimizer.SGD.params[0] ('*bais'): '*bais' matches no parameter's name"),
-    (sgd(params=[{"params": "*", "momentun": 0}]), "optimizer.SGD.params[0] has 'momentun'"),
-    (sgd(params=[{"params": "*", "amsgrad": 0}]), "optimizer.SGD.params[0] ('*'): SGD has no argument 'amsgrad'"),
-    (sgd(params=[{"params": "*bias", "weight_decay": "x"}]), "optimizer.SGD.params[0]: weight_decay='x' is of type"),
-    (schedulers({"LinearLR": {}}), "LinearLR needs 'initial_learning_rate' and 'end_learning_rate' and 'total_iters'"),
-    (schedulers({"LinearLR": {**LINEAR, "cycles": 1}}), "schedulers[0].LinearLR: LinearLR has no argument 'cycles'"),
+    (sgd(params=[{"params": "*bais"}]), "optimizer.SGD.params[0] ('*bais')"),
+    (sgd(params=[{"params": "*", "momentun": 0}]), "'momentun'"),
+    (sgd(params=[{"params": "*", "amsgrad": 0}]), "SGD has no argument 'amsgrad'"),
+    (sgd(params=[{"params": "*bias", "weight_decay": "x"}]), "weight_decay='x'"),
+    (schedulers({"LinearLR": {}}), "LinearLR needs 'initial_learning_rate'"),
+    (schedulers({"LinearLR": {**LINEAR, "cycles": 1}}), "LinearLR has no argument 'cycles'"),
     (schedulers({"LinearLR": {**LINEAR, "clock": 1}}), "has no argument 'clock'"),
     (schedulers({"LinearLR": {**LINEAR, "key": "lr"}}), "has no argument 'key'"),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": 2.5}}), "schedulers[0].LinearLR: "),
     (schedulers({"LinearLR": {**LINEAR, "total_iters": "0.5dur"}}), "needs a clock"),
-    (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "schedulers[0].LinearLR: No parameter group"),
-    (schedulers({"LinearScheduler": {"key": "lrr"}}, **RUN), "schedulers[0].LinearScheduler: Parameter group"),
+    (schedulers({"LinearLR": {**LINEAR, "param_group_tags": "b"}}), "No parameter group"),
+    (schedulers({"LinearScheduler": {"key": "lrr"}}, **RUN), "'lrr'"),
     (schedulers({"LinearScheduler": {"t_max": "10bb"}}, **RUN), "schedulers[0].LinearScheduler: "),
     # schedulers of schedulers
-    (sequence(RATE, {"CosineDecayRL": LINEAR}), "schedulers[0].SequentialLR.schedulers[1].CosineDecayRL: there is no"),
-    (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[0].SequentialLR: SequentialLR: schedulers[1] schedules"),
-    (sequence(RATE, {"LinearScheduler": {}}), "there is no closed-form scheduler 'LinearScheduler': did you mean"),
+    (sequence(RATE, {"CosineDecayRL": LINEAR}), "schedulers[1].CosineDecayRL: there is no"),
+    (sequence(RATE, {"CosineDecayWD": DECAY}), "schedulers[1] schedules"),
+    (sequence(RATE, {"LinearScheduler": {}}), "closed-form scheduler 'LinearScheduler'"),
     (sequence(RATE, RATE, milestones=[1, 2]), "2 schedulers need 1 milestones"),
     (sequence(RATE, total_iters=5), "has no argument 'total_iters'"),
-    (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "schedulers[0].ConstantLR has no 'total_iters', after"),
-    (sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE), "].LinearLR: total_iters=10: 1ep cannot be"),
-    (schedulers({"SequentialLR": {"schedulers": None}}), "schedulers[0].SequentialLR.schedulers=None: write a list"),
-    (schedulers({"ScalePerParamLR": {"scheduler": None}}), "schedulers[0].ScalePerParamLR.scheduler=None: write"),
-    (schedulers({"ProductScheduler": {"schedules": [RATE]}}, **RUN), "schedules[0].LinearLR: there is no schedule"),
+    (sequence({"ConstantLR": {"learning_rate": 0.1}}, RATE), "the sequence needs its 'total_iters'"),
+    (sequence({"LinearLR": {**LINEAR, "total_iters": "1ep"}}, RATE, RATE), "].LinearLR: total_iters=10: 1ep"),
+    (schedulers({"SequentialLR": {"schedulers": None}}), "SequentialLR.schedulers=None: this is no"),
+    (schedulers({"ScalePerParamLR": {"scheduler": None}}), "ScalePerParamLR.scheduler=None: this is"),
+    (schedulers({"ProductScheduler": {"schedules": [RATE]}}, **RUN), "there is no schedule 'LinearLR'"),
     # the run
-    (schedulers({"LinearScheduler": {}}), "schedulers[0].LinearScheduler is a schedule over the time of a run"),
+    (schedulers({"LinearScheduler": {}}), "a schedule needs a clock"),
     (schedulers(max_duration="10xx"), "config: "),
-    (schedulers(**RUN, samples_per_batch={"0": 8}), "BatchSizeSchedule: the threshold '0' has no unit: write '0tok'"),
-    (schedulers(**RUN, samples_per_batch={"8sp": 8}), "BatchSizeSchedule: the first threshold is 8sp: give"),
-    (schedulers(**RUN, samples_per_batch={"0tok": 8, "1tok": 9}), "config: 1tok cannot be converted to sp: tokens_per"),
-    (schedulers(batches_per_epoch=10), "config: max_duration is None: a clock has to know when its run is over"),
+    (schedulers(**RUN, samples_per_batch={"0": 8}), "'0' has no unit"),
+    (schedulers(**RUN, samples_per_batch={"8sp": 8}), "8sp"),
+    (schedulers(**RUN, samples_per_batch={"0tok": 8, "1tok": 9}), "config: 1tok cannot be converted to sp"),
+    (schedulers(batches_per_epoch=10), "max_duration"),
     # what each other's entries rule out
-    (schedulers(RATE, {"LinearWD": DECAY}, RATE), "of 'lr' was superseded by LinearLR"),
-    (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "of 'momentum' was superseded by Linear"),
-    (sgd(adjust_learning_rate={"Linear": 0.5}), "give the config a learning-rate scheduler"),
-    (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "'adjust_learning_rate' does nothing by it"),
-    (sgd(weight_decay=0.1, no_decay=True) | {"schedulers": {"LinearWD": DECAY}}, f"{DECAYS}, which"),
+    (schedulers(RATE, {"LinearWD": DECAY}, RATE), "schedulers[0]: This LinearLR"),
+    (sgd(momentum=0.9) | {"schedulers": [MOMENTUM] * 2, **RUN}, "schedulers[0]: This LinearScheduler"),
+    (sgd(adjust_learning_rate={"Linear": 0.5}), "optimizer.SGD: no scheduler uses"),
+    (sgd(adjust_learning_rate={"Linear": 0.5}) | {"schedulers": of_torch}, "the factors of 'adjust_learning_rate'"),
+    (sgd(weight_decay=0.1, no_decay=True) | {"schedulers": {"LinearWD": DECAY}}, DECAYS),
     (sgd(no_decay=[]) | {"schedulers": lambda o: weight_decay_scheduler.ConstantWD(o, 0.3)}, DECAYS),
     # functions
-    ({"optimizer": lambda model: 3}, "optimizer: 3 is no optimizer"),
-    ({"optimizer": lambda: None}, "optimizer: <lambda>() takes 0 positional arguments but 1 was given"),
-    ({"optimizer": made, "schedulers": lambda o: o}, "schedulers[0]: SGD"),
-    ({"optimizer": made, "schedulers": [lambda o: LinearScheduler()]}, "schedulers[0]: Linear"),
-    ({"optimizer": made, "schedulers": [elsewhere]}, "schedulers[0]: ConstantLR has another optimizer"),
+    ({"optimizer": lambda model: 3}, "optimizer=3: this is no optimizer"),
+    ({"optimizer": lambda: None}, "optimizer: <lambda>() takes 0 positional"),
+    ({"optimizer": made, "schedulers": lambda o: o}, "schedulers[0]=SGD"),
+    ({"optimizer": made, "schedulers": [lambda o: LinearScheduler()]}, "schedulers[0]=Linear"),
+    ({"optimizer": made, "schedulers": [elsewhere]}, "ConstantLR has a different optimizer"),
 ]  # fmt: skip
 
 
@@ -129,11 +129,11 @@ def test_errors_of_several_entries_are_raised_together():
     with pytest.raises(ValueError) as raised:
         build(None, {**wrong, "stop": "5ba"})
     beginnings = [
-        "config has the key 'stop': did you mean 'stop_at'? There are optimizer, schedulers,",
-        "optimizer.SGD: SGD has no argument 'momentom': did you mean 'momentum'? There are lr, momentum,",
-        "optimizer.SGD: SGD has no argument 'fused': leave it out",
-        "schedulers[1].LinaerLR: there is no scheduler 'LinaerLR': did you mean",
-        "schedulers[2].LinearLR: LinearLR has no argument 'cycles': did you mean 'cycle'? There are initial_lear",
+        "config has the unknown key 'stop'",
+        "optimizer.SGD: SGD has no argument 'momentom'",
+        "optimizer.SGD: SGD has no argument 'fused'",
+        "schedulers[1].LinaerLR: there is no scheduler",
+        "schedulers[2].LinearLR: LinearLR has no argument",
     ]
     lines = str(raised.value).splitlines()
     assert len(lines) == len(beginnings)
@@ -168,12 +168,10 @@ def test_tags_are_param_group_tags(entry, key, run):
         optimizer, _ = build(network(), {**config, "schedulers": {name: {**arguments, word: "b"}}})
         assert {group[key] for group in optimizer.param_groups if "b" in group.get("tags", ())} == {0.05}
         assert {group[key] for group in optimizer.param_groups if "b" not in group.get("tags", ())} == {0.1}
-    with pytest.raises(
-        ValueError, match=f"schedulers.0..{name} has 'tags' and 'param_group_tags', which mean the same"
-    ):
+    with pytest.raises(ValueError, match=f"{name}: 'tags' and 'param_group_tags' mean"):
         build(None, {**config, "schedulers": {name: {**arguments, "tags": "b", "param_group_tags": "b"}}})
     inside = {"ProductScheduler": {"schedules": [{"LinearScheduler": {"tags": "b"}}]}}  # where there are no groups
-    with pytest.raises(ValueError, match="LinearScheduler has no argument 'tags': there are alpha_i"):
+    with pytest.raises(ValueError, match="LinearScheduler has no argument 'tags'"):
         build(None, {**config, **RUN, "schedulers": inside})
 
 
@@ -202,10 +200,10 @@ def test_the_table_says_whether_norms_decay(more, note):
 
 def test_clocks_and_models():
     config = schedulers({"LinearScheduler": {}}, **RUN)
-    with pytest.raises(ValueError, match="config has 'max_duration', and a clock is passed: leave out one of them"):
+    with pytest.raises(ValueError, match="the config has 'max_duration'"):
         build(network(), config, clock=Clock("10ba"))
     del config["max_duration"]
-    with pytest.raises(TypeError, match=r"schedulers\[0\]\.LinearScheduler: '10ba' is not a clock"):
+    with pytest.raises(TypeError, match="'10ba' is not a clock"):
         build(network(), config, clock="10ba")
     with pytest.raises(TypeError, match=r"optimizer\.SGD: model="):
         build(3, {"optimizer": SGD})
@@ -215,14 +213,14 @@ def test_clocks_and_models():
 
 
 OPTIMIZER = [
-    ("AdmW", {}, "optimizer_type: there is no optimizer 'AdmW': did you mean 'AdamW'"),
-    ("LBFGS", {}, "there is no optimizer 'LBFGS': there are ASGD, Ada"),
-    (torch.optim.SGD, {}, "write the name of the optimizer"),
-    ("SGD", {"lr": 0.1, "momentom": 0.9}, "configure_optimizer: SGD has no argument 'momentom': did you mean"),
-    ("Lion", {"fused": True}, "Lion has no argument 'fused': leave it out, it is chosen here"),
-    ("Lion", {"rho": 3}, "Lion has no argument 'rho': there are lr, betas, weight_decay"),
+    ("AdmW", {}, "optimizer_type: there is no optimizer 'Ad"),
+    ("LBFGS", {}, "there is no optimizer 'LBFGS'"),
+    (torch.optim.SGD, {}, "optimizer_type: the name <class 'torch"),
+    ("SGD", {"lr": 0.1, "momentom": 0.9}, "SGD has no argument 'momentom'"),
+    ("Lion", {"fused": True}, "Lion has no argument 'fused'"),
+    ("Lion", {"rho": 3}, "Lion has no argument 'rho'"),
     ("AdamW", {"params": []}, "multiple values"),
-    ("AdamW", {"betas": [0.9, "0.95"]}, "betas[1]='0.95' is of type str"),
+    ("AdamW", {"betas": [0.9, "0.95"]}, "betas[1]='0.95'"),
 ]  # fmt: skip
 
 
@@ -239,23 +237,23 @@ def without(name, entry=WARMUP):
 
 FACTORS = {"adjust_learning_rate": 0.5}
 LEARNING_RATE = [
-    (True, {}, "learning_rate=True: pass a number, a dict with 'scheduler', or a list of such dicts"),
-    ("0.1", {}, "learning_rate='0.1': pass a number"),
+    (True, {}, "learning_rate=True: this is no"),
+    ("0.1", {}, "learning_rate='0.1': this is no"),
     ([], {}, "learning_rate: SequentialLR: schedulers=[]"),
-    ([WARMUP, without("scheduler")], {}, "pass a number, a dict with 'scheduler'"),
-    ({"LinearLR": without("scheduler")}, {}, "pass a number, a dict with 'scheduler'"),
-    ({**WARMUP, "scheduler": "LinaerLR"}, {}, "learning_rate: there is no lr scheduler 'LinaerLR': did you"),
-    ({**WARMUP, "scheduler": "LinearWD"}, {}, "no lr scheduler 'LinearWD': did you mean 'LinearLR'"),
-    ({**WARMUP, "scheduler": 3}, {}, "learning_rate: 3 is of type int: write the name of the lr scheduler"),
-    ({**WARMUP, "total_iter": 3}, {}, "has no argument 'total_iter': did you mean 'total_iters'?"),
+    ([WARMUP, without("scheduler")], {}, "this is no learning rate"),
+    ({"LinearLR": without("scheduler")}, {}, "learning_rate={'LinearLR'"),
+    ({**WARMUP, "scheduler": "LinaerLR"}, {}, "there is no lr scheduler 'LinaerLR'"),
+    ({**WARMUP, "scheduler": "LinearWD"}, {}, "there is no lr scheduler 'LinearWD'"),
+    ({**WARMUP, "scheduler": 3}, {}, "learning_rate: the name 3 is not a string"),
+    ({**WARMUP, "total_iter": 3}, {}, "has no argument 'total_iter'"),
     ([without("total_iters"), COSINE], {}, "learning_rate[0]: LinearLR needs 'total_iters'"),
-    ([STEPS, COSINE], {}, "learning_rate[0] has no 'total_iters', after which the next one begins"),
+    ([STEPS, COSINE], {}, "learning_rate[0]: the sequence needs its"),
     ([{**STEPS, "total_iters": 2.5}, COSINE], {}, "learning_rate[0]: total_iters=2.5"),
     ([{**WARMUP, "total_iters": "2ba"}, {**WARMUP, "total_iters": "1ep"}, COSINE], {}, "batches_per_epoch"),
-    ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], {}, "learning_rate: there is no lr scheduler 'Chaned'"),
+    ([{**WARMUP, "main_scheduler": "Chaned"}, COSINE], {}, "there is no lr scheduler 'Chaned'"),
     ([{**COSINE, "main_scheduler": "ChainedLR"}, {**STEPS, "total_iters": 5}], {}, "learning_rate[1]: StepLR has no"),
-    (0.1, {"adjust_learning_rate": 3}, "adjust_learning_rate=3: pass a dict"),
-    (0.1, {"adjust_learning_rate": {"decoder": 0.25}}, "have 0.5: build the optimizer from configure_param_groups"),
+    (0.1, {"adjust_learning_rate": 3}, "adjust_learning_rate=3"),
+    (0.1, {"adjust_learning_rate": {"decoder": 0.25}}, "no parameter group has the factor 0.25"),
     (0.1, {"adjust_learning_rate": {"a": 0.5, "b": numpy.nan}}, "adjust_learning_rate['b']=nan"),
 ]  # fmt: skip
 
@@ -271,9 +269,9 @@ def test_configure_lr_scheduler(rate, more, message):
 
 
 def test_other_doors_of_configure_lr_scheduler():
-    with pytest.raises(TypeError, match=r"is not a torch\.optim\.Optimizer"):
+    with pytest.raises(TypeError, match="this is not a torch.optim.Optimizer"):
         configure_lr_scheduler(network(), 0.1)
-    with pytest.raises(ValueError, match="the parameter groups have no factors: build the optimizer from"):
+    with pytest.raises(ValueError, match="no parameter group has the factor 0.5"):
         configure_lr_scheduler(made(network()), 0.1, {"Linear": 0.5})
 
 

@@ -129,7 +129,7 @@ def test_adam_drops_the_weight_decay_of_no_group():
 
 
 def test_named_parameters_need_no_decay_false():
-    with pytest.raises(ValueError, match="no_decay=True needs to know the norm layers"):
+    with pytest.raises(ValueError, match="no_decay=True"):
         build(Decoder().named_parameters(), config({"AdamW": {"weight_decay": 0.25}}))
     entry = {"AdamW": {"weight_decay": 0.25, "no_decay": False, "adjust_learning_rate": {"embedding": 0.5}}}
     (other, embedding) = sorted(
@@ -180,7 +180,7 @@ def test_weight_decay_schedulers_set_what_they_select():
     """As there, without an error; where `no_decay` is written, that is a contradiction."""
     optimizer = build(Decoder(), config({"AdamW": {"weight_decay": 0.1}}, {"LinearWD": DECAY})).optimizer
     assert set(by_name(optimizer, "weight_decay").values()) == {0.1}
-    with pytest.raises(ValueError, match="which 'no_decay' leaves without"):
+    with pytest.raises(ValueError, match="none because of 'no_decay'"):
         build(Decoder(), config({"AdamW": {"weight_decay": 0.1, "no_decay": True}}, {"LinearWD": DECAY}))
 
 
@@ -214,7 +214,7 @@ def test_a_missing_learning_rate_is_the_schedulers(name):
     rates = [{"ConstantLR": {"learning_rate": 0.2, "param_group_tags": tag}} for tag in ("head", [None])]
     assert sorted(values(build(Decoder(), config({name: {"params": rules}}, *rates)).optimizer)) == [0.2, 0.2, 0.2]
     rates[1]["ConstantLR"]["param_group_tags"] = "head"
-    with pytest.raises(ValueError, match=f"optimizer.{name}: no scheduler sets the learning rate of parameter group 0"):
+    with pytest.raises(ValueError, match=f"optimizer.{name}: no scheduler sets"):
         build(Decoder(), config({name: {"params": rules}}, rates[0]))
 
 
@@ -290,11 +290,11 @@ def test_the_default_groups():
     model.embedding = nn.Parameter(torch.ones(2))  # a glob or layer type comes first
     assert with_value(rates_of(model, {"embedding": 0.5}), 0.05) == {"embedding"}
     assert with_value(rates_of(Decoder(), {"Embedding": 0.5}), 0.05) == {"embedding_layer.weight"}
-    with pytest.raises(ValueError, match="nearest there are .* name are 'embedding', 'decoder_kernel'"):
+    with pytest.raises(ValueError, match="'embeding'.* 'embedding', 'decoder_k"):
         rates_of(Decoder(), {"embeding": 0.5})
     with pytest.raises(
         ValueError,
-        match=r"dense\*weight' matches no parameter's name; names are",
+        match=r"\*decoder\*dense\*weight' matches no",
     ):
         rates_of(nn.Linear(2, 2), {"decoder_kernel": 0.5})
 
@@ -332,7 +332,7 @@ def test_factors_that_nothing_uses(model, schedulers):
     entry = {"lr": 0.1}
     if model is Decoder:
         entry["params"] = {"params": "lm_head*", "adjust_learning_rate": 0.5}
-    with pytest.raises(ValueError, match="'adjust_learning_rate' does nothing by itself"):
+    with pytest.raises(ValueError, match="the factors of 'adjust_learning_rate'"):
         build(model(), config({"AdamW": entry}, *schedulers, **RUN))
 
 
@@ -342,7 +342,7 @@ def test_factors_that_nothing_uses(model, schedulers):
 def test_correct_bias():
     assert values(build(Decoder(), config({"Adam": {"lr": 0.1, "correct_bias": True}})).optimizer) == [0.1]
     for value in (False, "yes", None):
-        with pytest.raises(ValueError, match=f"optimizer.Adam.correct_bias={value!r}: .* AdamW"):
+        with pytest.raises(ValueError, match=f"optimizer.Adam.correct_bias={value!r}:"):
             build(Decoder(), config({"Adam": {"lr": 0.1, "correct_bias": value}}))
     assert build(Decoder(), config({"AdamW": {"correct_bias": False}})).optimizer.defaults["correct_bias"] is False
 
@@ -370,9 +370,9 @@ def test_numbers_that_are_text():
 def test_a_glob_that_matches_the_ends_of_names():
     """Theirs are anchored at the end alone."""
     rule = {"params": "bias", "tag": "b"}
-    with pytest.raises(ValueError, match=r"'bias' matches no parameter's name, but the ends of 3: write '\*bias'\."):
+    with pytest.raises(ValueError, match=r"'bias' matches no .*'\*bias'"):
         build(Decoder(), config({"AdamW": {"params": rule}}))
-    with pytest.raises(ValueError, match="'' matches no parameter's name; names are"):
+    with pytest.raises(ValueError, match="'' matches no parameter"):
         build(Decoder(), config({"AdamW": {"params": {"params": "", "tag": "b"}}}))
 
 
@@ -383,7 +383,7 @@ OLD = {"optimizer_type": "sgd", "momentum": 0.9, "loss_scaling_factor": 1.0, "ma
 WARMUP = {"scheduler": "Linear", "initial_learning_rate": 0.0, "end_learning_rate": 0.1, "total_iters": 2}
 DECAYING = {"scheduler": "CosineDecay", "initial_learning_rate": 0.1, "end_learning_rate": 0.0, "total_iters": 4}
 HALVED = {"scheduler": "Step", "initial_learning_rate": 0.1, "step_size": 2, "gamma": 0.5}
-MESSAGE = "optimizer: 'loss_scaling_factor', 'max_gradient_norm': passed over"
+MESSAGE = "'loss_scaling_factor', 'max_gradient_norm'"
 
 
 @pytest.mark.parametrize(
@@ -449,7 +449,7 @@ def test_a_whole_file():
     assert build(Decoder(), whole(init), clock).clock is clock  # the length of the loop gives way
     no_length = whole({**init, "loop": {"num_epochs": 2}})
     assert build(Decoder(), no_length, clock).clock is clock
-    with pytest.raises(ValueError, match="is a schedule over the time of a run: pass clock="):
+    with pytest.raises(ValueError, match="a schedule needs a clock"):
         build(Decoder(), no_length)
 
 
@@ -458,21 +458,21 @@ def test_a_whole_file():
 
 SGD = {"SGD": {"lr": 0.1}}
 REFUSED = [
-    (config({"SGD": {"lr": 0.1, "learning_rate": 0.1}}), "optimizer.SGD has 'learning_rate' and 'lr'"),
+    (config({"SGD": {"lr": 0.1, "learning_rate": 0.1}}), "optimizer.SGD: 'learning_rate' and 'lr'"),
     (config({"SGD": {}}, SCHEDULE, **RUN), "optimizer.SGD: SGD needs 'lr'"),
     (config({"SGD": {}}, {"ConstantWD": {"val": 0.1}}), "optimizer.SGD: SGD needs 'lr'"),
-    (config({"SGD": {"lr": 0.1, "params": {"params": "*", "tag": "a", "tags": "b"}}}), "has 'tag' and 'tags'"),
+    (config({"SGD": {"lr": 0.1, "params": {"params": "*", "tag": "a", "tags": "b"}}}), "'tag' and 'tags' mean"),
     (config({"SGD": {"lr": 0.1, "correct_bias": True}}), "SGD has no argument 'correct_bias'"),
-    (config({"optimizer_type": "SGD", "learning_rate": 0.1, "lr": 0.1}), "optimizer has 'learning_rate' and 'lr'"),
-    (config({"optimizer_type": "SGD", "learning_rate": 0.1}, CONSTANT), "and config has 'schedulers': leave out"),
-    (config({"optimizer_type": "SGD", "learning_rate": None}), "optimizer.learning_rate=None: pass a number, a dict"),
+    (config({"optimizer_type": "SGD", "learning_rate": 0.1, "lr": 0.1}), "optimizer: 'learning_rate' and 'lr' mean"),
+    (config({"optimizer_type": "SGD", "learning_rate": 0.1}, CONSTANT), "and config has 'schedulers'"),
+    (config({"optimizer_type": "SGD", "learning_rate": None}), "optimizer.learning_rate=None: this is no"),
     (config({"optimizer_type": "SGD", "learning_rate": {**WARMUP, "scheduler": "Lin"}}), "no lr scheduler 'Lin'"),
-    (config({"optimizer_type": "SDG", "lr": 0.1}), "optimizer: there is no optimizer 'SDG': did you mean 'SGD'"),
-    ({"trainer": [whole(config(SGD))] * 2}, "config has 2 trainers: pass one of them, as config['trainer'][0]"),
+    (config({"optimizer_type": "SDG", "lr": 0.1}), "optimizer: there is no optimizer 'SDG'"),
+    ({"trainer": [whole(config(SGD))] * 2}, "config has 2 trainers"),
     ({"trainer": []}, "config has 0 trainers"),
     (whole({**config(SGD), "loop": {"num_steps": "many"}}), "loop.num_steps='many': "),
     (whole({**config(SGD), "loop": {"max_steps": 0}}), "max_duration"),
-    (whole({**config(SGD), "schedulr": []}), "config has the key 'schedulr': did you mean 'schedulers'?"),
+    (whole({**config(SGD), "schedulr": []}), "config has the unknown key 'schedulr'"),
 ]  # fmt: skip
 
 

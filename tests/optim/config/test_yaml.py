@@ -46,29 +46,29 @@ CIRCLE = {"optimizer": {"SGD": {}}}
 CIRCLE["optimizer"]["SGD"]["lr"] = [CIRCLE["optimizer"]]
 
 CONFIGS = [
-    ("config", ValueError, "config='config' is neither YAML nor the name of a .yaml file"),
-    (3, TypeError, "config=3: pass a mapping, the path of a YAML file, or YAML text"),
+    ("config", ValueError, "config='config': this is not YAML"),
+    (3, TypeError, "config=3: this is no config"),
     ("missing.yaml", FileNotFoundError, "missing.yaml"),
-    ("- optimizer: SGD\n", TypeError, "write a mapping with 'optimizer' and 'schedulers'"),
-    ("# nothing: here\n", TypeError, "config=None: write a mapping"),
-    ("a: [1\n", ValueError, "the text, line 2, column 1: while parsing a flow sequence, expected ',' or ']'"),
-    ("a: 1\nb: 2\na: 3\n", ValueError, "the text, line 3, column 1: while constructing a mapping, found duplicate key"),
+    ("- optimizer: SGD\n", TypeError, "config=[{'optimizer': 'SGD'}]"),
+    ("# nothing: here\n", TypeError, "config=None: this is not a mapping"),
+    ("a: [1\n", ValueError, "the text, line 2, column 1: while parsing"),
+    ("a: 1\nb: 2\na: 3\n", ValueError, "found duplicate key"),
     ("a:\n\tb: 1\n", ValueError, "cannot start any token"),
     ("a: 1\n---\nb: 2\n", ValueError, "expected a single document"),
-    ("params: *bias\n", ValueError, "A string that begins with * is to be in quotes, as in '*bias'."),
-    ("a: 2001-02-03\n", ValueError, "is of type date: write a string in quotes"),
-    ("a: [{b: !!binary aGVsbG8=}]\n", ValueError, "a[0].b: b'hello' is of type bytes"),
-    ("1: 2\n", ValueError, "config: the key 1 is of type int: write a string"),
+    ("params: *bias\n", ValueError, "Put a string that begins with * in quotes"),
+    ("a: 2001-02-03\n", ValueError, "a=datetime.date(2001, 2, 3): the type"),
+    ("a: [{b: !!binary aGVsbG8=}]\n", ValueError, "a[0].b=b'hello': the type bytes"),
+    ("1: 2\n", ValueError, "config: the key 1 is of type int"),
     ({"a": [{int: 2}]}, ValueError, "a[0]: the key <class 'int'> is of type type"),
-    ("a: \x00\n", ValueError, "the text cannot be read as YAML: ReaderError"),
+    ("a: \x00\n", ValueError, "the text: this is not valid YAML. Reader"),
     ("optimizer: !!python/object/apply:os.mkdir ['made']\n", ValueError, "could not determine a constructor"),
     ("optimizer: {antigravity.SGD: {lr: 0.1}}\n", ValueError, "there is no optimizer"),
-    (CIRCLE, ValueError, "optimizer.SGD.lr[0]: the config contains itself here"),
-    ("a: 1\nb: &all [{c: *all}]\n", ValueError, "b[0].c: the config contains itself here"),
-    ("a: [1, 1" + 400 * "0" + "]\n", ValueError, "a[1]: an integer above 1.8e308 is no floating-point number"),
-    ({"optimizer": {"SGD": {"lr": -(10**400)}}}, ValueError, "optimizer.SGD.lr: an integer above 1.8e308"),
+    (CIRCLE, ValueError, "optimizer.SGD.lr[0]: the config contains"),
+    ("a: 1\nb: &all [{c: *all}]\n", ValueError, "b[0].c: the config contains itself"),
+    ("a: [1, 1" + 400 * "0" + "]\n", ValueError, "a[1]: an integer above 1.8e308"),
+    ({"optimizer": {"SGD": {"lr": -(10**400)}}}, ValueError, "optimizer.SGD.lr: an integer above"),
     ("optimizer: {SGD: {lr: 0.1, enable_global_step: no}}\n", TypeError,
-     "SGD: enable_global_step='no': it must be False or True"),
+     "enable_global_step='no'"),
 ]  # fmt: skip
 
 
@@ -92,5 +92,5 @@ def test_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)  # what import makes of a module that is not to be had
     found = read(READ)  # a mapping is copied, as deep as it goes
     assert found == READ and found["optimizer"]["AdamW"]["betas"] is not READ["optimizer"]["AdamW"]["betas"]
-    with pytest.raises(ImportError, match="pip install ruamel.yaml, or pass a mapping"):
+    with pytest.raises(ImportError, match="pip install ruamel.yaml"):
         read(TEXT)
